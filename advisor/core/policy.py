@@ -1,0 +1,47 @@
+"""Policy: every number that a decision depends on, with its default and its reason.
+
+Loaded from TOML by `advisor.rules.policy`; stored content-addressed with each decision.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from advisor.core.words import Category
+
+
+def _settle_seconds() -> Mapping[Category, float]:
+    # How long after the first evidence slower facts may still change who is blamed: a scrape takes 15 s, a log
+    # store 5-10 s, a file none. A STOP waits for its settle time in full.
+    return {category: 2.0 for category in Category}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    # detection
+    hang_seconds: float = 600.0  # no progress line for this long, in steady state
+    hang_startup_seconds: float = 3600.0  # before the first progress line
+    clock_skew_seconds: float = 2.0  # events closer than this have no order between sources
+    trusted_fatal_grace_seconds: float = 20.0  # live attempt, trusted fatal hardware, and no progress since
+    # settling
+    settle_seconds: Mapping[Category, float] = field(default_factory=_settle_seconds)
+    settle_margin_seconds: float = 1.0  # last refinement this long before the earliest start
+    decision_deadline_seconds: float = 90.0  # after the attempt's end; then it may start whatever we think
+    advice_time_to_live_seconds: float = 240.0  # below MinJobAge, 300 s by default
+    # budgets
+    restarts_per_root_cause: int = 3  # per root cause and place, reset by progress
+    restarts_ceiling: int = 20  # per job, never reset
+    confirmation_retries: int = 1  # of a failure that looks deterministic
+    storage_delay_seconds: float = 300.0
+    # bounds
+    exclusions_per_job_max: int = 8
+    exclusions_per_incident_max: int = 4  # more nodes at once are not the nodes' fault
+    implicated_fraction_max: float = 0.5  # of the allocation; never applied to allocations of one or two nodes
+    isolations_max: int = 2
+    isolations_percent_max: float = 2.0
+    signals_max: int = 200  # kept per attempt
+    evidence_max: int = 40  # published with advice
+    # history
+    history_half_life_days: float = 7.0
+    history_window_days: float = 30.0
+    suspect_score: float = 0.5
+    isolate: bool = False  # cluster isolation is off until a site turns it on

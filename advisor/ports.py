@@ -1,0 +1,112 @@
+"""What the pipeline needs from the outside world, as Protocols. Connectors implement them; tests pass in fakes.
+
+Errors: a connector raises nothing for what a source can do wrong; it returns `Unavailable` with a reason. It raises
+only for programmer errors and cancellation.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from advisor.core.model import Attempt, Job, NodeFact, Unavailable
+from advisor.core.words import Trust
+
+
+class Clock(Protocol):
+    """Wall time for records, monotonic time for durations."""
+
+    def now(self) -> datetime:
+        """Aware UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds, never running backwards."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRequest:
+    """One attempt's wish: everything new since `cursor`. `paths` are chosen by the job's user: open them as such.
+
+    `cursor` is what the last batch returned, "" at the attempt's beginning; opaque, small, JSON text.
+    """
+
+    key: str  # "job_key/attempt"
+    job_id: str
+    attempt: int
+    user: str
+    paths: tuple[str, ...]
+    nodes: tuple[str, ...]
+    started_at: datetime | None
+    ended_at: datetime | None
+    cursor: str
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogChunk:
+    """Bytes of one file or stream, from `offset` on; lines may be cut at both ends.
+
+    `fresh`: the file was truncated or replaced before these bytes: parser state from before does not apply.
+    `node`: set when the transport (not the text) says which node wrote it.
+    """
+
+    file: str
+    offset: int
+    data: bytes
+    fresh: bool = False
+    node: str | None = None
+    modified_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogBatch:
+    chunks: tuple[LogChunk, ...]
+    cursor: str
+    more: bool = False  # bytes_max bit: ask again
+    unavailable: tuple[Unavailable, ...] = ()  # parts that could not be read while others could
+
+
+class LogSource(Protocol):
+    """Application or kernel logs. `trust` follows the transport, as configured."""
+
+    name: str
+    trust: Trust
+
+    async def read(self, requests: Sequence[LogRequest]) -> Mapping[str, LogBatch | Unavailable]:
+        """One answer per request key. Never blocks on a file, never follows into anything but regular files."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerJob:
+    """A job as the scheduler shows it now, for `bundle`, `analyze --job` and `doctor`."""
+
+    job: Job
+    attempt: Attempt
+    name: str
+    stdout_path: str
+    stderr_path: str
+    work_dir: str
+    excluded_nodes: tuple[str, ...]
+
+
+class SchedulerReader(Protocol):
+    name: str
+
+    async def version(self) -> str | Unavailable: ...
+
+    async def job(self, job_id: str) -> SchedulerJob | None | Unavailable:
+        """None: the scheduler answered that it knows no such job."""
+        ...
+
+    async def nodes(self) -> tuple[NodeFact, ...] | Unavailable: ...
+
+    async def requeue_delay_seconds(self) -> float | Unavailable:
+        """From a requeue to the earliest legal start (Slurm: cred_expire + 1)."""
+        ...
