@@ -1,0 +1,365 @@
+"""Configuration: one TOML file, strictly decoded, every key also settable by environment variable.
+
+`ADVISOR_SERVICE__SOCKET=/run/x.sock` sets `[service] socket`; `ADVISOR_KERNEL__0__PATH=…` the first `[[kernel]]`;
+a list or table may be given as TOML (`ADVISOR_SERVICE__AGENT_USERS='["slurm"]'`). Without any file the service
+listens on a Unix socket only and keeps its database in its data folder.
+
+Errors: `ConfigError` carries every problem found, each with its key path and where the value came from.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from advisor.core.words import Mode
+
+ENVIRONMENT_PREFIX = "ADVISOR_"
+SYSTEM_FILE = Path("/etc/recovery-advisor/advisor.toml")
+FILE_BYTES_MAX = 1024 * 1024
+# sun_path holds 107 bytes; the gate puts its inner sockets, "<socket>.d/4294967295.sock", beside the public one.
+SOCKET_BYTES_MAX = 107 - len(".d/4294967295.sock")
+
+Tree: TypeAlias = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    key: str
+    message: str
+    origin: str
+
+    def __str__(self) -> str:
+        return f"{self.key or 'file'}: {self.message} ({self.origin})"
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; `problems` is everything that is wrong with it."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(str(problem) for problem in problems))
+
+
+def _absolute(value: object) -> object:
+    if isinstance(value, str):
+        if not value.startswith("/"):
+            raise ValueError("give an absolute path")
+        if "\0" in value or "\n" in value:
+            raise ValueError("a path may not hold control characters")
+        return Path(value)
+    return value
+
+
+def _optional_path(value: object) -> object:
+    return None if value == "" else _absolute(value)
+
+
+def _names(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _paths(value: object) -> object:
+    return tuple(_absolute(item) for item in value) if isinstance(value, list) else value
+
+
+def _mode(value: object) -> object:
+    if not isinstance(value, str) or value not in list(Mode):
+        raise ValueError(f"choose one of {', '.join(Mode)}")
+    return Mode(value)
+
+
+def _per_node(value: object) -> object:
+    if not isinstance(value, str) or not value.startswith("/") or "%n" not in value:
+        raise ValueError("give an absolute path that holds %n, the node's name")
+    if any(ord(character) < 32 for character in value):
+        raise ValueError("a path may not hold control characters")
+    return value
+
+
+AbsolutePath = Annotated[Path, BeforeValidator(_absolute)]
+OptionalPath = Annotated[Path | None, BeforeValidator(_optional_path)]
+AccountName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}\$?$")]
+SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=False)
+
+
+def _own_folder(system: str, variable: str, fallback: str, systemd: str) -> Path:
+    """Root and systemd services use the system's folders, an ordinary user his own."""
+    given = os.environ.get(systemd, "").split(":")[0]
+    if given.startswith("/"):
+        return Path(given)
+    if os.geteuid() == 0:
+        return Path(system)
+    base = os.environ.get(variable, "")
+    return (Path(base) if base.startswith("/") else Path.home() / fallback) / "recovery-advisor"
+
+
+def default_data_dir() -> Path:
+    return _own_folder("/var/lib/recovery-advisor", "XDG_STATE_HOME", ".local/state", "STATE_DIRECTORY")
+
+
+def default_socket() -> Path:
+    if os.geteuid() != 0 and not os.environ.get("RUNTIME_DIRECTORY") and not os.environ.get("XDG_RUNTIME_DIR"):
+        return default_data_dir() / "run" / "advisor.sock"
+    folder = _own_folder("/run/recovery-advisor", "XDG_RUNTIME_DIR", ".local/state", "RUNTIME_DIRECTORY")
+    return folder / "advisor.sock"
+
+
+class ServiceSection(_Section):
+    """Who may talk to us, and where."""
+
+    socket: AbsolutePath = Field(default_factory=default_socket)
+    data_dir: AbsolutePath = Field(default_factory=default_data_dir)
+    agent_users: Annotated[tuple[AccountName, ...], BeforeValidator(_names)] = ("slurm",)
+    operator_users: Annotated[tuple[AccountName, ...], BeforeValidator(_names)] = ("root",)
+    connections_max: int = Field(default=128, ge=4, le=10_000)
+    message_bytes_max: int = Field(default=16 * 1024 * 1024, ge=65_536, le=256 * 1024 * 1024)
+    observations_max: int = Field(default=20_000, ge=1, le=200_000)
+    keepalive_seconds: float = Field(default=0.5, ge=0.05, le=1.0)
+
+
+class StoreSection(_Section):
+    """`dsn_file` names a file that holds the DSN; empty: our own Postgres in the data folder."""
+
+    dsn_file: OptionalPath = None
+    postgres_user: str = ""
+
+
+class TickSection(_Section):
+    interval_seconds: Seconds = 1.0
+    read_bytes_max: int = Field(default=8 * 1024 * 1024, ge=65_536)  # per attempt, source and tick
+    attempts_max: int = Field(default=5_000, ge=1)  # watched at once
+
+
+class LogsSection(_Section):
+    """Job output. Its lines are never trusted."""
+
+    kind: Literal["files"] = "files"
+    name: SourceName = "job-output"
+
+
+class KernelSection(_Section):
+    """A kernel log per node, `%n` for the node's name: fed from /dev/kmsg, never from a syslog tag."""
+
+    kind: Literal["files"] = "files"
+    name: SourceName = "kernel"
+    path: Annotated[str, BeforeValidator(_per_node)]
+
+
+class LogSection(_Section):
+    """Our own log, on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "console", "json"] = "auto"
+
+
+class Config(_Section):
+    service: ServiceSection = Field(default_factory=ServiceSection)
+    store: StoreSection = Field(default_factory=StoreSection)
+    tick: TickSection = Field(default_factory=TickSection)
+    logs: Annotated[tuple[LogsSection, ...], BeforeValidator(_names)] = (LogsSection(),)
+    kernel: Annotated[tuple[KernelSection, ...], BeforeValidator(_names)] = ()
+    policy_file: OptionalPath = None
+    rules_files: Annotated[tuple[Path, ...], BeforeValidator(_paths)] = ()
+    default_mode: Annotated[Mode, BeforeValidator(_mode)] = Mode.MONITOR
+    log: LogSection = Field(default_factory=LogSection)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A configuration and where it came from. `origins`: key path → "file" or the variable's name."""
+
+    config: Config
+    path: Path | None
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+
+def find_file(given: Path | None, environment: Mapping[str, str]) -> Path | None:
+    """The file to read: the one given, ADVISOR_CONFIG, or the system's when it exists."""
+    if given is not None:
+        return given
+    named = environment.get("ADVISOR_CONFIG", "")
+    if named:
+        return Path(named)
+    return SYSTEM_FILE if SYSTEM_FILE.exists() else None
+
+
+def load(path: Path | None, environment: Mapping[str, str]) -> Loaded:
+    """Read file and environment, check everything, raise one `ConfigError` with all problems."""
+    problems: list[Problem] = []
+    tree = _read(path, problems) if path is not None else {}
+    origins = dict.fromkeys(_leaves(tree), "file")
+    _override(tree, environment, origins, problems)
+    try:
+        config = Config.model_validate(tree)
+    except ValidationError as error:
+        problems.extend(_located(error, path, origins))
+        raise ConfigError(tuple(problems)) from None
+    problems.extend(_cross_checks(config, path, origins))
+    if problems:
+        raise ConfigError(tuple(problems))
+    return Loaded(config=config, path=path, origins=origins)
+
+
+def _read(path: Path, problems: list[Problem]) -> Tree:
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            problems.append(Problem(key="", message=f"larger than {FILE_BYTES_MAX} bytes", origin=str(path)))
+            return {}
+        return tomllib.loads(data.decode("utf-8"))
+    except OSError as error:
+        problems.append(Problem(key="", message=f"cannot be read: {error.strerror}", origin=str(path)))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        problems.append(Problem(key="", message=f"is not TOML: {error}", origin=str(path)))
+    return {}
+
+
+def _leaves(tree: object, prefix: str = "") -> list[str]:
+    if isinstance(tree, dict):
+        return [leaf for key, value in tree.items() for leaf in _leaves(value, f"{prefix}.{key}" if prefix else key)]
+    if isinstance(tree, list) and tree and all(isinstance(item, dict) for item in tree):
+        return [leaf for at, value in enumerate(tree) for leaf in _leaves(value, f"{prefix}[{at}]")]
+    return [prefix]
+
+
+def _override(tree: Tree, environment: Mapping[str, str], origins: dict[str, str], problems: list[Problem]) -> None:
+    """Apply variables. A name with `__` that fits no key is an error; one without may belong to others."""
+    tops = {f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Config.model_fields}
+    for variable in sorted(environment):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or ("__" not in variable and variable not in tops):
+            continue
+        parts = variable[len(ENVIRONMENT_PREFIX) :].lower().split("__")
+        key = _key_path(parts)
+        problem = _assign(tree, parts, _decode(parts, environment[variable]))
+        if problem:
+            problems.append(Problem(key=key, message=problem, origin=variable))
+        else:
+            for leaf in [known for known in origins if known.startswith((f"{key}.", f"{key}["))]:
+                del origins[leaf]
+            origins[key] = variable
+
+
+def _key_path(parts: list[str]) -> str:
+    path = ""
+    for part in parts:
+        path += f"[{part}]" if part.isdigit() else f".{part}" if path else part
+    return path
+
+
+def _decode(parts: list[str], text: str) -> object:
+    """Numbers, lists and tables are written as TOML; text keys take the value as it is."""
+    if _is_text(parts):
+        return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _is_text(parts: list[str]) -> bool:
+    model: type[BaseModel] = Config
+    sections: dict[str, type[BaseModel]] = {
+        "service": ServiceSection,
+        "store": StoreSection,
+        "tick": TickSection,
+        "logs": LogsSection,
+        "kernel": KernelSection,
+        "log": LogSection,
+    }
+    names = [part for part in parts if not part.isdigit()]
+    if len(names) > 1:
+        model = sections.get(names[0], Config)
+    declared = model.model_fields.get(names[-1]) if names else None
+    return declared is not None and not isinstance(declared.default, (int, float, tuple)) and names[-1] not in sections
+
+
+def _assign(tree: Tree, parts: list[str], value: object) -> str:
+    """Set one key in place; returns what is wrong with the path, "" when nothing is."""
+    here: object = tree
+    for at, part in enumerate(parts):
+        last = at == len(parts) - 1
+        if isinstance(here, list):
+            if not part.isdigit() or int(part) > len(here) or int(part) > 99:
+                return f"has {len(here)} entries: {part!r} is neither one of them nor the next"
+            if int(part) == len(here):
+                here.append(value if last else {})
+            elif last:
+                here[int(part)] = value
+            here = here[int(part)]
+        elif isinstance(here, dict):
+            if last:
+                here[part] = value
+            else:
+                here = here.setdefault(part, [] if parts[at + 1].isdigit() else {})
+        else:
+            return "lies below a value that is not a table"
+    return ""
+
+
+def _located(error: ValidationError, path: Path | None, origins: Mapping[str, str]) -> list[Problem]:
+    found = []
+    for item in error.errors(include_url=False):
+        key = _key_path([str(part) for part in item["loc"]])
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            message = "unknown key"
+        found.append(Problem(key=key, message=message, origin=_origin(key, path, origins)))
+    return found
+
+
+def _origin(key: str, path: Path | None, origins: Mapping[str, str]) -> str:
+    for known, source in origins.items():
+        if source != "file" and (known == key or key.startswith((f"{known}.", f"{known}["))):
+            return source
+    return str(path) if path is not None else "default"
+
+
+def _cross_checks(config: Config, path: Path | None, origins: Mapping[str, str]) -> list[Problem]:
+    """What no single key can show to be wrong."""
+    found: list[tuple[str, str]] = []
+    if len(os.fsencode(config.service.socket)) > SOCKET_BYTES_MAX:
+        found.append(("service.socket", f"longer than {SOCKET_BYTES_MAX} bytes: no Unix socket can have that name"))
+    names = [log.name for log in config.logs] + [kernel.name for kernel in config.kernel]
+    found.extend(
+        ("logs" if name in {log.name for log in config.logs} else "kernel", f"two sources are named {name!r}")
+        for name in sorted({name for name in names if names.count(name) > 1})
+    )
+    if config.store.dsn_file is not None and config.store.postgres_user:
+        found.append(("store.postgres_user", "has no meaning with dsn_file: it is for our own Postgres"))
+    return [Problem(key=key, message=message, origin=_origin(key, path, origins)) for key, message in found]
+
+
+def read_dsn(path: Path) -> str:
+    """The DSN in `path`: one line, not readable by others."""
+    try:
+        mode = path.stat().st_mode
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            (Problem(key="store.dsn_file", message=f"cannot be read: {error}", origin=str(path)),)
+        ) from None
+    if mode & 0o007:
+        raise ConfigError(
+            (Problem(key="store.dsn_file", message="is open to all users: chmod o= it", origin=str(path)),)
+        )
+    if not re.fullmatch(r"postgres(ql)?(\+psycopg)?://\S+", text):
+        message = "must hold one line, postgresql://user:password@host/database"
+        raise ConfigError((Problem(key="store.dsn_file", message=message, origin=str(path)),))
+    return re.sub(r"^postgres(ql)?(\+psycopg)?://", "postgresql+psycopg://", text)
+
+
+def as_tree(config: Config) -> Tree:
+    """Plain JSON-ready values, for `config show`. Holds no secret: those live in files."""
+    return config.model_dump(mode="json")

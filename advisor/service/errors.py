@@ -1,0 +1,28 @@
+"""Errors of the service.
+
+ServiceError
+├── SocketTakenError    another service holds the socket, or something else lies there (start-up)
+├── BadRequestError     a message cannot be used: INVALID_ARGUMENT, the text says which field and why
+├── NotFoundError       there is no such thing: NOT_FOUND
+└── StoreAbsentError    the database does not answer: UNAVAILABLE, try again
+"""
+
+
+class ServiceError(Exception):
+    pass
+
+
+class SocketTakenError(ServiceError):
+    pass
+
+
+class BadRequestError(ServiceError):
+    pass
+
+
+class NotFoundError(ServiceError):
+    pass
+
+
+class StoreAbsentError(ServiceError):
+    pass
