@@ -68,7 +68,9 @@ class Signal:
     file: str = ""
     line: int = 0
     text: str = ""  # normalised, capped
-    fields: Mapping[str, str] = field(default_factory=dict)  # named captures of the rule
+    role: Role = Role.SYMPTOM  # of the rule that made it, the Xid table applied
+    category: Category = Category.UNKNOWN
+    fields: Mapping[str, str] = field(default_factory=dict)  # named captures; "ranks": all ranks of a counted repeat
     count: int = 1  # lines alike (numbers masked) that this one stands for
     order: int = 0
 
@@ -86,6 +88,8 @@ class Progress:
     in_job_restarts: int = 0
     last_line_at: datetime | None = None  # any output at all
     finished: bool = False  # the job said that training is complete
+    cleared_at: datetime | None = None  # what was read before was followed by at least two further steps
+    cleared_lines: Mapping[str, int] = field(default_factory=dict)  # the same by file: lines up to this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
