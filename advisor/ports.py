@@ -44,6 +44,10 @@ class LogRequest:
     ended_at: datetime | None
     cursor: str
     bytes_max: int
+    user_id: int | None = None  # the user's uid as the scheduler tells it; None = looked up by name on this host
+    # The cursor with which reading the attempt before this one ended, "" when there was none. The next attempt writes
+    # into the same file, truncating it or (`--open-mode=append`) after the last one's end: only this tells which.
+    predecessor: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,8 @@ class LogChunk:
 
     `fresh`: the file was truncated or replaced before these bytes: parser state from before does not apply.
     `node`: set when the transport (not the text) says which node wrote it.
+    `backlog`: these bytes were there before our first look, and no truncation or cursor says since when. Only lines
+    that carry their own wall time within the attempt count; lines without one do not.
     """
 
     file: str
@@ -60,6 +66,7 @@ class LogChunk:
     fresh: bool = False
     node: str | None = None
     modified_at: datetime | None = None
+    backlog: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +75,7 @@ class LogBatch:
     cursor: str
     more: bool = False  # bytes_max bit: ask again
     unavailable: tuple[Unavailable, ...] = ()  # parts that could not be read while others could
+    final: bool = False  # the attempt has ended and all of its bytes were delivered: nothing more will come
 
 
 class LogSource(Protocol):
