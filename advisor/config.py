@@ -363,3 +363,27 @@ def read_dsn(path: Path) -> str:
 def as_tree(config: Config) -> Tree:
     """Plain JSON-ready values, for `config show`. Holds no secret: those live in files."""
     return config.model_dump(mode="json")
+
+
+def flattened(config: Config) -> list[tuple[str, str]]:
+    """Every key path with its value in force, as text."""
+    return [(key, _value_at(as_tree(config), key)) for key in _leaves(as_tree(config))]
+
+
+def _value_at(tree: object, key: str) -> str:
+    for part in re.findall(r"[^.\[\]]+", key):
+        if isinstance(tree, dict):
+            tree = tree[part]
+        elif isinstance(tree, list):
+            tree = tree[int(part)]
+    if tree is None:
+        return ""
+    return ", ".join(map(str, tree)) if isinstance(tree, list) else str(tree)
+
+
+def origin_of(key: str, loaded: Loaded) -> str:
+    """Where the value of one key path comes from: a variable, the file, or the default."""
+    for known, source in loaded.origins.items():
+        if known == key or key.startswith((f"{known}.", f"{known}[")):
+            return str(loaded.path) if source == "file" else source
+    return "default"

@@ -1,0 +1,122 @@
+"""`advisor`, the command line. Only the command that is asked for is imported, so that `--help` answers at once."""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from advisor.commands.output import CommandError, complain
+
+HELP = "Keeps distributed training on Slurm running: what failed, why, which nodes to avoid, and what happens next."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One command: the module whose `app` is it, and the line that --help shows."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "serve": Entry(module="advisor.commands.serve", summary="Run the service."),
+    "demo": Entry(module="advisor.commands.demo", summary="Watch a real Slurm job fail on a bad node and recover."),
+    "analyze": Entry(module="advisor.commands.analyze", summary="Say why a job failed, from a bundle or log files."),
+    "bundle": Entry(module="advisor.commands.bundle", summary="Write a job's logs and facts into one folder."),
+    "decisions": Entry(module="advisor.commands.decisions", summary="Who decided what, why, and what came of it."),
+    "replay": Entry(module="advisor.commands.replay", summary="Reproduce a decision from its stored inputs."),
+    "mode": Entry(module="advisor.commands.mode", summary="Monitor or autonomous: see and set."),
+    "rules": Entry(module="advisor.commands.rules", summary="Look at, check and run detection rules."),
+    "config": Entry(module="advisor.commands.config", summary="Check and show the configuration."),
+    "doctor": Entry(module="advisor.commands.doctor", summary="Check the installation and say what to do."),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point. Exit 0 done, 1 failed, 2 wrong usage or unusable input."""
+    # Children (Postgres) are started beside gRPC's threads; its fork handlers only warn about that.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        application(given)(args=given, prog_name="advisor")
+    except CommandError as error:
+        complain(str(error))
+        raise SystemExit(error.code) from None
+    except BrokenPipeError:
+        # `advisor decisions list | head`: the reader has what it wanted.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
+
+
+def application(arguments: Sequence[str]) -> typer.Typer:
+    """The whole command tree, with only the command named in `arguments` imported."""
+    app = typer.Typer(
+        name="advisor",
+        help=HELP,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+    )
+    app.callback()(_root)
+    named = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name, entry in COMMANDS.items():
+        if name == named:
+            _add(app, name, entry)
+        else:
+            app.command(name, help=entry.summary)(_not_asked_for)
+    return app
+
+
+def _print_version(asked: bool) -> None:
+    if not asked:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        typer.echo(f"advisor {version('recovery-advisor')}")
+    except PackageNotFoundError:
+        typer.echo("advisor (not installed: run from its source folder)")
+    raise typer.Exit
+
+
+def _root(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
+    ),
+) -> None:
+    pass
+
+
+def _not_asked_for() -> None:
+    raise AssertionError("only the command that was named is run")
+
+
+def _add(app: typer.Typer, name: str, entry: Entry) -> None:
+    try:
+        module = importlib.import_module(entry.module)
+    except ModuleNotFoundError as error:
+        if error.name == entry.module:
+            raise CommandError(f"{name}: not part of this installation", code=2) from None
+        raise CommandError(
+            f"{name}: needs the Python module {error.name}: install recovery-advisor[server]", code=2
+        ) from None
+    commands: typer.Typer = module.app
+    single = _single(commands)
+    if single is not None:
+        app.command(name, help=single.__doc__ or entry.summary)(single)
+    else:
+        app.add_typer(commands, name=name, help=entry.summary, no_args_is_help=True)
+
+
+def _single(commands: typer.Typer) -> Callable[..., Any] | None:
+    """The one function of a module whose command has no subcommands."""
+    if commands.registered_callback is None and not commands.registered_groups:
+        registered = commands.registered_commands
+        if len(registered) == 1:
+            return registered[0].callback
+    return None

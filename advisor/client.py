@@ -1,0 +1,153 @@
+"""A thin synchronous client of the service over its Unix socket.
+
+Errors: `ClientError` with a sentence that says what to do. Everything returned is a message of the contract.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+import grpc
+
+from advisor.v1 import agent_pb2_grpc, audit_pb2, audit_pb2_grpc, common_pb2, operator_pb2, operator_pb2_grpc
+
+CALL_SECONDS = 20.0
+MESSAGE_BYTES_MAX = 256 * 1024 * 1024
+PAGE_SIZE = 100
+
+
+class ClientError(Exception):
+    """The service could not be asked, or refused; the text says what to do."""
+
+
+class _ListResponse(Protocol):
+    @property
+    def next_cursor(self) -> str: ...
+
+
+Answer = TypeVar("Answer")
+Listed = TypeVar("Listed", bound=_ListResponse)
+
+
+class Client:
+    """One connection. `with Client(socket) as client: client.decision("…")`."""
+
+    def __init__(self, socket: Path, *, seconds: float = CALL_SECONDS) -> None:
+        self._socket = socket
+        self._seconds = seconds
+        _check_socket(socket)
+        self._channel = grpc.insecure_channel(
+            f"unix:{socket}",
+            options=[("grpc.max_receive_message_length", MESSAGE_BYTES_MAX), ("grpc.enable_retries", 0)],
+        )
+        self.agents = agent_pb2_grpc.AgentServiceStub(self._channel)
+        self.audit = audit_pb2_grpc.AuditServiceStub(self._channel)
+        self.operators = operator_pb2_grpc.OperatorServiceStub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._channel.close()
+
+    def call(self, method: Callable[..., Answer], request: object) -> Answer:
+        """One unary call with a deadline; `ClientError` on any failure."""
+        try:
+            return method(request, timeout=self._seconds)
+        except grpc.RpcError as error:
+            raise ClientError(self._explain(error)) from None
+
+    def _explain(self, error: grpc.RpcError) -> str:
+        status: Any = error
+        code, detail = status.code(), status.details() or ""
+        if code is grpc.StatusCode.UNAVAILABLE:
+            return f"no answer on {self._socket} ({detail[:200]}): is `advisor serve` running?"
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return f"no answer on {self._socket} within {self._seconds:g} s: see the service's log"
+        if code in {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSION_DENIED}:
+            return str(detail)
+        return f"{code.name.lower()}: {detail}"
+
+    def decision(self, decision_id: str) -> audit_pb2.Decision:
+        return self.call(self.audit.GetDecision, audit_pb2.GetDecisionRequest(decision_id=decision_id))
+
+    def decision_inputs(self, decision_id: str) -> audit_pb2.DecisionInputs:
+        return self.call(self.audit.GetDecisionInputs, audit_pb2.GetDecisionInputsRequest(decision_id=decision_id))
+
+    def decisions(self, chosen: audit_pb2.Filter, *, most: int) -> Iterator[audit_pb2.Decision]:
+        """Newest first, `most` at most, fetched page by page."""
+        for page in self._pages(self.audit.ListDecisions, audit_pb2.ListDecisionsRequest(filter=chosen), most):
+            yield from page.decisions
+
+    def attempts(self, chosen: audit_pb2.Filter, *, most: int) -> Iterator[audit_pb2.Attempt]:
+        for page in self._pages(self.audit.ListAttempts, audit_pb2.ListAttemptsRequest(filter=chosen), most):
+            yield from page.attempts
+
+    def nodes(self, chosen: audit_pb2.Filter, *, most: int) -> Iterator[audit_pb2.Node]:
+        for page in self._pages(self.audit.ListNodes, audit_pb2.ListNodesRequest(filter=chosen), most):
+            yield from page.nodes
+
+    def _pages(self, method: Callable[..., Listed], request: Any, most: int) -> Iterator[Listed]:
+        while most > 0:
+            request.page.page_size = min(PAGE_SIZE, most)
+            answer = self.call(method, request)
+            yield answer
+            most -= request.page.page_size
+            if not answer.next_cursor:
+                return
+            request.page.cursor = answer.next_cursor
+
+    def modes(self) -> list[operator_pb2.ModeSetting]:
+        return list(self.call(self.operators.ListModes, operator_pb2.ListModesRequest()).settings)
+
+    def set_mode(self, setting: operator_pb2.ModeSetting) -> operator_pb2.ModeSetting:
+        return self.call(self.operators.SetMode, operator_pb2.SetModeRequest(setting=setting))
+
+    def status(self) -> operator_pb2.Status:
+        return self.call(self.operators.GetStatus, operator_pb2.GetStatusRequest())
+
+
+def _check_socket(path: Path) -> None:
+    """Say early and plainly what gRPC would wrap in its own words."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        raise ClientError(f"nothing listens on {path}: start `advisor serve`, or give --socket") from None
+    except OSError as error:
+        raise ClientError(f"{path} cannot be reached ({error.strerror}): run this as an operator") from None
+    if not stat.S_ISSOCK(found.st_mode):
+        raise ClientError(f"{path} is not a socket: give --socket")
+    if not os.access(path, os.W_OK):
+        raise ClientError(f"{path} may not be opened by this user: run this as an operator")
+
+
+def action_name(action: int) -> str:
+    return _word(common_pb2.Action.items(), action, "ACTION_")
+
+
+def mode_name(mode: int) -> str:
+    return _word(common_pb2.Mode.items(), mode, "MODE_")
+
+
+def status_name(status: int) -> str:
+    return _word(common_pb2.ReconciliationStatus.items(), status, "RECONCILIATION_STATUS_")
+
+
+def reason_name(reason: int) -> str:
+    return _word(common_pb2.ReconciliationReason.items(), reason, "RECONCILIATION_REASON_")
+
+
+def milestone_name(kind: int) -> str:
+    return _word(common_pb2.MilestoneKind.items(), kind, "MILESTONE_KIND_")
+
+
+def _word(items: Sequence[tuple[str, int]], number: int, prefix: str) -> str:
+    """The word of an enumeration as people write it; a number that this version does not know stays a number."""
+    name = next((name for name, value in items if value == number), f"{prefix}{number}")
+    word = name.removeprefix(prefix).lower()
+    return "" if word == "unspecified" else word

@@ -1,0 +1,260 @@
+"""`advisor decisions`: who decided what, why, from which evidence, and what came of it."""
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from advisor.client import Client, ClientError, action_name, milestone_name, mode_name, reason_name, status_name
+from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket
+from advisor.commands.output import (
+    CommandError,
+    Format,
+    harmless,
+    one_line,
+    print_json,
+    print_table,
+    seconds_text,
+    short_time,
+)
+from advisor.v1 import audit_pb2, common_pb2
+
+app = typer.Typer(rich_markup_mode=None, help="Who decided what, why, and what came of it.")
+
+EVIDENCE_SHOWN = 8
+ACTIONS = ("restart", "stop", "none")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+DecisionArgument = Annotated[str, typer.Argument(metavar="DECISION_ID", help="As `decisions list` prints it.")]
+
+
+@app.command("list")
+def list_decisions(
+    job: Annotated[str, typer.Option(help="Only this job id.")] = "",
+    user: Annotated[str, typer.Option(help="Only jobs of this user.")] = "",
+    cluster: Annotated[str, typer.Option(help="Only this cluster.")] = "",
+    partition: Annotated[str, typer.Option(help="Only this partition.")] = "",
+    node: Annotated[str, typer.Option(help="Only decisions that exclude this node.")] = "",
+    category: Annotated[str, typer.Option(help="Only this category, e.g. gpu_hardware.")] = "",
+    action: Annotated[str, typer.Option(help="Only restart, stop or none.")] = "",
+    since: Annotated[str, typer.Option(help="Not older than: 30m, 6h, 2d.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+    socket: SocketOption = None,
+    configuration: ConfigOption = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """List decisions, newest first.
+
+    Examples: advisor decisions list --since 1d --action restart
+              advisor decisions list --job 4711 --format json
+    """
+    if action and action not in ACTIONS:
+        raise CommandError(f"--action {action}: choose one of {', '.join(ACTIONS)}", code=2)
+    chosen = audit_pb2.Filter(job_id=job, user=user, cluster=cluster, partition=partition, node=node, category=category)
+    if action:
+        chosen.action = common_pb2.Action.Value(f"ACTION_{action.upper()}")
+    if since:
+        chosen.since.CopyFrom(_ago(since))
+    with connected(socket, configuration) as client:
+        found = list(client.decisions(chosen, most=limit))
+    if form is Format.JSON:
+        print_json([as_document(decision) for decision in found])
+        return
+    columns = ("decision", "when", "job", "user", "action", "category", "exclude", "reason", "status")
+    print_table(columns, (_row(decision) for decision in found), empty="no decisions")
+
+
+def _row(decision: audit_pb2.Decision) -> tuple[str, ...]:
+    advice = decision.advice
+    return (
+        advice.advice_id,
+        short_time(advice.created_at.ToDatetime(UTC)),
+        f"{advice.attempt.job_id}#{advice.attempt.attempt}",
+        advice.attempt.user,
+        action_name(advice.action),
+        advice.category,
+        ",".join(advice.exclude_nodes),
+        advice.reason,
+        f"{status_name(decision.status)} ({mode_name(advice.mode)})",
+    )
+
+
+@app.command()
+def show(
+    decision_id: DecisionArgument,
+    socket: SocketOption = None,
+    configuration: ConfigOption = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """One decision: what happened, who, what to do, why, the evidence, what the agent did, and how long it took.
+
+    Example: advisor decisions show 01890c7e-…
+    """
+    with connected(socket, configuration) as client:
+        decision = client.decision(decision_id)
+    if form is Format.JSON:
+        print_json(as_document(decision))
+        return
+    for line in verdict(decision):
+        print(harmless(line))
+
+
+class connected:  # noqa: N801 -- reads as a verb: with connected(...) as client
+    """A client whose errors end the command in one line."""
+
+    def __init__(self, socket: Path | None, configuration: Path | None) -> None:
+        self._path = find_socket(socket, configuration)
+        self._client: Client | None = None
+
+    def __enter__(self) -> Client:
+        try:
+            self._client = Client(self._path)
+        except ClientError as error:
+            raise CommandError(str(error)) from None
+        return self._client
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._client is not None:
+            self._client.__exit__(None, None, None)
+        if isinstance(error, ClientError):
+            raise CommandError(str(error)) from None
+
+
+def as_document(decision: audit_pb2.Decision) -> dict[str, Any]:
+    """The message as JSON, its analysis unpacked."""
+    document: dict[str, Any] = MessageToDict(decision, preserving_proto_field_name=True)
+    document["analysis"] = json.loads(decision.analysis_json) if decision.analysis_json else None
+    document.pop("analysis_json", None)
+    return document
+
+
+def verdict(decision: audit_pb2.Decision) -> Iterator[str]:
+    """What a tired operator needs, most important first."""
+    advice, ref = decision.advice, decision.advice.attempt
+    analysis = json.loads(decision.analysis_json) if decision.analysis_json else {}
+    attribution = analysis.get("attribution", {})
+    nodes = ", ".join(advice.exclude_nodes)
+    action = action_name(advice.action).upper() or "NONE"
+    yield f"{action}  job {ref.job_id}, attempt {ref.attempt}, user {ref.user}, {decision.partition or ref.cluster}" + (
+        f"  excluding {nodes}" if nodes else ""
+    )
+    yield ""
+    yield f"what     {one_line(str(attribution.get('root_cause') or 'nothing failed'))}"
+    yield f"who      {one_line(_who(attribution))}"
+    yield f"to do    {one_line(_to_do(decision))}"
+    yield f"why      {one_line(advice.explanation or advice.reason)}  [{advice.reason}]"
+    alternatives = attribution.get("alternatives") or []
+    if alternatives:
+        other = alternatives[0]
+        lost = f": {other['why_not']}" if other.get("why_not") else ""
+        yield f"not      {one_line(str(other.get('root_cause', '')))}{one_line(lost)}"
+    yield from _evidence(advice)
+    yield from _agent(decision)
+    yield from _milestones(decision)
+    yield ""
+    mode = mode_name(advice.mode)
+    yield f"{advice.advice_id}  generation {advice.generation}, {mode} mode, build {decision.build}"
+
+
+def _who(attribution: dict[str, Any]) -> str:
+    implicated = attribution.get("implicated") or {}
+    parts = []
+    for word, key in (("node", "nodes"), ("GPU", "gpus"), ("rank", "ranks")):
+        named = [str(item) for item in implicated.get(key) or []]
+        if named:
+            parts.append(
+                f"{word}{'s' if len(named) > 1 else ''} {', '.join(named[:8])}{' …' if len(named) > 8 else ''}"
+            )
+    where = "; ".join(parts) or "no node is implicated"
+    confidence = attribution.get("confidence")
+    sure = f", confidence {confidence:.2f}" if isinstance(confidence, (int, float)) else ""
+    return f"{where}  ({attribution.get('category', 'unknown')}{sure})"
+
+
+def _to_do(decision: audit_pb2.Decision) -> str:
+    advice, status = decision.advice, status_name(decision.status)
+    nodes = ", ".join(advice.exclude_nodes)
+    by_hand = {
+        common_pb2.ACTION_RESTART: f"requeue job {advice.attempt.job_id}"
+        + (f" with {nodes} added to its excluded nodes" if nodes else ""),
+        common_pb2.ACTION_STOP: f"keep job {advice.attempt.job_id} from running again, and tell {advice.attempt.user}",
+    }.get(advice.action, "")
+    if not by_hand:
+        return "nothing"
+    done = {
+        "verified": "nothing: done, and the scheduler shows it",
+        "already_satisfied": "nothing: it was so already",
+        "applied": "nothing: the scheduler accepted it, verification follows",
+        "superseded": "nothing: newer advice replaced this",
+    }
+    if status in done:
+        return done[status]
+    if advice.mode != common_pb2.MODE_AUTONOMOUS:
+        return f"yours (monitor mode touches nothing): {by_hand}"
+    if status in {"", "pending"}:
+        return f"nothing yet: the agent is about to {by_hand}"
+    return f"yours, if you agree (the agent did not): {by_hand}"
+
+
+def _evidence(advice: common_pb2.Advice) -> Iterator[str]:
+    if not advice.evidence:
+        return
+    yield ""
+    yield "evidence"
+    for item in advice.evidence[:EVIDENCE_SHOWN]:
+        when = item.at.ToDatetime(UTC).strftime("%H:%M:%S") if item.HasField("at") else "--:--:--"
+        at = f"{item.file}:{item.line}" if item.file else item.source
+        who = " ".join(part for part in (item.node, f"rank {item.rank}" if item.HasField("rank") else "") if part)
+        times = f"  ×{item.count}" if item.count > 1 else ""
+        yield f"  {when}  {item.role:<10} {item.trust:<9} {one_line(who)}  {one_line(at)}{times}"
+        if item.text:
+            yield f"            {one_line(item.text)[:200]}"
+    more = len(advice.evidence) - EVIDENCE_SHOWN
+    if more > 0:
+        yield f"  and {more} more: --format json"
+
+
+def _agent(decision: audit_pb2.Decision) -> Iterator[str]:
+    yield ""
+    if not decision.reconciliations:
+        yield "agent    has not answered yet"
+        return
+    for at, item in enumerate(decision.reconciliations):
+        words = f"{status_name(item.status)}: {reason_name(item.reason)}" if item.reason else status_name(item.status)
+        detail = f"  {one_line(item.detail)}" if item.detail else ""
+        dropped = f"  dropped {', '.join(item.dropped_nodes)}" if item.dropped_nodes else ""
+        label = "agent    " if at == 0 else "         "
+        yield f"{label}{item.at.ToDatetime(UTC):%H:%M:%S}  {words}{detail}{one_line(dropped)}"
+
+
+def _milestones(decision: audit_pb2.Decision) -> Iterator[str]:
+    reached = sorted(decision.milestones, key=lambda item: (item.at.ToNanoseconds(), item.kind))
+    if not reached:
+        return
+    yield ""
+    first = reached[0].at.ToNanoseconds()
+    before = first
+    for at, item in enumerate(reached):
+        now = item.at.ToNanoseconds()
+        label = "times    " if at == 0 else "         "
+        name = milestone_name(item.kind).replace("_", " ")
+        step = "" if at == 0 else f"+{seconds_text((now - before) / 1e9):<9} {seconds_text((now - first) / 1e9)} in all"
+        yield f"{label}{item.at.ToDatetime(UTC):%H:%M:%S.%f}"[:-3] + f"  {name:<17} {step}".rstrip()
+        before = now
+
+
+def _ago(text: str) -> Timestamp:
+    match = re.fullmatch(r"(\d{1,6})([smhd])", text)
+    if match is None:
+        raise CommandError(f"--since {text}: write a number and a unit, like 30m, 6h or 2d", code=2)
+    stamp = Timestamp()
+    stamp.GetCurrentTime()
+    moment: datetime = stamp.ToDatetime(UTC) - timedelta(seconds=int(match[1]) * _UNITS[match[2]])
+    stamp.FromDatetime(moment)
+    return stamp

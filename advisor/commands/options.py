@@ -1,0 +1,41 @@
+"""Options that several commands share, and how they become a configuration or a client."""
+
+import os
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from advisor import config
+from advisor.commands.output import CommandError, Format
+
+ConfigOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", help="Configuration file. Default: $ADVISOR_CONFIG, then the one in /etc/recovery-advisor."
+    ),
+]
+SocketOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--socket", help="The service's Unix socket. Default: as configured.")
+]
+FormatOption: TypeAlias = Annotated[Format, typer.Option("--format", help="How to print.", case_sensitive=False)]
+
+
+def load_config(path: Path | None) -> config.Loaded:
+    """The configuration, or one line that names every problem."""
+    try:
+        return config.load(config.find_file(path, os.environ), os.environ)
+    except config.ConfigError as error:
+        raise CommandError(f"configuration: {error}", code=2) from None
+
+
+def find_socket(given: Path | None, configuration: Path | None) -> Path:
+    """Where the service listens: as told, as configured, or where one runs on this host."""
+    if given is not None:
+        return given
+    loaded = load_config(configuration)
+    chosen = loaded.config.service.socket
+    system = Path("/run/recovery-advisor/advisor.sock")
+    if loaded.path is None and "service.socket" not in loaded.origins and not chosen.exists() and system.exists():
+        return system
+    return chosen
