@@ -1,8 +1,73 @@
-# Every target works from a fresh clone.
+# Every target works from a fresh clone. `make` alone lists them.
+
 PYTHON ?= /usr/bin/python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Real Slurm needs root, extra users and a clean end: all of it happens in namespaces of its own.
+INSIDE := $(BIN)/python -m advisor.demo.namespace --
+PYTEST_ARGS ?=
+MAKEFLAGS += --no-print-directory
 
-.PHONY: proto
-proto:
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. proto/advisor/v1/*.proto
+.DEFAULT_GOAL := help
+.PHONY: help venv packages demo test test-long check bench proto lock
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(VENV)/.project ## everything that development and the demo need, into .venv
+
+$(VENV)/.locked: requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make venv PYTHON=...")'
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || deploy/debian-packages python3-venv
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@touch $@
+
+$(VENV)/.project: pyproject.toml $(VENV)/.locked
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+packages: ## the Debian packages of a real Slurm (as root or with sudo; otherwise it prints the command)
+	@deploy/debian-packages slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge util-linux mount
+
+demo: venv packages ## a real job fails on a bad node and is recovered, live; KEEP=1 leaves it running
+	@$(BIN)/advisor demo $(if $(KEEP),--keep)
+
+test: venv packages ## the whole suite, real Slurm and Postgres included
+	$(INSIDE) $(BIN)/python -m pytest -m "not long" $(PYTEST_ARGS)
+
+test-long: venv packages ## also what takes long
+	$(INSIDE) $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: venv ## style, types, import contracts, stub drift, the wheel
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	@$(MAKE) proto-drift
+	$(BIN)/python -m pytest tests/packaging $(PYTEST_ARGS)
+
+PROTOC = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc --proto_path=proto \
+	--python_out=$(1) --grpc_python_out=$(1) --mypy_out=$(1) --mypy_grpc_out=$(1) proto/advisor/v1/*.proto
+
+proto: venv ## regenerate the stubs in advisor/v1 from proto/
+	@$(call PROTOC,.)
+
+.PHONY: proto-drift
+proto-drift: venv
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && ($(call PROTOC,$$folder)) && \
+	diff -r --exclude=__init__.py --exclude=__pycache__ "$$folder/advisor/v1" advisor/v1 \
+	|| { echo "advisor/v1 differs from proto/: run make proto and commit"; exit 1; }
+
+bench: venv packages ## the benchmarks, each beside its reference
+	@for file in benchmarks/[!_]*.py; do \
+	  [ -e "$$file" ] || { echo "there are no benchmarks yet"; exit 0; }; \
+	  name=$$(basename "$$file" .py); echo "== $$name"; $(INSIDE) $(BIN)/python -m benchmarks.$$name || exit 1; \
+	done
+
+lock: venv ## renew requirements.lock from pyproject.toml
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && $(PYTHON) -m venv "$$folder" && \
+	"$$folder/bin/pip" install --quiet --disable-pip-version-check pip-tools && \
+	"$$folder/bin/pip-compile" --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
+	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --all-build-deps \
+	  --extra server --extra dev --output-file requirements.lock pyproject.toml
