@@ -3,8 +3,7 @@
 ServiceError
 ├── SocketTakenError    another service holds the socket, or something else lies there (start-up)
 ├── BadRequestError     a message cannot be used: INVALID_ARGUMENT, the text says which field and why
-├── NotFoundError       there is no such thing: NOT_FOUND
-└── StoreAbsentError    the database does not answer: UNAVAILABLE, try again
+└── NotFoundError       there is no such thing: NOT_FOUND
 """
 
 
@@ -21,8 +20,4 @@ class BadRequestError(ServiceError):
 
 
 class NotFoundError(ServiceError):
-    pass
-
-
-class StoreAbsentError(ServiceError):
     pass

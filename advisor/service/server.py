@@ -14,8 +14,10 @@ import structlog
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from advisor.service.errors import BadRequestError, NotFoundError, StoreAbsentError
+from advisor.service.errors import BadRequestError, NotFoundError
 from advisor.service.gate import Caller, InnerServer, Role
 from advisor.v1 import agent_pb2, agent_pb2_grpc, audit_pb2, audit_pb2_grpc, operator_pb2, operator_pb2_grpc
 
@@ -136,8 +138,10 @@ def _status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
         return grpc.StatusCode.INVALID_ARGUMENT, str(error)
     if isinstance(error, NotFoundError):
         return grpc.StatusCode.NOT_FOUND, str(error)
-    if isinstance(error, StoreAbsentError):
-        return grpc.StatusCode.UNAVAILABLE, f"the store does not answer: {error}"
+    if isinstance(error, OperationalError | InterfaceError | PoolTimeout):
+        # Which SQL it was is for our log, not for the caller.
+        log.warning("store_absent", error=type(error).__name__)
+        return grpc.StatusCode.UNAVAILABLE, "the store does not answer: try again"
     return grpc.StatusCode.INTERNAL, "the advisor failed on this call: see its log"
 
 

@@ -1,0 +1,105 @@
+"""The board between the tick and those who listen: all open advice per cluster, and the pulse of the tick.
+
+Level-triggered: a listener is shown everything that is open, whenever anything changed; there is nothing to miss.
+Neither the pipeline nor the service knows the other; both know the board.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from advisor.ports import Clock
+from advisor.store.records import AdviceRow
+
+
+class OpenAdviceSource(Protocol):
+    async def open_advice(self, cluster: str, now: datetime) -> tuple[AdviceRow, ...]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """How the tick is doing. `age_seconds`: since the last completed one, by the monotonic clock."""
+
+    ticks: int
+    age_seconds: float
+    took_seconds: float
+    watched: int
+    failed_jobs: int  # attempts whose own tick failed, in the last tick
+
+
+class Board:
+    def __init__(self, source: OpenAdviceSource, clock: Clock) -> None:
+        self._source = source
+        self._clock = clock
+        self._open: dict[str, tuple[AdviceRow, ...]] = {}
+        self._changed = asyncio.Condition()
+        self._version = 0
+        self._refreshing = asyncio.Lock()
+        self._started = clock.monotonic()
+        self._completed: float | None = None
+        self._ticks = 0
+        self._took = 0.0
+        self._watched = 0
+        self._failed = 0
+        self.wake = asyncio.Event()  # set: something was reported, tick now
+        self.closed = False
+
+    async def refresh(self, clusters: Iterable[str] | None = None) -> None:
+        """Read open advice again, for all known clusters by default; listeners are told if anything differs."""
+        async with self._refreshing:
+            changed = False
+            for cluster in sorted(self._open if clusters is None else set(clusters)):
+                rows = await self._source.open_advice(cluster, self._clock.now())
+                changed |= rows != self._open.get(cluster)
+                self._open[cluster] = rows
+        if changed:
+            await self.notify()
+
+    async def open_for(self, cluster: str) -> tuple[AdviceRow, ...]:
+        """All advice of the cluster that is open and not past its time to live."""
+        if cluster not in self._open:
+            await self.refresh((cluster,))
+        now = self._clock.now()
+        return tuple(row for row in self._open[cluster] if row.expires_at > now)
+
+    async def notify(self) -> None:
+        async with self._changed:
+            self._version += 1
+            self._changed.notify_all()
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    async def wait_beyond(self, version: int, seconds: float) -> None:
+        """Until something changed since `version`, or `seconds` have passed."""
+        try:
+            async with asyncio.timeout(seconds), self._changed:
+                await self._changed.wait_for(lambda: self._version != version or self.closed)
+        except TimeoutError:
+            pass
+
+    async def close(self) -> None:
+        """End every listener's wait."""
+        self.closed = True
+        await self.notify()
+
+    def tick_completed(self, *, took_seconds: float, watched: int, failed_jobs: int) -> None:
+        self._completed = self._clock.monotonic()
+        self._ticks += 1
+        self._took = took_seconds
+        self._watched = watched
+        self._failed = failed_jobs
+
+    @property
+    def pulse(self) -> Pulse:
+        since = self._started if self._completed is None else self._completed
+        return Pulse(
+            ticks=self._ticks,
+            age_seconds=self._clock.monotonic() - since,
+            took_seconds=self._took,
+            watched=self._watched,
+            failed_jobs=self._failed,
+        )

@@ -1,0 +1,144 @@
+# ruff: noqa: N802 - gRPC methods have the names of the contract.
+"""Who decided what, why, from which evidence, and what came of it. Reads only."""
+
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import grpc
+
+from advisor.core.words import Action, Mode
+from advisor.ports import Clock
+from advisor.service import outgoing, wire
+from advisor.service.errors import BadRequestError, NotFoundError
+from advisor.store import errors as store_errors
+from advisor.store.records import PAGE_SIZE_MAX, AuditFilter, Page, ReconciliationStatus
+from advisor.store.store import Store
+from advisor.v1 import audit_pb2, audit_pb2_grpc
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Found = TypeVar("Found")
+
+
+class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
+    def __init__(self, *, store: Store, clock: Clock, evidence_max: int, suspect_score: float) -> None:
+        self._store = store
+        self._clock = clock
+        self._evidence_max = evidence_max
+        self._suspect_score = suspect_score
+
+    async def GetDecision(self, request: audit_pb2.GetDecisionRequest, context: Context) -> audit_pb2.Decision:
+        row = await _found(self._store.decision(_id(request.decision_id)), f"decision {request.decision_id!r}")
+        return outgoing.decision_message(row, incarnation=self._store.incarnation, evidence_max=self._evidence_max)
+
+    async def ListDecisions(
+        self, request: audit_pb2.ListDecisionsRequest, context: Context
+    ) -> audit_pb2.ListDecisionsResponse:
+        async with _refusals_told():
+            listing = await self._store.decisions(_filter(request.filter), _page(request.page))
+        incarnation = self._store.incarnation
+        return audit_pb2.ListDecisionsResponse(
+            decisions=[
+                outgoing.decision_message(row, incarnation=incarnation, evidence_max=self._evidence_max)
+                for row in listing.rows
+            ],
+            next_cursor=listing.next_cursor,
+        )
+
+    async def GetDecisionInputs(
+        self, request: audit_pb2.GetDecisionInputsRequest, context: Context
+    ) -> audit_pb2.DecisionInputs:
+        row = await _found(self._store.decision_inputs(_id(request.decision_id)), f"decision {request.decision_id!r}")
+        return outgoing.inputs_message(row)
+
+    async def GetIncident(self, request: audit_pb2.GetIncidentRequest, context: Context) -> audit_pb2.Incident:
+        row = await _found(self._store.incident(_id(request.incident_id)), f"incident {request.incident_id!r}")
+        return outgoing.incident_message(row)
+
+    async def ListIncidents(
+        self, request: audit_pb2.ListIncidentsRequest, context: Context
+    ) -> audit_pb2.ListIncidentsResponse:
+        async with _refusals_told():
+            listing = await self._store.incidents(_filter(request.filter), _page(request.page))
+        return audit_pb2.ListIncidentsResponse(
+            incidents=[outgoing.incident_message(row) for row in listing.rows], next_cursor=listing.next_cursor
+        )
+
+    async def GetAttempt(self, request: audit_pb2.GetAttemptRequest, context: Context) -> audit_pb2.Attempt:
+        if not request.job_key and not (request.cluster and request.job_id):
+            raise BadRequestError("give job_key, or cluster and job_id")
+        wanted = self._store.attempt(
+            cluster=wire.text_of(request.cluster, "cluster", most=wire.NAME_MAX),
+            job_id=wire.text_of(request.job_id, "job_id", most=wire.NAME_MAX),
+            number=request.attempt,
+            job_key=wire.text_of(request.job_key, "job_key", most=wire.NAME_MAX),
+        )
+        row = await _found(wanted, f"attempt {request.attempt} of job {request.job_id or request.job_key!r}")
+        return outgoing.attempt_message(row)
+
+    async def ListAttempts(
+        self, request: audit_pb2.ListAttemptsRequest, context: Context
+    ) -> audit_pb2.ListAttemptsResponse:
+        async with _refusals_told():
+            listing = await self._store.attempts(_filter(request.filter), _page(request.page))
+        return audit_pb2.ListAttemptsResponse(
+            attempts=[outgoing.attempt_message(row) for row in listing.rows], next_cursor=listing.next_cursor
+        )
+
+    async def GetNode(self, request: audit_pb2.GetNodeRequest, context: Context) -> audit_pb2.Node:
+        cluster = wire.cluster_of(request.cluster)
+        name = wire.node_names([request.name], "name")[0]
+        row = await _found(self._store.node(cluster, name, now=self._clock.now()), f"node {name!r} in {cluster!r}")
+        return outgoing.node_message(row, suspect_score=self._suspect_score)
+
+    async def ListNodes(self, request: audit_pb2.ListNodesRequest, context: Context) -> audit_pb2.ListNodesResponse:
+        async with _refusals_told():
+            listing = await self._store.nodes(_filter(request.filter), _page(request.page), now=self._clock.now())
+        return audit_pb2.ListNodesResponse(
+            nodes=[outgoing.node_message(row, suspect_score=self._suspect_score) for row in listing.rows],
+            next_cursor=listing.next_cursor,
+        )
+
+
+async def _found(wanted: Awaitable[Found | None], what: str) -> Found:
+    row = await wanted
+    if row is None:
+        raise NotFoundError(f"there is no {what}")
+    return row
+
+
+@asynccontextmanager
+async def _refusals_told() -> AsyncIterator[None]:
+    """What a list cannot answer is the caller's mistake."""
+    try:
+        yield
+    except (store_errors.CursorRefused, store_errors.FilterRefused, store_errors.PageRefused) as error:
+        raise BadRequestError(str(error)) from None
+
+
+def _id(text: str) -> str:
+    if not text:
+        raise BadRequestError("the id is empty")
+    return wire.text_of(text, "id", most=wire.NAME_MAX)
+
+
+def _page(page: audit_pb2.Page) -> Page:
+    if page.page_size > PAGE_SIZE_MAX:
+        raise BadRequestError(f"page.page_size: {page.page_size}, at most {PAGE_SIZE_MAX}")
+    return Page(size=page.page_size, cursor=wire.text_of(page.cursor, "page.cursor"))
+
+
+def _filter(message: audit_pb2.Filter) -> AuditFilter:
+    texts = {
+        name: wire.text_of(getattr(message, name), f"filter.{name}", most=wire.NAME_MAX)
+        for name in ("cluster", "job_id", "job_key", "user", "partition", "node", "category", "reason")
+    }
+    status = message.status
+    return AuditFilter(
+        **texts,
+        action=wire.from_wire(Action, message.action, "filter.action") if message.action else None,
+        mode=wire.from_wire(Mode, message.mode, "filter.mode") if message.mode else None,
+        status=wire.from_wire(ReconciliationStatus, status, "filter.status") if status else None,
+        since=wire.moment_of(message, "since", "filter"),
+        until=wire.moment_of(message, "until", "filter"),
+    )
