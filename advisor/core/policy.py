@@ -22,6 +22,7 @@ class Policy:
     hang_startup_seconds: float = 3600.0  # before the first progress line
     clock_skew_seconds: float = 2.0  # events closer than this have no order between sources
     trusted_fatal_grace_seconds: float = 20.0  # live attempt, trusted fatal hardware, and no progress since
+    offline_silence_seconds: float = 60.0  # bundles only: a crash followed by this much silence ended the attempt
     # settling
     settle_seconds: Mapping[Category, float] = field(default_factory=_settle_seconds)
     settle_margin_seconds: float = 1.0  # last refinement this long before the earliest start

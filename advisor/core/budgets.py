@@ -1,0 +1,108 @@
+"""What a job has already spent of its restart budgets, read from its past attempts.
+
+Two bounds. The *budget* is per root cause and place, and progress made since the last failure resets it: a job that
+gets further each time is worth restarting. The *ceiling* is per job and nothing resets it: it bounds a job that
+claims progress for ever. Scheduler events and restarts that others made spend nothing.
+
+Place: a *different* bad node each time, each with its own trusted hardware evidence, is bad luck with nodes and not a
+repeated root cause. Without trusted evidence the place does not count: the same failure on other nodes points at the
+application.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from advisor.core.model import Attribution, Job, PastAttempt, Progress
+from advisor.core.policy import Policy
+from advisor.core.words import Action, Reason
+
+FREE_REASONS = frozenset({Reason.SCHEDULER_EVENT, Reason.ALREADY_REQUEUED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What has been spent, before anything is decided about the present attempt."""
+
+    root_cause: int  # restarts for this root cause at this place since progress was last made
+    total: int  # restarts of this job that were not free, ever
+    ceiling: int  # the smaller of policy's and the job's own
+    same_failure: int  # earlier attempts that failed alike at the same progress, however they were restarted
+    confirmations: int  # confirmation retries for this root cause that started from the same step
+    progressed: bool  # this attempt got further than every earlier one
+
+    @property
+    def at_ceiling(self) -> bool:
+        return self.total >= self.ceiling
+
+
+def spends(past: PastAttempt) -> bool:
+    """True when the restart that followed this attempt was ours and not free."""
+    return past.action is Action.RESTART and past.reason not in FREE_REASONS
+
+
+def spent(job: Job, past: Sequence[PastAttempt], progress: Progress, attribution: Attribution, policy: Policy) -> Spent:
+    """Counts over `past`, oldest first, all of it: a shortened past would raise the ceiling."""
+    window, best = _since_progress(past)
+    progressed = _further(progress.last_step, best)
+    if progressed:
+        window = ()
+    alike = [attempt for attempt in past if _same_root(attempt, attribution)]
+    return Spent(
+        root_cause=sum(spends(attempt) for attempt in window if _same_root(attempt, attribution)),
+        total=sum(map(spends, past)),
+        ceiling=policy.restarts_ceiling if job.restarts_max is None else min(policy.restarts_ceiling, job.restarts_max),
+        same_failure=sum(
+            attempt.fingerprint == attribution.fingerprint != "" and attempt.last_step == progress.last_step
+            for attempt in window
+        ),
+        confirmations=sum(
+            attempt.reason is Reason.CONFIRMATION_RETRY and attempt.first_step == progress.first_step
+            for attempt in alike
+        ),
+        progressed=progressed,
+    )
+
+
+def durable_progress(past: Sequence[PastAttempt], progress: Progress) -> bool:
+    """True when running the attempt again starts further on than before.
+
+    Running longer is not enough: a job without checkpoints reaches about the same step each time, a few more or less.
+    The first attempt is believed when it took a step; a later one must have started, or saved, further on.
+    """
+    if progress.last_step is None:
+        return False
+    _, best = _since_progress(past)
+    if not past:
+        return progress.first_step is None or progress.last_step > progress.first_step
+    if not _further(progress.last_step, best):
+        return False
+    started = max((attempt.first_step for attempt in past if attempt.first_step is not None), default=None)
+    saved = max((attempt.checkpoint_step for attempt in past if attempt.checkpoint_step is not None), default=None)
+    return _further(progress.first_step, started) or _further(progress.checkpoint_step, saved)
+
+
+def _further(step: int | None, best: int | None) -> bool:
+    # No step known is no progress, never a reason to believe that there was some.
+    return step is not None and (best is None or step > best)
+
+
+def _since_progress(past: Sequence[PastAttempt]) -> tuple[tuple[PastAttempt, ...], int | None]:
+    """The attempts since one last got further than all before it, that one included; and the best step."""
+    window: list[PastAttempt] = []
+    best: int | None = None
+    for attempt in past:
+        if _further(attempt.last_step, best):
+            best = attempt.last_step
+            window.clear()
+        window.append(attempt)
+    return tuple(window), best
+
+
+def _same_root(past: PastAttempt, attribution: Attribution) -> bool:
+    if past.fingerprint != attribution.fingerprint:
+        return False
+    if not attribution.fingerprint and past.category is not attribution.category:
+        return False
+    if past.trusted and attribution.trusted and past.implicated_nodes and attribution.nodes:
+        return not set(past.implicated_nodes).isdisjoint(attribution.nodes)
+    return True

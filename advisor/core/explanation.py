@@ -1,0 +1,61 @@
+"""The one plain sentence that goes with a decision. Written for people; nothing ever reads it back."""
+
+from advisor.core.situation import Situation
+from advisor.core.words import Action, Category, Reason
+
+_CAUSE_CHARACTERS_MAX = 200
+_NODES_MAX = 8
+
+
+def explain(situation: Situation, *, wanted: Action, action: Action, reason: Reason, says: str) -> str:
+    """What happens and why, in one sentence. Text from logs is stripped of control characters and cut.
+
+    `wanted` is what the table's row asks for, `action` what is advised now, `says` the row in words.
+    """
+    if action is not wanted:
+        return _sentence(f"Waiting for slower evidence before a {wanted.value} is decided; so far: {_cause(situation)}")
+    why = _why(situation, reason, says)
+    if action is Action.NONE:
+        return _sentence(f"Nothing to do: {why}")
+    cause = _cause(situation)
+    if action is Action.STOP:
+        return _sentence(f"Stop: {why}; cause: {cause}")
+    avoid = situation.isolation.exclude_for_job
+    without = f" without {_names(avoid)}" if avoid else ""
+    if reason is Reason.ALREADY_REQUEUED:
+        return _sentence(f"Already requeued by others; the next attempt runs{without}: {cause}")
+    return _sentence(f"Restart{without}: {why}; cause: {cause}")
+
+
+def _why(situation: Situation, reason: Reason, says: str) -> str:
+    spent = situation.spent
+    match reason:
+        case Reason.RESTART_CEILING:
+            return f"{spent.total} restarts have reached the job's ceiling of {spent.ceiling}"
+        case Reason.BUDGET_EXHAUSTED:
+            return f"restarted {spent.root_cause} times for this root cause without progress"
+        case Reason.SAME_FAILURE_SAME_PROGRESS:
+            step = situation.snapshot.progress.last_step
+            return f"the same failure again {'before the first step' if step is None else f'at step {step}'}"
+        case _:
+            return says
+
+
+def _cause(situation: Situation) -> str:
+    printable = "".join(c if c.isprintable() else " " for c in situation.attribution.root_cause)
+    text = " ".join(printable.split()).rstrip(".")
+    if len(text) > _CAUSE_CHARACTERS_MAX:
+        text = text[: _CAUSE_CHARACTERS_MAX - 1] + "…"
+    if text:
+        return text
+    category = situation.attribution.category
+    return "not known" if category in {Category.NONE, Category.UNKNOWN} else category.value.replace("_", " ")
+
+
+def _names(nodes: tuple[str, ...]) -> str:
+    shown = ", ".join(nodes[:_NODES_MAX])
+    return shown if len(nodes) <= _NODES_MAX else f"{shown} and {len(nodes) - _NODES_MAX} more"
+
+
+def _sentence(text: str) -> str:
+    return text + "."

@@ -1,0 +1,183 @@
+"""Which nodes the next attempt must avoid, and which the cluster must.
+
+Evidence can only name nodes of the attempt's own allocation. What log lines say counts for this job alone. What
+earlier attempts excluded stays excluded. Bounds cut from the least certain end, and whatever is left out is
+reported as withheld, with its reason.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from advisor.core.history import is_suspect
+from advisor.core.model import Attribution, Incident, Isolation, Snapshot, Withheld
+from advisor.core.policy import Policy
+from advisor.core.words import Category, IncidentKind, NodeState, WithheldReason
+
+# Nodes in these states are not among those that fit a job, so that avoiding them costs no capacity.
+_OUT_OF_SERVICE = frozenset({NodeState.DOWN, NodeState.DRAINED})
+_HARDWARE = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chosen:
+    nodes: tuple[str, ...]
+    withheld: tuple[Withheld, ...] = ()
+
+
+def isolate(
+    snapshot: Snapshot, incident: Incident, attribution: Attribution, policy: Policy, now: datetime
+) -> Isolation:
+    """Exclusions for the job's next attempt, isolations for the cluster, suspects, and what was withheld and why.
+
+    Invariants: `exclude_for_job` is within the attempt's allocation and the exclusions of earlier attempts;
+    `isolate_for_cluster` holds only nodes with trusted evidence. `now` keeps the four steps alike.
+    """
+    del now
+    trusted = _trusted_nodes(attribution)
+    blamed = _blamed(snapshot, incident, attribution, policy, trusted)
+    ranked = _ranked(snapshot, blamed.nodes, trusted)
+    within_cap = _capped(ranked, policy)
+    affordable = _affordable(snapshot, within_cap.nodes)
+    isolated = _for_cluster(snapshot, attribution, blamed.nodes, trusted, policy)
+    return Isolation(
+        exclude_for_job=affordable.nodes,
+        isolate_for_cluster=isolated.nodes,
+        suspects=_suspects(snapshot, attribution, policy),
+        withheld=blamed.withheld + within_cap.withheld + affordable.withheld + isolated.withheld,
+    )
+
+
+def _trusted_nodes(attribution: Attribution) -> frozenset[str]:
+    """Nodes that trusted evidence itself names. Beside one of them a node that only a log names gains no trust."""
+    named = {item.node for item in attribution.implications}
+    unnamed = {node for node in attribution.nodes if node not in named} if attribution.trusted else set()
+    return frozenset(
+        {item.node for item in attribution.implications if item.trust.trusted and item.weight > 0} | unnamed
+    )
+
+
+def _blamed(
+    snapshot: Snapshot, incident: Incident, attribution: Attribution, policy: Policy, trusted: frozenset[str]
+) -> _Chosen:
+    """The nodes that this incident blames and that may be blamed."""
+    named = tuple(dict.fromkeys(attribution.nodes))
+    withheld = [
+        Withheld(node=node, reason=WithheldReason.NEEDS_REPEAT)
+        for node in dict.fromkeys(item.node for item in attribution.implications if item.weight > 0)
+        if node not in named
+    ]
+    if incident.kind is IncidentKind.NONE:
+        return _Chosen(nodes=(), withheld=tuple(withheld))
+    allocation = snapshot.attempt.nodes
+    if allocation is None and not snapshot.offline:
+        withheld += (Withheld(node=node, reason=WithheldReason.ALLOCATION_UNKNOWN) for node in named)
+        return _Chosen(nodes=(), withheld=tuple(withheld))
+    if allocation is not None:
+        withheld += (
+            Withheld(node=node, reason=WithheldReason.NOT_IN_ALLOCATION) for node in named if node not in allocation
+        )
+        named = tuple(node for node in named if node in allocation)
+    if attribution.transient_storage:
+        withheld += _many(named, "shared storage is the cause")
+        return _Chosen(nodes=(), withheld=tuple(withheld))
+    for candidates in (named, tuple(node for node in named if node in trusted)):
+        # Many log-only names beside a few trusted ones must not hide the trusted ones.
+        excess = _too_many(len(candidates), len(allocation) if allocation is not None else None, policy)
+        if excess is None:
+            withheld += _many((node for node in named if node not in candidates), "many others were named at once")
+            return _Chosen(nodes=candidates, withheld=tuple(withheld))
+    withheld += _many(named, excess or "")
+    return _Chosen(nodes=(), withheld=tuple(withheld))
+
+
+def _many(nodes: Iterable[str], detail: str) -> list[Withheld]:
+    return [Withheld(node=node, reason=WithheldReason.MANY_NODES, detail=detail) for node in nodes]
+
+
+def _too_many(count: int, allocated: int | None, policy: Policy) -> str | None:
+    if count > policy.exclusions_per_incident_max:
+        return f"{count} nodes at once, at most {policy.exclusions_per_incident_max} per incident"
+    if allocated is not None and allocated > 2 and count > policy.implicated_fraction_max * allocated:
+        return f"{count} of {allocated} nodes at once"
+    return None
+
+
+def _ranked(snapshot: Snapshot, blamed: Sequence[str], trusted: frozenset[str]) -> tuple[str, ...]:
+    """All nodes to avoid, most certain first: trusted before log-only, and the recent before the old.
+
+    Exclusions of earlier attempts survive every requeue. Nodes that the user excludes need no exclusion of ours.
+    """
+    recent_first: list[tuple[str, bool]] = [(node, node in trusted) for node in blamed]
+    for past in reversed(snapshot.past):
+        recent_first += ((node, past.trusted and node in past.implicated_nodes) for node in past.excluded_nodes)
+    believed = {node for node, is_trusted in recent_first if is_trusted}
+    order = tuple(dict.fromkeys(node for node, _ in recent_first if node not in snapshot.user_excluded))
+    return tuple(node for node in order if node in believed) + tuple(node for node in order if node not in believed)
+
+
+def _capped(ranked: tuple[str, ...], policy: Policy) -> _Chosen:
+    most = policy.exclusions_per_job_max
+    over = tuple(
+        Withheld(node=node, reason=WithheldReason.CAP_PER_JOB, detail=f"at most {most} per job")
+        for node in ranked[most:]
+    )
+    return _Chosen(nodes=ranked[:most], withheld=over)
+
+
+def _affordable(snapshot: Snapshot, ranked: tuple[str, ...]) -> _Chosen:
+    """`ranked` without the least certain nodes that would leave the job too few to start on.
+
+    Counts every exclusion, the user's too, as one of the nodes that fit, unless the scheduler shows that it is out
+    of service: erring this way costs an exclusion, erring the other way a job that cannot start.
+    """
+    attempt = snapshot.attempt
+    needed = snapshot.job.nodes_requested or (len(attempt.nodes) if attempt.nodes else None)
+    if snapshot.nodes_fitting is None or needed is None:
+        return _Chosen(nodes=ranked)
+    out_of_service = {fact.name for fact in snapshot.nodes if fact.state in _OUT_OF_SERVICE}
+    spare = snapshot.nodes_fitting - needed - len(set(snapshot.user_excluded) - out_of_service)
+    kept: list[str] = []
+    withheld: list[Withheld] = []
+    for node in ranked:
+        if node in out_of_service:
+            kept.append(node)
+        elif spare > 0:
+            kept.append(node)
+            spare -= 1
+        else:
+            detail = f"{snapshot.nodes_fitting} nodes fit the job, it needs {needed}"
+            withheld.append(Withheld(node=node, reason=WithheldReason.CAPACITY, detail=detail))
+    return _Chosen(nodes=tuple(kept), withheld=tuple(withheld))
+
+
+def _for_cluster(
+    snapshot: Snapshot, attribution: Attribution, blamed: Sequence[str], trusted: frozenset[str], policy: Policy
+) -> _Chosen:
+    """Nodes that nobody should use: trusted hardware evidence only, within an absolute and a relative bound."""
+    if not policy.isolate or attribution.category not in _HARDWARE:
+        return _Chosen(nodes=())
+    by_log = tuple(
+        Withheld(node=node, reason=WithheldReason.UNTRUSTED_EVIDENCE) for node in blamed if node not in trusted
+    )
+    candidates = tuple(node for node in blamed if node in trusted)
+    # How many nodes there are is known only as far as the scheduler told how many fit; unknown spares none.
+    share = int((snapshot.nodes_fitting or 0) * policy.isolations_percent_max / 100)
+    most = min(policy.isolations_max, share)
+    over = tuple(
+        Withheld(node=node, reason=WithheldReason.CAP_CLUSTER, detail=f"at most {most} here")
+        for node in candidates[most:]
+    )
+    return _Chosen(nodes=candidates[:most], withheld=by_log + over)
+
+
+def _suspects(snapshot: Snapshot, attribution: Attribution, policy: Policy) -> tuple[str, ...]:
+    """Nodes that this incident names and whose history with other jobs adds up, worst first."""
+    allocation = snapshot.attempt.nodes or ()
+    history = {fact.name: fact.score for fact in snapshot.nodes}
+    total: dict[str, float] = {}
+    for item in attribution.implications:
+        if item.node in allocation:
+            total[item.node] = max(total.get(item.node, 0.0), item.weight)
+    scores = {node: weight + history.get(node, 0.0) for node, weight in total.items()}
+    return tuple(sorted((n for n, s in scores.items() if is_suspect(s, policy)), key=lambda n: (-scores[n], n)))

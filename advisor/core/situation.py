@@ -1,0 +1,284 @@
+"""What an attempt's situation is, in the words that the decision table asks in.
+
+Each property answers one question from the snapshot and the three steps before; none of them decides anything.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from advisor.core.budgets import Spent, durable_progress, spent
+from advisor.core.model import Attribution, Incident, Isolation, OpenAdvice, Signal, Snapshot, Successor
+from advisor.core.policy import Policy
+from advisor.core.words import Action, AttemptState, Category, IncidentKind, Trust
+
+_SCHEDULER_ENDED = frozenset({AttemptState.PREEMPTED, AttemptState.NODE_FAILURE, AttemptState.TIME_LIMIT})
+_UPDATABLE = frozenset({AttemptState.PENDING, AttemptState.COMPLETING})
+# A failure of these kinds may be the machine's, so that two alike at the same step prove nothing about the job.
+_INFRASTRUCTURE = frozenset(
+    {
+        Category.GPU_HARDWARE,
+        Category.NODE_HARDWARE,
+        Category.INTERCONNECT,
+        Category.STORAGE,
+        Category.SYSTEM_SOFTWARE,
+        Category.SCHEDULER_EVENT,
+    }
+)
+_HARDWARE = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """One attempt at one moment. `spent` is what its past attempts cost."""
+
+    snapshot: Snapshot
+    incident: Incident
+    attribution: Attribution
+    isolation: Isolation
+    policy: Policy
+    now: datetime
+    spent: Spent
+
+    # who did what
+
+    @property
+    def state(self) -> AttemptState:
+        return self.snapshot.attempt.state
+
+    @property
+    def cancelled(self) -> bool:
+        """By its user or an administrator: this attempt, or the successor that somebody then cancelled."""
+        if self.state is AttemptState.CANCELLED:
+            return True
+        if self.snapshot.successor is not None and self.snapshot.successor.state is AttemptState.CANCELLED:
+            return True
+        # The scheduler's own state outranks a log line that says "CANCELLED".
+        return self.attribution.category is Category.USER_CANCEL and self.state not in _SCHEDULER_ENDED
+
+    @property
+    def held(self) -> bool:
+        """Held or suspended. We never place a hold, so it is somebody else's."""
+        held_states = {AttemptState.REQUEUE_HELD, AttemptState.SUSPENDED}
+        successor = self.snapshot.successor
+        return (
+            self.snapshot.attempt.held
+            or self.state in held_states
+            or (successor is not None and (successor.held or successor.state in held_states))
+        )
+
+    @property
+    def our_restart(self) -> OpenAdvice | None:
+        """Our advice to restart this attempt, once the scheduler accepted it."""
+        advice, successor = self.snapshot.advice, self.snapshot.successor
+        if advice is None or advice.action is not Action.RESTART:
+            return None
+        return advice if advice.applied or (successor is not None and successor.by_us) else None
+
+    @property
+    def successor(self) -> Successor | None:
+        return self.snapshot.successor
+
+    @property
+    def successor_updatable(self) -> bool:
+        return self.successor is not None and self.successor.state in _UPDATABLE
+
+    # how far it is with this attempt
+
+    @property
+    def outcome_unknown(self) -> bool:
+        """Ended or ending, and it is not visible yet whether somebody cancelled it. Offline, evidence decides."""
+        if self.snapshot.offline:
+            return False
+        ending = self.state in {AttemptState.COMPLETING, AttemptState.OTHER}
+        return ending or (self.state.live and self.snapshot.attempt.ended_at is not None)
+
+    @property
+    def failed(self) -> bool:
+        """The attempt is over and did not complete, or it may be ended by us."""
+        if self.snapshot.offline and not self.state.ended:
+            return self._failed_by_evidence
+        return self.state.ended or self.may_end_live_attempt
+
+    @property
+    def _failed_by_evidence(self) -> bool:
+        # A bundle is all there will ever be: nobody will come back and see the exit.
+        attempt = self.snapshot.attempt
+        exited = self.incident.ended or (
+            attempt.exit is not None and (attempt.exit.code, attempt.exit.signal) != (0, 0)
+        )
+        silent = attempt.silent_seconds
+        match self.incident.kind:
+            case IncidentKind.HANG:
+                return True
+            case IncidentKind.CRASH:
+                gone_quiet = silent is not None and silent >= self.policy.offline_silence_seconds
+                return exited or gone_quiet or not self.state.live
+            case IncidentKind.DIVERGENCE:
+                return exited
+            case IncidentKind.STRAGGLER | IncidentKind.NONE:
+                return False
+
+    @property
+    def may_end_live_attempt(self) -> bool:
+        return self.hung_past_limit or self.fatal_hardware
+
+    @property
+    def hung_past_limit(self) -> bool:
+        """A live attempt that shows no progress for longer than policy allows, as far as its log can be read."""
+        since = self._hang_limit_at
+        return since is not None and self.now >= since
+
+    @property
+    def _hang_limit_at(self) -> datetime | None:
+        if self.incident.kind is not IncidentKind.HANG or self.state is not AttemptState.RUNNING:
+            return None
+        if any(report.trust is Trust.LOG and report.unavailable for report in self.snapshot.sources):
+            return None  # silence of a log that cannot be read is not silence of the job
+        progress = self.snapshot.progress
+        if progress.last_at is not None:
+            return progress.last_at + timedelta(seconds=self.policy.hang_seconds)
+        if self.snapshot.attempt.started_at is not None:
+            return self.snapshot.attempt.started_at + timedelta(seconds=self.policy.hang_startup_seconds)
+        return None
+
+    @property
+    def fatal_hardware(self) -> bool:
+        """A live attempt with trusted fatal hardware, and no progress for long enough since."""
+        since = self._fatal_limit_at
+        return since is not None and self.now >= since
+
+    @property
+    def _fatal_limit_at(self) -> datetime | None:
+        if self.state is not AttemptState.RUNNING or self.attribution.category not in _HARDWARE:
+            return None
+        if not self.attribution.trusted or not self.attribution.nodes or self.incident.kind is IncidentKind.NONE:
+            return None
+        times = [_time_of(item) for item in self.incident.signals if item.trust.trusted and item.id in self._evidence]
+        if not times:
+            return None
+        progress = self.snapshot.progress
+        quiet_since = max(min(times), progress.last_at) if progress.last_at is not None else min(times)
+        # A job with long steps is not silent between two of them.
+        usual = 2 * (progress.interval_seconds or 0.0)
+        wait = max(self.policy.trusted_fatal_grace_seconds, min(usual, self.policy.hang_seconds))
+        return quiet_since + timedelta(seconds=wait)
+
+    @property
+    def _evidence(self) -> frozenset[str]:
+        return frozenset(self.attribution.evidence)
+
+    # what it looks like
+
+    @property
+    def scheduler_event(self) -> bool:
+        """The scheduler itself ended the attempt; what a log says about it does not count."""
+        if self.state in _SCHEDULER_ENDED:
+            return True
+        return self.attribution.category is Category.SCHEDULER_EVENT and any(
+            item.trust is Trust.SCHEDULER and item.id in self._evidence for item in self.incident.signals
+        )
+
+    @property
+    def time_limit_in_vain(self) -> bool:
+        """Ran into its time limit without getting anywhere, as far as is known."""
+        return self.state is AttemptState.TIME_LIMIT and not durable_progress(
+            self.snapshot.past, self.snapshot.progress
+        )
+
+    @property
+    def excludes_new_nodes(self) -> bool:
+        """This incident's own evidence adds nodes that the next attempt avoids."""
+        return not set(self.attribution.nodes).isdisjoint(self.isolation.exclude_for_job)
+
+    @property
+    def budget_left(self) -> bool:
+        return self.spent.root_cause < self.policy.restarts_per_root_cause
+
+    @property
+    def certain_to_fail_again(self) -> bool:
+        """A start-up configuration error of a job that never got anywhere. One that did get somewhere could start."""
+        ever = (self.snapshot.progress.last_step, *(attempt.last_step for attempt in self.snapshot.past))
+        return self.attribution.certain and not self.attribution.trusted and all(step is None for step in ever)
+
+    @property
+    def failed_alike_before(self) -> bool:
+        """The same failure at the same progress, seen often enough to be sure that the job itself is the cause."""
+        if self.attribution.trusted or self.attribution.category in _INFRASTRUCTURE or not self.attribution.fingerprint:
+            return False
+        known_step = self.snapshot.progress.last_step is not None
+        if not known_step and not self.attribution.deterministic:
+            return False
+        if self.attribution.category is Category.UNKNOWN and any(item.unavailable for item in self.snapshot.sources):
+            return False  # what could not be read may be what tells the two failures apart
+        enough = self.policy.confirmation_retries
+        return self.spent.same_failure >= (enough if self.attribution.deterministic else max(1, enough))
+
+    # when
+
+    @property
+    def settle_base(self) -> datetime | None:
+        """From when on slower facts are awaited: the attempt's end or the first evidence, whichever is later; for a
+        live attempt, when it could first be ended. Evidence that keeps coming never moves it.
+        """
+        ended_at = self.snapshot.attempt.ended_at
+        if ended_at is None and self._may_end_at is not None:
+            return self._may_end_at
+        seen = min((item.seen_at for item in self.incident.signals), default=None)
+        known = [moment for moment in (ended_at, self.incident.visible_at or seen) if moment is not None]
+        return max(known, default=self.incident.detected_at)
+
+    @property
+    def _may_end_at(self) -> datetime | None:
+        return min((at for at in (self._hang_limit_at, self._fatal_limit_at) if at is not None), default=None)
+
+    @property
+    def settles_at(self) -> datetime | None:
+        """When the evidence has settled, never later than the decision deadline. None: nothing is waited for."""
+        if self.snapshot.offline or self.settle_base is None:
+            return None
+        by_category = self.policy.settle_seconds
+        longest = max(by_category.values(), default=0.0)
+        settles_at = self.settle_base + timedelta(seconds=by_category.get(self.attribution.category, longest))
+        return settles_at if self.decision_deadline is None else min(settles_at, self.decision_deadline)
+
+    @property
+    def settled(self) -> bool:
+        return self.settles_at is None or self.now >= self.settles_at
+
+    @property
+    def decision_deadline(self) -> datetime | None:
+        """By then the job may start whatever we think: counted from the attempt's end, or from what stands for it."""
+        base = self.snapshot.attempt.ended_at or self.settle_base
+        return None if base is None else base + timedelta(seconds=self.policy.decision_deadline_seconds)
+
+    @property
+    def resume_step(self) -> int | None:
+        """The newest checkpoint that is known: this attempt's, else that of the latest attempt that had one."""
+        if self.snapshot.progress.checkpoint_step is not None:
+            return self.snapshot.progress.checkpoint_step
+        steps = (attempt.checkpoint_step for attempt in reversed(self.snapshot.past))
+        return next((step for step in steps if step is not None), None)
+
+
+def assess(
+    snapshot: Snapshot,
+    incident: Incident,
+    attribution: Attribution,
+    isolation: Isolation,
+    policy: Policy,
+    now: datetime,
+) -> Situation:
+    """The situation of one attempt, with what its past attempts have spent."""
+    return Situation(
+        snapshot=snapshot,
+        incident=incident,
+        attribution=attribution,
+        isolation=isolation,
+        policy=policy,
+        now=now,
+        spent=spent(snapshot.job, snapshot.past, snapshot.progress, attribution, policy),
+    )
+
+
+def _time_of(signal: Signal) -> datetime:
+    return signal.at or signal.seen_at
