@@ -1,0 +1,168 @@
+"""The output files of jobs: StdOut and StdErr, and files beside them that a site names.
+
+**Reads.** Each path of a request, from where its cursor stopped; what rotation, truncation and attempts that share a
+file mean is told in `connectors.logs.tail`. In short, for who calls this:
+
+* An attempt that has neither started nor ended has written nothing: `Unavailable(missing)`.
+* Keep asking after `ended_at` is set until `LogBatch.final`: the last bytes may reach a network file system late, and
+  the answer given `grace_seconds` after the end fixes where this attempt's bytes end. Nothing written later is ever
+  delivered as this attempt's.
+* Give the last cursor of attempt N as `predecessor` of N+1. In a file opened with `--open-mode=append`, N+1 then
+  begins where N ended; in one that is truncated, at 0.
+* `fresh` on the first chunk of a new content of a path; `offset` counts from that content's beginning.
+
+**Whose files.** The path is the user's choice and the advisor's rights may be wider than the user's, so a file is read
+only if it belongs to the job's user, wherever links in the path lead to. Only regular files are ever opened.
+"""
+
+import os
+import pwd
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from advisor.core.model import Unavailable
+from advisor.core.words import Trust, UnavailableReason
+from advisor.ports import Clock, LogBatch, LogRequest
+from connectors.logs.cursor import Cursor
+from connectors.logs.opening import NULL_DEVICE, Access, RefusedError, check_path, printable
+from connectors.logs.source import FileReader, Plan, ReadLimits
+from connectors.logs.tail import FOLDER_ENTRIES_MAX, Ownership, Tail
+
+EXTRA_FILES_MAX = 256
+
+
+def uid_of(user: str) -> int | None:
+    """The uid this host knows for a user's name."""
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except (KeyError, ValueError):
+        return None
+
+
+class JobFileLogs:
+    """Implements `LogSource`, trust LOG.
+
+    `extra_globs`: names of more files beside StdOut (`rank*-%j.log`); `%j` is the job id, and a pattern without it
+    may match files of the user's other jobs. `grace_seconds`: how long after its end an attempt's bytes may arrive;
+    below the cluster's requeue delay. `skew_seconds`: between the clocks of file servers and the scheduler.
+    """
+
+    trust = Trust.LOG
+
+    def __init__(
+        self,
+        name: str = "job-output",
+        *,
+        clock: Clock,
+        extra_globs: Sequence[str] = (),
+        grace_seconds: float = 3.0,
+        skew_seconds: float = 2.0,
+        limits: ReadLimits | None = None,
+        lookup_uid: Callable[[str], int | None] = uid_of,
+    ) -> None:
+        for pattern in extra_globs:
+            if "/" in pattern or not pattern:
+                raise ValueError(f"extra_globs: {pattern!r}: a file name pattern is expected, without '/'")
+        self.name = name
+        self._clock = clock
+        self._globs = tuple(extra_globs)
+        self._ownership = Ownership(grace_seconds=grace_seconds, skew_seconds=skew_seconds)
+        self._lookup_uid = lookup_uid
+        self._uids: dict[str, int] = {}
+        self._reader = FileReader(name, plan=self._plan, clock=clock, limits=limits or ReadLimits())
+
+    async def read(self, requests: Sequence[LogRequest]) -> Mapping[str, LogBatch | Unavailable]:
+        return await self._reader.read(requests)
+
+    async def close(self) -> None:
+        await self._reader.close()
+
+    def _plan(self, request: LogRequest) -> Plan | Unavailable:
+        if request.started_at is None and request.ended_at is None:
+            return self._unavailable(UnavailableReason.MISSING, f"{request.key}: the attempt has not started")
+        paths: list[str] = []
+        refused: list[Unavailable] = []
+        for path in dict.fromkeys(request.paths):
+            try:
+                check_path(path)
+            except RefusedError as why:
+                refused.append(self._unavailable(why.reason, why.detail))
+                continue
+            if path != NULL_DEVICE:
+                paths.append(path)
+        if not paths:
+            if refused:
+                return refused[0]
+            return self._unavailable(UnavailableReason.MISSING, f"{request.key}: the job writes no output file")
+        return Plan(
+            paths=tuple(paths),
+            owner=request.user,
+            unavailable=tuple(refused),
+            tails=lambda paths, cursor, before: self._tails(request, paths, before),
+        )
+
+    def _unavailable(self, reason: UnavailableReason, detail: str) -> Unavailable:
+        return Unavailable(source=self.name, reason=reason, detail=detail)
+
+    def _tails(self, request: LogRequest, paths: Sequence[str], before: Cursor) -> Sequence[Tail]:
+        """In a reading thread: everything here may ask the file system or the user database."""
+        uid = self._uid(request)
+        access = Access(owners=frozenset({uid}), owner_name=f"{request.user} (uid {uid})")
+        return [
+            Tail(
+                path=path,
+                access=access,
+                now=self._clock.now(),
+                started_at=request.started_at,
+                ended_at=request.ended_at,
+                ownership=self._ownership,
+                before=before.marks.get(path),
+            )
+            for path in [*_distinct(paths), *self._extra(request, paths)]
+        ]
+
+    def _uid(self, request: LogRequest) -> int:
+        """Raises `RefusedError` for a user this host does not know: whose file it is cannot be told then."""
+        if request.user_id is not None:
+            return request.user_id
+        uid = self._uids.get(request.user)
+        if uid is None:
+            uid = self._lookup_uid(request.user)
+            if uid is None:
+                raise RefusedError(
+                    UnavailableReason.PERMISSION,
+                    f"user {printable(request.user)!r} is not known on this host, so no file can be told to be theirs",
+                )
+            self._uids[request.user] = uid
+        return uid
+
+    def _extra(self, request: LogRequest, paths: Sequence[str]) -> list[str]:
+        """Files beside the first output file that match a configured pattern."""
+        if not self._globs or not request.paths or paths[0] != request.paths[0]:
+            return []
+        folder = Path(paths[0]).parent
+        patterns = [pattern.replace("%j", request.job_id) for pattern in self._globs]
+        try:
+            with os.scandir(folder) as entries:
+                names = [entry.name for _, entry in zip(range(FOLDER_ENTRIES_MAX), entries, strict=False)]
+        except OSError:
+            return []  # the output file itself says what is wrong with the folder
+        found = sorted(n for n in names if any(fnmatchcase(n, p) for p in patterns))
+        return [path for n in found[:EXTRA_FILES_MAX] if (path := str(folder / n)) not in paths]
+
+
+def _distinct(paths: Sequence[str]) -> list[str]:
+    """Without names that lead to the same file as an earlier one: StdOut and StdErr often do."""
+    known: set[tuple[int, int]] = set()
+    kept = []
+    for path in paths:
+        try:
+            found = os.stat(path)  # noqa: PTH116 - a Path costs more than the call, and this runs for every file
+        except OSError:
+            kept.append(path)  # opening it will say what is wrong
+            continue
+        if (found.st_dev, found.st_ino) not in known:
+            kept.append(path)
+            known.add((found.st_dev, found.st_ino))
+    return kept

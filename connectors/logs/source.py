@@ -1,0 +1,249 @@
+"""What all file sources do with their requests: share threads, bytes and time between them fairly.
+
+A source turns each request into a `Plan` (which files, whose); this module reads the plans. Requests that were served
+longest ago come first, files of one request take turns, and a bound that bites is said (`more`, `Unavailable`).
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from advisor.core.model import Unavailable
+from advisor.core.words import UnavailableReason
+from advisor.ports import Clock, LogBatch, LogChunk, LogRequest
+from connectors.logs.cursor import Cursor, CursorError, Mark, decode, encode
+from connectors.logs.opening import RefusedError, printable
+from connectors.logs.tail import Tail, read_tail
+from connectors.logs.threads import FileThreads, Mounts, Task, ThreadLimits, Unfinished
+
+SHARE_BYTES_MIN = 4096  # smaller shares cost more system calls than they are worth
+SERVED_MAX = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """`call_bytes_max`: of one `read` over all requests; what is left out comes first the next time."""
+
+    call_bytes_max: int = 64 * 1024 * 1024
+    files_max: int = 4096  # per request
+    threads: ThreadLimits = field(default_factory=ThreadLimits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The files of one request. `tails` runs in the reading thread: it may ask the host who a user is."""
+
+    paths: tuple[str, ...]
+    owner: str  # whose fault it is if these hang
+    tails: Callable[[Sequence[str], Cursor, Cursor], Sequence[Tail]]
+    unavailable: tuple[Unavailable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What the files of one request on one mount gave."""
+
+    chunks: tuple[LogChunk, ...] = ()
+    marks: Mapping[str, Mark]
+    turn: str = ""
+    more: bool = False
+    final: bool = False
+    unavailable: tuple[Unavailable, ...] = ()
+
+
+class Budget:
+    """Bytes that one call may still take, for all threads together."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._left = bytes_max
+        self._lock = threading.Lock()
+
+    def take(self, wanted: int) -> int:
+        with self._lock:
+            got = max(0, min(wanted, self._left))
+            self._left -= got
+            return got
+
+    def give_back(self, unused: int) -> None:
+        with self._lock:
+            self._left += unused
+
+
+class FileReader:
+    """Reads plans. The sources differ in `plan` only."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        plan: Callable[[LogRequest], Plan | Unavailable],
+        clock: Clock,
+        limits: ReadLimits,
+    ) -> None:
+        self._name = name
+        self._plan = plan
+        self._limits = limits
+        self._threads = FileThreads(clock, limits.threads)
+        self._mounts = Mounts(clock)
+        self._served: dict[str, int] = {}
+        self._calls = 0
+
+    async def read(self, requests: Sequence[LogRequest]) -> dict[str, LogBatch | Unavailable]:
+        self._calls += 1
+        if len(self._served) > SERVED_MAX:
+            self._served.clear()
+        answers: dict[str, LogBatch | Unavailable] = {}
+        planned: list[tuple[LogRequest, Plan, Cursor, list[int]]] = []
+        tasks: list[Task[Part]] = []
+        budget = Budget(self._limits.call_bytes_max)
+        for request in sorted(requests, key=lambda r: self._served.get(r.key, 0)):
+            try:
+                cursor, before = decode(request.cursor), decode(request.predecessor)
+            except CursorError as error:
+                answers[request.key] = Unavailable(
+                    source=self._name, reason=UnavailableReason.GARBLED, detail=f"{request.key}: {error}"
+                )
+                continue
+            plan = self._plan(request)
+            if isinstance(plan, Unavailable):
+                answers[request.key] = plan
+                continue
+            own = self._tasks(request, plan, cursor, before, budget)
+            planned.append((request, plan, cursor, list(range(len(tasks), len(tasks) + len(own)))))
+            tasks.extend(own)
+        results = await self._threads.run(tasks) if tasks else []
+        for request, plan, cursor, numbers in planned:
+            parts = [(tasks[n], results[n]) for n in numbers]
+            answers[request.key] = self._answer(request, plan, cursor, parts)
+        return answers
+
+    async def close(self) -> None:
+        await self._threads.close()
+
+    def _tasks(
+        self, request: LogRequest, plan: Plan, cursor: Cursor, before: Cursor, budget: Budget
+    ) -> list[Task[Part]]:
+        by_mount: dict[str, list[str]] = {}
+        for path in plan.paths[: self._limits.files_max]:
+            by_mount.setdefault(self._mounts.of(path), []).append(path)
+        tasks = []
+        for mount, paths in by_mount.items():
+            share = max(1, request.bytes_max * len(paths) // len(plan.paths))
+
+            def call(paths: Sequence[str] = paths, share: int = share) -> Part:
+                try:
+                    tails = plan.tails(paths, cursor, before)
+                except RefusedError as why:
+                    refused = Unavailable(source=self._name, reason=why.reason, detail=why.detail)
+                    return Part(marks={}, unavailable=(refused,))
+                return read_part(self._name, tails, cursor, share, budget)
+
+            tasks.append(Task(mount=mount, owner=plan.owner, call=call))
+        return tasks
+
+    def _answer(
+        self, request: LogRequest, plan: Plan, cursor: Cursor, parts: Sequence[tuple[Task[Part], Part | Unfinished]]
+    ) -> LogBatch | Unavailable:
+        marks = dict(cursor.marks)
+        chunks: list[LogChunk] = []
+        refused = list(plan.unavailable)
+        more, final, turn, read = False, bool(parts), "", 0
+        for task, part in parts:
+            if isinstance(part, Unfinished):
+                more, final = more or part is Unfinished.NOT_REACHED, False
+                refused.append(self._unfinished(task, part))
+                continue
+            if part.marks or not part.more:
+                self._served[request.key] = self._calls
+            read += len(part.marks)
+            marks.update(part.marks)
+            chunks.extend(part.chunks)
+            refused.extend(part.unavailable)
+            more, final, turn = more or part.more, final and part.final, turn or part.turn
+        if len(plan.paths) > self._limits.files_max:
+            text = f"{request.key}: {len(plan.paths)} files, only the first {self._limits.files_max} are read"
+            refused.append(Unavailable(source=self._name, reason=UnavailableReason.LIMIT, detail=text))
+        if refused and not read and not chunks and not more:
+            return replace(refused[0], detail="; ".join(dict.fromkeys(item.detail for item in refused))[:2000])
+        return LogBatch(
+            chunks=tuple(chunks),
+            cursor=encode(Cursor(marks=marks, turn=turn)),
+            more=more,
+            unavailable=tuple(refused),
+            final=final,
+        )
+
+    def _unfinished(self, task: Task[Part], how: Unfinished) -> Unavailable:
+        mount = printable(task.mount)
+        seconds = self._limits.threads.deadline_seconds
+        match how:
+            case Unfinished.TIMED_OUT:
+                reason, text = UnavailableReason.TIMEOUT, f"file system {mount} did not answer within {seconds:g} s"
+            case Unfinished.STUCK:
+                reason, text = (
+                    UnavailableReason.TIMEOUT,
+                    f"file system {mount}: earlier reads still hang, none is added",
+                )
+            case Unfinished.NOT_REACHED:
+                reason, text = UnavailableReason.LIMIT, f"not reached within {seconds:g} s, comes first the next time"
+        return Unavailable(source=self._name, reason=reason, detail=text)
+
+
+class _Turns:
+    """The files of one request taking turns for its bytes."""
+
+    def __init__(self, source: str, cursor: Cursor, bytes_max: int, budget: Budget) -> None:
+        self._source = source
+        self._cursor = cursor
+        self._budget = budget
+        self.left = bytes_max
+        self.marks: dict[str, Mark] = {}
+        self.chunks: list[LogChunk] = []
+        self.unavailable: list[Unavailable] = []
+        self.closed = 0
+
+    def serve(self, tail: Tail, wanted: int) -> bool:
+        """True when nothing is left to read there now."""
+        granted = self._budget.take(min(wanted, self.left))
+        if not granted:
+            return False
+        used = 0
+        try:
+            piece = read_tail(tail, self.marks.get(tail.path, self._cursor.marks.get(tail.path)), granted)
+            used = piece.size
+        except RefusedError as refused:
+            self.unavailable.append(Unavailable(source=self._source, reason=refused.reason, detail=refused.detail))
+            return True
+        finally:
+            self._budget.give_back(granted - used)
+        self.left -= used
+        self.marks[tail.path] = piece.mark
+        self.chunks.extend(piece.chunks)
+        self.closed += piece.mark.closed
+        if piece.lost:
+            text = f"{printable(tail.path)}: {piece.lost} bytes were gone before they were read (truncated or removed)"
+            self.unavailable.append(Unavailable(source=self._source, reason=UnavailableReason.STALE, detail=text))
+        return not piece.more
+
+
+def read_part(source: str, tails: Sequence[Tail], cursor: Cursor, bytes_max: int, budget: Budget) -> Part:
+    """Read some files in turn, `bytes_max` over all of them: first a fair share each, then who needs more."""
+    paths = [tail.path for tail in tails]
+    first = paths.index(cursor.turn) if cursor.turn in paths else 0
+    order = [*tails[first:], *tails[:first]]
+    turns = _Turns(source, cursor, bytes_max, budget)
+    share = max(SHARE_BYTES_MIN, bytes_max // max(1, len(order)))
+    unread = [tail for tail in order if not turns.serve(tail, share)]
+    unread = [tail for tail in unread if not turns.serve(tail, bytes_max)]
+    turn = ""
+    if unread:  # who got nothing comes first the next time, else the one after who got the first share
+        position = order.index(unread[0])
+        turn = order[(position + (unread[0].path in turns.marks)) % len(order)].path
+    return Part(
+        chunks=tuple(turns.chunks),
+        marks=turns.marks,
+        turn=turn,
+        more=bool(unread),
+        final=turns.closed == len(tails),
+        unavailable=tuple(turns.unavailable),
+    )
