@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from advisor.core.model import Unavailable
 from advisor.ports import Clock
 from advisor.store.records import AdviceRow
 
@@ -43,6 +44,8 @@ class Board:
         self._took = 0.0
         self._watched = 0
         self._failed = 0
+        # What each cluster's agent could not read of its scheduler, by its last report: it enters every snapshot.
+        self.scheduler_unavailable: dict[str, tuple[Unavailable, ...]] = {}
         self.wake = asyncio.Event()  # set: something was reported, tick now
         self.closed = False
 

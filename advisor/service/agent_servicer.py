@@ -2,14 +2,13 @@
 """What the agent beside the scheduler says and hears."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import structlog
 
 from advisor.board import Board
-from advisor.core.model import Unavailable
 from advisor.ports import Clock
 from advisor.service import wire
 from advisor.service.errors import BadRequestError, NotFoundError
@@ -30,16 +29,6 @@ STREAMS_PER_CALLER_MAX = 16
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-@dataclass(slots=True)
-class SchedulerViews:
-    """What each cluster's agent could last read of its scheduler. Absence is a value: it enters every snapshot."""
-
-    unavailable: dict[str, tuple[Unavailable, ...]] = field(default_factory=dict)
-
-    def of(self, cluster: str) -> tuple[Unavailable, ...]:
-        return self.unavailable.get(cluster, ())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentServices:
     """What the servicers of all callers share."""
@@ -47,7 +36,6 @@ class AgentServices:
     store: Store
     board: Board
     clock: Clock
-    views: SchedulerViews
     keepalive_seconds: float
     observations_max: int
     evidence_max: int
@@ -119,7 +107,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             complete=request.complete and not refused and not missing,
             now=self._services.clock.now(),
         )
-        self._services.views.unavailable[cluster] = missing
+        self._services.board.scheduler_unavailable[cluster] = missing
         if recorded.changed:
             self._services.board.wake.set()
         refused.extend(recorded.refused)

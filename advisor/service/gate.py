@@ -100,13 +100,14 @@ def _uids(names: tuple[str, ...]) -> frozenset[int]:
 
 
 class Gate:
-    """Owns the public socket. `open` binds it or raises `SocketTakenError`; `close` leaves nothing behind."""
+    """Owns the public socket: `reserve`, `open`, `close`, `release`. Closed and released it leaves nothing behind."""
 
-    def __init__(self, path: Path, *, callers: Callers, start_inner: StartInner, connections_max: int) -> None:
+    def __init__(self, path: Path, *, callers: Callers, connections_max: int) -> None:
         self._path = path
         self._folder = path.with_name(f"{path.name}.d")
+        self._lock_path = path.with_name(f"{path.name}.lock")
         self._callers = callers
-        self._start_inner = start_inner
+        self._start_inner: StartInner | None = None
         self._connections_max = connections_max
         self._lock_fd = -1
         self._inode = (0, 0)
@@ -117,16 +118,19 @@ class Gate:
         self._per_role: Counter[bool] = Counter()
         self.refused = 0
 
-    async def open(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-        self._take_lock()
-        try:
-            self._remove_stale()
-            self._folder.mkdir(mode=0o700)
-            self._server = await self._listen()
-        except BaseException:
-            self._release()
-            raise
+    def reserve(self) -> None:
+        """Take the socket's lock, so that nobody else can serve it. Raises `SocketTakenError`."""
+        if self._lock_fd < 0:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+            self._take_lock()
+
+    async def open(self, start_inner: StartInner) -> None:
+        """Listen; `start_inner` makes the server of a caller at his first connection."""
+        self.reserve()
+        self._start_inner = start_inner
+        self._remove_stale()
+        self._folder.mkdir(mode=0o700)
+        self._server = await self._listen()
         log.info("gate_opened", socket=str(self._path))
 
     async def _listen(self) -> asyncio.Server:
@@ -144,7 +148,7 @@ class Gate:
             raise
 
     def _take_lock(self) -> None:
-        path = self._path.with_name(f"{self._path.name}.lock")
+        path = self._lock_path
         while True:
             try:
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -219,12 +223,12 @@ class Gate:
         name = "refused.sock" if key[0] < 0 else f"{caller.uid}.{caller.roles.value}.sock"
         path = self._folder / name
         async with self._starting:
-            if key not in self._inner:
+            if key not in self._inner and self._start_inner is not None:
                 self._inner[key] = await self._start_inner(caller, path)
         return path
 
     async def close(self, grace: float = 1.0) -> None:
-        """Refuse new connections, let calls end, remove socket and folder. Safe to call twice."""
+        """Refuse new connections, let calls end, remove socket and folder."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -234,9 +238,6 @@ class Gate:
         for task in list(self._connections):
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
-        self._release()
-
-    def _release(self) -> None:
         if self._lock_fd < 0:
             return
         with contextlib.suppress(FileNotFoundError):
@@ -244,8 +245,13 @@ class Gate:
             if (found.st_dev, found.st_ino) == self._inode:
                 self._path.unlink()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def release(self) -> None:
+        """Let another service have the socket: after everything of ours is closed."""
+        if self._lock_fd < 0:
+            return
         with contextlib.suppress(FileNotFoundError):
-            self._path.with_name(f"{self._path.name}.lock").unlink()
+            self._lock_path.unlink()
         os.close(self._lock_fd)
         self._lock_fd = -1
 

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
-from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -154,6 +154,11 @@ class Servicers:
     operator: Callable[[Caller], operator_pb2_grpc.OperatorServiceServicer]
     health: health.aio.HealthServicer
     message_bytes_max: int
+
+    async def set_serving(self) -> None:
+        """What health checks may ask for, and that it is there."""
+        for name in ("", AGENT_SERVICE, AUDIT_SERVICE, OPERATOR_SERVICE):
+            await self.health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def start_inner(self, caller: Caller, path: Path) -> InnerServer:
         """A server for this caller alone, listening on `path` inside the gate's private folder."""

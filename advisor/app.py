@@ -1,0 +1,350 @@
+"""The composition root: everything is made here, in order, and closed in the reverse order.
+
+Errors on the way up are `StartError`: one line that says what to do. Started once, the service ends on SIGTERM or
+SIGINT, or when nothing works any more (then with an error, for its supervisor to start it again).
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from time import monotonic
+
+import structlog
+from grpc_health.v1 import health
+from sqlalchemy.exc import SQLAlchemyError
+
+from advisor.board import Board
+from advisor.build import DISTRIBUTION, build_id, version
+from advisor.config import Config, ConfigError, Problem, read_dsn
+from advisor.core.scan import Scanner
+from advisor.gathering import Gatherer
+from advisor.pipeline import Pipeline, Rulebook, TicksFailedError
+from advisor.ports import Clock, LogSource
+from advisor.rules.loader import RulesError, load_rules
+from advisor.rules.policy import PolicyError, check_timing, load_policy
+from advisor.service.agent_servicer import AgentServicer, AgentServices
+from advisor.service.audit_servicer import AuditServicer
+from advisor.service.errors import ServiceError
+from advisor.service.gate import Callers, Gate
+from advisor.service.operator_servicer import OperatorServicer, OperatorServices, SourceHealth
+from advisor.service.server import Servicers
+from advisor.store.embedded import EmbeddedPostgres
+from advisor.store.errors import ServerLost, StoreError
+from advisor.store.migrate import migrate
+from advisor.store.store import Store
+from connectors.kernel.files import KernelFileLogs
+from connectors.logs.files import JobFileLogs
+
+log = structlog.get_logger(__name__)
+
+IMPORT_NAMES = ("advisor", "connectors", "slurm_plugin", "watchdog")
+POSTGRES_CHECK_SECONDS = 0.5
+POSTGRES_STARTS_MAX = 5  # within one life of the service
+
+
+class StartError(Exception):
+    """The service cannot start or go on; the text is one line that says why and what to do."""
+
+
+class SystemClock:
+    """The clock of this host."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)  # noqa: TID251 -- this is the Clock that everything else uses
+
+    def monotonic(self) -> float:
+        return monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+def check_import_names() -> None:
+    """Refuse to run beside another distribution that provides one of our import names (PyPI has a `watchdog`)."""
+    providers = packages_distributions()
+    here = Path(__file__).resolve().parent.parent
+    for name in IMPORT_NAMES:
+        others = sorted(set(providers.get(name, ())) - {DISTRIBUTION})
+        if others:
+            raise StartError(f"the package {others[0]} also provides '{name}': uninstall it, or use an own environment")
+        spec = importlib.util.find_spec(name)
+        folder = Path(spec.origin).resolve().parent.parent if spec is not None and spec.origin else None
+        if folder != here:
+            raise StartError(f"'{name}' comes from {folder}, not from {here}: use an environment of its own")
+
+
+def load_rulebook(config: Config) -> Rulebook:
+    """Rules and policy as configured, with the timing rules checked. Raises `ConfigError` with all problems."""
+    problems: list[Problem] = []
+    rules, policy = None, None
+    try:
+        rules = load_rules(config.rules_files)
+    except RulesError as error:
+        problems.extend(Problem(key="rules_files", message=text, origin="rules") for text in error.problems)
+    try:
+        policy = load_policy(config.policy_file)
+    except PolicyError as error:
+        problems.extend(Problem(key="policy_file", message=text, origin=error.origin) for text in error.problems)
+    if policy is not None:
+        origin = str(config.policy_file or "default policy")
+        timing = check_timing(policy, tick_seconds=config.tick.interval_seconds, requeue_delay_seconds=None)
+        problems.extend(Problem(key="policy_file", message=text, origin=origin) for text in timing)
+    if rules is None or policy is None or problems:
+        raise ConfigError(tuple(problems))
+    return Rulebook(rules=rules, policy=policy, build=build_id())
+
+
+def open_sources(config: Config, clock: Clock) -> tuple[LogSource, ...]:
+    """The configured connectors. One `kind` each so far."""
+    sources: list[LogSource] = [JobFileLogs(log.name, clock=clock) for log in config.logs]
+    for kernel in config.kernel:
+        try:
+            sources.append(KernelFileLogs(kernel.name, clock=clock, path=kernel.path))
+        except ValueError as error:
+            raise ConfigError((Problem(key="kernel", message=str(error), origin=kernel.name),)) from None
+    return tuple(sources)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """What a started service shows to who started it."""
+
+    socket: Path
+    store: Store
+    board: Board
+    pipeline: Pipeline
+
+
+class Service:
+    """One service. `async with Service(config) as running:` then `await service.until_stopped()`.
+
+    Must be entered from the main thread: the kernel ties our Postgres' life to the thread that starts it.
+    """
+
+    def __init__(self, config: Config, *, clock: Clock | None = None) -> None:
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._stack = AsyncExitStack()
+        self._postgres: EmbeddedPostgres | None = None
+        self._failed: asyncio.Future[None] | None = None
+        self._stop = asyncio.Event()
+
+    async def __aenter__(self) -> Running:
+        try:
+            return await self._open()
+        except BaseException as error:
+            await self._stack.aclose()
+            if isinstance(error, ConfigError | ServiceError | StoreError | SQLAlchemyError):
+                raise StartError(_sentence(error)) from error
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        log.info("service_stopping")
+        notify("STOPPING=1")
+        await self._stack.aclose()
+        log.info("service_stopped")
+
+    async def _open(self) -> Running:
+        config, clock, stack = self._config, self._clock, self._stack
+        rulebook = load_rulebook(config)
+        sources = open_sources(config, clock)
+        for source in sources:
+            stack.push_async_callback(source.close)
+        gate = Gate(
+            config.service.socket,
+            callers=Callers(
+                agent_users=config.service.agent_users, operator_users=config.service.operator_users, clock=clock
+            ),
+            connections_max=config.service.connections_max,
+        )
+        gate.reserve()  # a second service is refused before it touches a database
+        stack.callback(gate.release)
+        url = self._database()
+        await migrate(url)
+        store = await Store.open(url, policy=rulebook.policy)
+        stack.push_async_callback(store.close)
+        board = Board(store, clock)
+        pipeline, gatherer = self._pipeline(rulebook, store, board, sources)
+        servicers = self._servicers(rulebook, store, board, gatherer)
+        await servicers.set_serving()
+        stack.push_async_callback(gate.close)
+        await gate.open(servicers.start_inner)
+        stack.push_async_callback(board.close)
+        self._failed = asyncio.get_running_loop().create_future()
+        stack.push_async_callback(_cancel, self._start(pipeline.run()))
+        if self._postgres is not None:
+            stack.push_async_callback(_cancel, self._start(self._guard_postgres(self._postgres)))
+        log.info(
+            "service_started",
+            version=version(),
+            build=rulebook.build,
+            socket=str(config.service.socket),
+            incarnation=store.incarnation,
+            rules=len(rulebook.rules.rules),
+            sources=[source.name for source in sources],
+        )
+        return Running(socket=config.service.socket, store=store, board=board, pipeline=pipeline)
+
+    def _database(self) -> str:
+        store = self._config.store
+        if store.dsn_file is not None:
+            return read_dsn(store.dsn_file)
+        self._postgres = EmbeddedPostgres(self._config.service.data_dir, user=store.postgres_user or None)
+        self._stack.callback(self._postgres.stop)
+        return self._postgres.start()
+
+    def _pipeline(
+        self, rulebook: Rulebook, store: Store, board: Board, sources: Sequence[LogSource]
+    ) -> tuple[Pipeline, Gatherer]:
+        config = self._config
+        gatherer = Gatherer(
+            sources=sources,
+            scanner=Scanner(rulebook.rules),
+            clock=self._clock,
+            read_bytes_max=config.tick.read_bytes_max,
+            signals_max=rulebook.policy.signals_max,
+        )
+        pipeline = Pipeline(
+            store=store,
+            board=board,
+            gatherer=gatherer,
+            rulebook=rulebook,
+            clock=self._clock,
+            default_mode=config.default_mode,
+            interval_seconds=config.tick.interval_seconds,
+            attempts_max=config.tick.attempts_max,
+            on_tick=lambda: notify("WATCHDOG=1"),
+        )
+        return pipeline, gatherer
+
+    def _servicers(self, rulebook: Rulebook, store: Store, board: Board, gatherer: Gatherer) -> Servicers:
+        config, policy, clock = self._config.service, rulebook.policy, self._clock
+        statuses = health.aio.HealthServicer()
+        agent = AgentServices(
+            store=store,
+            board=board,
+            clock=clock,
+            keepalive_seconds=config.keepalive_seconds,
+            observations_max=config.observations_max,
+            evidence_max=policy.evidence_max,
+        )
+        operator = OperatorServices(
+            store=store,
+            board=board,
+            clock=clock,
+            version=version(),
+            started_at=clock.now(),
+            sources=lambda: _source_healths(gatherer),
+        )
+        audit = AuditServicer(
+            store=store, clock=clock, evidence_max=policy.evidence_max, suspect_score=policy.suspect_score
+        )
+        return Servicers(
+            agent=lambda caller: AgentServicer(agent, caller),
+            audit=lambda _caller: audit,
+            operator=lambda caller: OperatorServicer(operator, caller),
+            health=statuses,
+            message_bytes_max=config.message_bytes_max,
+        )
+
+    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Run for as long as the service; its error is the service's error."""
+        task = asyncio.create_task(work)
+        failed = self._failed
+
+        def ended(done: asyncio.Task[None]) -> None:
+            error = None if done.cancelled() else done.exception()
+            if error is not None and failed is not None and not failed.done():
+                failed.set_exception(error)
+                self._stop.set()
+
+        task.add_done_callback(ended)
+        return task
+
+    async def _guard_postgres(self, postgres: EmbeddedPostgres) -> None:
+        """Start our Postgres again when it died. In the event loop, which runs in the main thread."""
+        starts = 0
+        while True:
+            await self._clock.sleep(POSTGRES_CHECK_SECONDS)
+            try:
+                postgres.check()
+            except ServerLost as error:
+                starts += 1
+                log.warning("postgres_lost", error=str(error), starts=starts)
+                if starts > POSTGRES_STARTS_MAX:
+                    raise
+                postgres.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def until_stopped(self) -> None:
+        """Returns after `stop`; raises what the service cannot go on from."""
+        await self._stop.wait()
+        if self._failed is not None and self._failed.done():
+            self._failed.result()
+
+
+async def serve(config: Config, *, ready: Callable[[Running], None] = lambda _running: None) -> None:
+    """Run until SIGTERM or SIGINT. Raises `StartError`."""
+    service = Service(config)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, service.stop)
+    async with service as running:
+        notify("READY=1")
+        ready(running)
+        try:
+            await service.until_stopped()
+        except (TicksFailedError, StoreError) as error:
+            raise StartError(_sentence(error)) from error
+
+
+def notify(state: str) -> None:
+    """Tell systemd, when it asked to be told (sd_notify). Failing to must not stop the service."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+        sender.setblocking(False)
+        sender.sendto(state.encode(), f"\0{address[1:]}" if address[0] == "@" else address)
+
+
+def _source_healths(gatherer: Gatherer) -> list[SourceHealth]:
+    found = []
+    for source in gatherer.sources:
+        missing, answered_at = gatherer.last.get(source.name, (None, None))
+        found.append(
+            SourceHealth(
+                name=source.name,
+                kind=f"{source.trust} log",
+                available=missing is None,
+                reason=missing.reason if missing is not None else "",
+                detail=missing.detail if missing is not None else "",
+                newest_at=answered_at,
+            )
+        )
+    return found
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, ConfigError):
+        return f"configuration: {error}"
+    if isinstance(error, SQLAlchemyError):
+        first = str(error).strip().splitlines()[0]
+        return f"the database cannot be used: {first}"
+    return str(error)

@@ -1,0 +1,68 @@
+"""`advisor config`: what is wrong with the configuration, and what is in force."""
+
+import os
+
+import typer
+
+from advisor import config
+from advisor.app import SystemClock, load_rulebook, open_sources
+from advisor.commands.options import ConfigOption, FormatOption, load_config
+from advisor.commands.output import CommandError, Format, one_line, print_json, print_table
+
+app = typer.Typer(rich_markup_mode=None, help="Check and show the configuration.")
+
+
+@app.command()
+def check(configuration: ConfigOption = None, form: FormatOption = Format.TABLE) -> None:
+    """Read everything the service would read and list all problems. Exit 0 when there are none, 2 otherwise.
+
+    Example: advisor config check --config /etc/recovery-advisor/advisor.toml
+    """
+    path = config.find_file(configuration, os.environ)
+    problems: tuple[config.Problem, ...] = ()
+    try:
+        check_referenced(config.load(path, os.environ).config)
+    except config.ConfigError as error:
+        problems = error.problems
+    if form is Format.JSON:
+        found = [{"key": item.key, "message": item.message, "origin": item.origin} for item in problems]
+        print_json({"path": str(path) if path else None, "ok": not problems, "problems": found})
+    else:
+        for problem in problems:
+            print(one_line(str(problem)))
+        if not problems:
+            print(f"{path or 'no file, defaults and environment'}: no problems")
+    if problems:
+        raise typer.Exit(2)
+
+
+def check_referenced(chosen: config.Config) -> None:
+    """Read the files that the configuration names. Raises `ConfigError` with all problems."""
+    problems: list[config.Problem] = []
+    for step in (
+        lambda: load_rulebook(chosen),
+        lambda: open_sources(chosen, SystemClock()),
+        lambda: config.read_dsn(chosen.store.dsn_file) if chosen.store.dsn_file is not None else None,
+    ):
+        try:
+            step()
+        except config.ConfigError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise config.ConfigError(tuple(problems))
+
+
+@app.command()
+def show(configuration: ConfigOption = None, form: FormatOption = Format.TABLE) -> None:
+    """Print every key with its value in force and where the value comes from. Secrets live in files: none is shown.
+
+    Example: advisor config show --format json
+    """
+    loaded = load_config(configuration)
+    if form is Format.JSON:
+        print_json({"path": str(loaded.path) if loaded.path else None, "config": config.as_tree(loaded.config)})
+        return
+    rows = [(key, value, config.origin_of(key, loaded)) for key, value in config.flattened(loaded.config)]
+    if not rows:
+        raise CommandError("the configuration is empty")
+    print_table(("key", "value", "from"), rows, empty="")

@@ -1,0 +1,311 @@
+"""From sources to a snapshot: which bytes are asked for, how they are scanned, and what is remembered of them.
+
+One `Sighting` per watched attempt. Its `TickState` (cursors and parser states) is persisted with every tick, so that a
+service that takes over continues where the last one stopped. It belongs to one attempt only: what the next attempt
+writes into the same file starts from a fresh state, and reading it begins where this one's reading ended.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+import structlog
+
+from advisor.core import codec, progress
+from advisor.core.model import Progress, Signal, Snapshot, SourceReport, Unavailable
+from advisor.core.scan import FileContext, FileState, Scanned, Scanner, fold_signals
+from advisor.core.words import Mode, Trust, UnavailableReason
+from advisor.ports import Clock, LogBatch, LogChunk, LogRequest, LogSource
+from advisor.store.records import AttemptKey, StoredAttempt
+
+log = structlog.get_logger(__name__)
+
+ROUNDS_MAX = 16  # reads of one attempt in one tick; what is left comes with the next
+SCHEDULER_STALE = timedelta(seconds=30)
+BEFORE_START = timedelta(seconds=5)  # clocks of nodes and scheduler
+SCHEDULER = "scheduler"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceState:
+    """One source of one attempt. `final`: all its bytes were delivered, it is not asked again."""
+
+    cursor: str = ""
+    predecessor: str = ""
+    files: Mapping[str, FileState] = field(default_factory=dict)
+    final: bool = False
+    lines: int = 0
+    foreign: int = 0
+    newest_at: datetime | None = None
+    capped: bool = False
+    unavailable: tuple[Unavailable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickState:
+    """What one tick leaves for the next. `essence`: what matters of the decision committed as `generation`."""
+
+    sources: Mapping[str, SourceState] = field(default_factory=dict)
+    essence: str = ""
+    generation: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Sighting:
+    """One attempt during one tick: filled source by source. `failed`: its own tick ended with this error."""
+
+    item: StoredAttempt
+    state: TickState
+    signals: tuple[Signal, ...]
+    more: bool = False
+    failed: Exception | None = None
+
+    @property
+    def key(self) -> AttemptKey:
+        return self.item.key
+
+    @property
+    def progress(self) -> Progress:
+        files = {name: held.progress for source in self.state.sources.values() for name, held in source.files.items()}
+        return progress.combine(files) if files else self.item.progress
+
+    @property
+    def foreign(self) -> int:
+        return sum(source.foreign for source in self.state.sources.values())
+
+
+def sight(item: StoredAttempt, predecessor: StoredAttempt | None) -> Sighting:
+    """Begin a tick for one attempt. `predecessor`: the attempt before, needed before the first read only."""
+    state = _stored_state(item)
+    if not state.sources and predecessor is not None:
+        before = _stored_state(predecessor)
+        state = replace(
+            state, sources={name: SourceState(predecessor=held.cursor) for name, held in before.sources.items()}
+        )
+    return Sighting(item=item, state=state, signals=item.signals)
+
+
+def _stored_state(item: StoredAttempt) -> TickState:
+    if not item.detector_state:
+        return TickState()
+    try:
+        return codec.decode(TickState, item.detector_state)
+    except codec.CodecError as error:
+        # Written by another build: reading starts again at the attempt's beginning, signals are kept by their ids.
+        log.warning("detector_state_unreadable", attempt=str(item.key), error=str(error))
+        return TickState()
+
+
+class Gatherer:
+    """Reads all sources for all attempts, in few calls, and scans what is new."""
+
+    def __init__(
+        self, *, sources: Sequence[LogSource], scanner: Scanner, clock: Clock, read_bytes_max: int, signals_max: int
+    ) -> None:
+        self.sources = tuple(sources)
+        self._scanner = scanner
+        self._clock = clock
+        self._read_bytes_max = read_bytes_max
+        self._signals_max = signals_max
+        self._absorbing = asyncio.Lock()
+        self.last: dict[str, tuple[Unavailable | None, datetime | None]] = {}
+
+    async def gather(self, sightings: Sequence[Sighting]) -> None:
+        """Bring every sighting up to date. A source that fails is a value; a scan that fails is that job's alone."""
+        await asyncio.gather(*(self._gather_from(source, sightings) for source in self.sources))
+
+    async def _gather_from(self, source: LogSource, sightings: Sequence[Sighting]) -> None:
+        asked = [sighting for sighting in sightings if _wants(sighting, source.name)]
+        for _ in range(ROUNDS_MAX):
+            if not asked:
+                return
+            requests = {str(item.key): self._request(item, source) for item in asked}
+            answers = await source.read(list(requests.values()))
+            seen_at = self._clock.now()
+            async with self._absorbing:  # sources answer side by side, but write into a sighting one after the other
+                again = await asyncio.to_thread(self._absorb_all, source, asked, answers, seen_at)
+            self._remember(source, answers, seen_at)
+            asked = again
+        for sighting in asked:
+            sighting.more = True
+
+    def _request(self, sighting: Sighting, source: LogSource) -> LogRequest:
+        item, held = sighting.item, sighting.state.sources.get(source.name, SourceState())
+        return LogRequest(
+            key=str(item.key),
+            job_id=item.job.job_id,
+            attempt=item.key.number,
+            user=item.job.user,
+            paths=tuple(path for path in (item.stdout_path, item.stderr_path) if path),
+            nodes=item.attempt.nodes or (),
+            started_at=item.attempt.started_at,
+            ended_at=item.attempt.ended_at,
+            cursor=held.cursor,
+            bytes_max=self._read_bytes_max,
+            predecessor=held.predecessor,
+        )
+
+    def _absorb_all(
+        self,
+        source: LogSource,
+        asked: Sequence[Sighting],
+        answers: Mapping[str, LogBatch | Unavailable],
+        seen_at: datetime,
+    ) -> list[Sighting]:
+        """Scan every answer; returns the sightings that have more to read."""
+        again = []
+        for sighting in asked:
+            missing = Unavailable(source=source.name, reason=UnavailableReason.GARBLED, detail="no answer to a request")
+            answer = answers.get(str(sighting.key), missing)
+            try:
+                if self._absorb(source, sighting, answer, seen_at):
+                    again.append(sighting)
+            except Exception as error:  # one job's log must not stop the others' tick
+                sighting.failed = error
+        return again
+
+    def _absorb(self, source: LogSource, sighting: Sighting, answer: LogBatch | Unavailable, seen_at: datetime) -> bool:
+        held = sighting.state.sources.get(source.name, SourceState())
+        if isinstance(answer, Unavailable):
+            held = replace(held, unavailable=(answer,), capped=False)
+            more = False
+        else:
+            held = self._scan(source, sighting, held, answer, seen_at)
+            more = answer.more
+        sighting.state = replace(sighting.state, sources={**sighting.state.sources, source.name: held})
+        return more
+
+    def _scan(
+        self, source: LogSource, sighting: Sighting, held: SourceState, batch: LogBatch, seen_at: datetime
+    ) -> SourceState:
+        files = dict(held.files)
+        lines, foreign, newest = held.lines, held.foreign, held.newest_at
+        chunks = list(batch.chunks)
+        if batch.final:
+            # Nothing follows: a last line without its newline counts too.
+            open_ended = [name for name, state in files.items() if state.tail and all(c.file != name for c in chunks)]
+            chunks.extend(LogChunk(file=name, offset=files[name].offset, data=b"") for name in open_ended)
+        last = {chunk.file: at for at, chunk in enumerate(chunks)}
+        for at, chunk in enumerate(chunks):
+            context = _context(source, sighting.item, chunk)
+            before = files.get(chunk.file, FileState())
+            scanned = self._scanner.scan(
+                context,
+                before,
+                chunk.data,
+                fresh=chunk.fresh,
+                final=batch.final and last[chunk.file] == at,
+                seen_at=seen_at,
+            )
+            if chunk.backlog:
+                scanned = _within_attempt(scanned, sighting.item)
+            files[chunk.file] = scanned.state
+            sighting.signals = fold_signals(sighting.signals, scanned, self._signals_max)
+            lines += scanned.lines
+            foreign += scanned.foreign
+            newest = max((moment for moment in (newest, scanned.newest_at) if moment is not None), default=None)
+        return replace(
+            held,
+            cursor=batch.cursor,
+            files=files,
+            final=batch.final,
+            lines=lines,
+            foreign=foreign,
+            newest_at=newest,
+            capped=batch.more,
+            unavailable=batch.unavailable,
+        )
+
+    def _remember(self, source: LogSource, answers: Mapping[str, LogBatch | Unavailable], seen_at: datetime) -> None:
+        """How the source answered last, for `status` and `doctor`: available when anybody could be served."""
+        failures = [answer for answer in answers.values() if isinstance(answer, Unavailable)]
+        served = len(failures) < len(answers)
+        self.last[source.name] = (None if served or not failures else failures[0], seen_at if served else None)
+
+
+def _wants(sighting: Sighting, source: str) -> bool:
+    attempt, held = sighting.item.attempt, sighting.state.sources.get(source)
+    begun = attempt.started_at is not None or attempt.ended_at is not None or attempt.state.live
+    return sighting.failed is None and begun and not (held is not None and held.final)
+
+
+def _context(source: LogSource, item: StoredAttempt, chunk: LogChunk) -> FileContext:
+    attempt = item.attempt
+    return FileContext(
+        source=source.name,
+        trust=source.trust,
+        file=chunk.file,
+        node=chunk.node,
+        nodes=attempt.nodes,
+        started_at=attempt.started_at,
+        tasks_per_node=attempt.tasks_per_node,
+        world_size=attempt.world_size,
+        rank_nodes=attempt.rank_nodes,
+        live=not chunk.backlog,
+    )
+
+
+def _within_attempt(scanned: Scanned, item: StoredAttempt) -> Scanned:
+    """Of bytes that were there before our first look, only lines with their own time within the attempt count."""
+    started = item.attempt.started_at
+    kept = tuple(
+        signal
+        for signal in scanned.signals
+        if signal.at is not None and (started is None or signal.at >= started - BEFORE_START)
+    )
+    return replace(scanned, signals=kept)
+
+
+def reports_of(
+    sighting: Sighting, sources: Iterable[LogSource], scheduler: tuple[Unavailable, ...], now: datetime
+) -> tuple[SourceReport, ...]:
+    """What every source gave for this attempt, so far. A source that could not answer says so."""
+    reports = [_scheduler_report(sighting.item, scheduler, now)]
+    for source in sources:
+        held = sighting.state.sources.get(source.name)
+        if held is None or (not held.cursor and not held.unavailable and not held.lines):
+            continue  # not asked yet: the attempt has not begun
+        first = held.unavailable[0] if held.unavailable else None
+        reports.append(
+            SourceReport(
+                source=source.name,
+                trust=source.trust,
+                unavailable=first,
+                newest_at=held.newest_at,
+                lines=held.lines,
+                foreign=held.foreign,
+                capped=held.capped,
+            )
+        )
+        reports.extend(
+            SourceReport(source=source.name, trust=source.trust, unavailable=part) for part in held.unavailable[1:8]
+        )
+    return tuple(reports)
+
+
+def _scheduler_report(item: StoredAttempt, missing: tuple[Unavailable, ...], now: datetime) -> SourceReport:
+    unavailable = missing[0] if missing else None
+    if unavailable is None and (item.observed_at is None or now - item.observed_at > SCHEDULER_STALE):
+        unavailable = Unavailable(
+            source=SCHEDULER, reason=UnavailableReason.STALE, detail="no recent report of the agent"
+        )
+    return SourceReport(source=SCHEDULER, trust=Trust.SCHEDULER, unavailable=unavailable, newest_at=item.observed_at)
+
+
+def snapshot_of(sighting: Sighting, reports: tuple[SourceReport, ...], mode: Mode) -> Snapshot:
+    """All that is known about the attempt now: the only input of its decision beside rules and policy."""
+    item = sighting.item
+    return Snapshot(
+        job=replace(item.job, mode=mode),
+        attempt=item.attempt,
+        signals=sighting.signals,
+        progress=sighting.progress,
+        sources=reports,
+        successor=item.successor,
+        past=item.past,
+        nodes=item.nodes,
+        advice=item.advice,
+        nodes_fitting=item.nodes_fitting,
+        user_excluded=item.user_excluded,
+    )
