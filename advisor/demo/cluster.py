@@ -13,7 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,7 +49,7 @@ class Cluster:
     runtime: Runtime
     shape: Shape = Shape()
     hook: Path | None = None  # EpilogSlurmctld; copied to a place that slurm can traverse
-    hook_environment: Mapping[str, str] = field(default_factory=dict)
+    hook_socket: Path | None = None  # where the hook sends its notices
     _daemons: "dict[str, subprocess.Popen[bytes]]" = field(default_factory=dict)
 
     @property
@@ -124,7 +124,13 @@ class Cluster:
     def _spawn(self, name: str, *argv: str) -> "subprocess.Popen[bytes]":
         with (self.root / "log" / f"{name}.out").open("ab") as output:
             return subprocess.Popen(
-                argv, cwd="/", env=self.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                argv,
+                cwd="/",
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # a terminal's Ctrl-C is for us, who then stop them in order
             )
 
     def _end(self, name: str, number: signal.Signals) -> None:
@@ -180,6 +186,9 @@ class Cluster:
         if self.hook is not None:
             shutil.copy(self.hook, self._hook_path)
             self._hook_path.chmod(0o755)
+            self._hook_path.with_name(self._hook_path.name + ".socket").write_text(
+                f"{self.hook_socket or ''}\n", encoding="utf-8"
+            )
 
     @property
     def _hook_path(self) -> Path:

@@ -65,7 +65,8 @@ class KernelLogWriter:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(timeout=5)
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
 
     def expect(self, user: str, job_id: int, faults: Sequence[Fault]) -> None:
         for fault in faults:
@@ -124,7 +125,7 @@ def output_file(cluster: Cluster, user: str, training: Training, job_id: int) ->
 
 
 def _options(folder: Path, training: Training) -> list[str]:
-    comment = json.dumps({"advisor": {"opt_in": True}}) if training.opt_in else ""
+    comment = json.dumps({"advisor": {"enabled": True}}) if training.opt_in else ""
     return [
         f"--job-name={training.name}",
         f"--nodes={training.nodes}",

@@ -1,13 +1,50 @@
-"""One real Slurm for all tests of this tier. Missing parts fail loudly: `-m "not slurm"` leaves the tier out."""
+"""One real Slurm, and our three programs on it, for all tests of this tier.
 
-from collections.abc import Iterator
+Missing parts fail loudly: `-m "not slurm"` leaves the tier out.
+"""
+
+import os
+import shutil
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from advisor.demo.cluster import Cluster
+# Programs are started beside gRPC's threads; its fork handlers would only warn about that. Read at grpc's import.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+from advisor.client import Client
+from advisor.demo.cluster import SLURM_USER, Cluster, Shape
 from advisor.demo.namespace import Runtime, require
-from advisor.demo.training import KernelLogWriter, install
+from advisor.demo.training import KernelLogWriter
+from advisor.demo.world import World, running_cluster, running_world
+
+# Short where a person would wait longer, so that a scenario takes seconds. What is decided does not depend on them.
+POLICY = {
+    "hang_seconds": 8.0,
+    "hang_startup_seconds": 60.0,
+    "trusted_fatal_grace_seconds": 3.0,
+}
+_WORDS_LINES = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knife:
+    """Kills processes at the very moment between a requeue that Slurm accepted and whatever comes next.
+
+    The agent's `scontrol` is a script that runs the real one and then, once, does what `file` says.
+    """
+
+    file: Path
+
+    def arm(self, *pids: int) -> None:
+        self.file.write_text(" ".join(map(str, pids)), encoding="ascii")
+        shutil.chown(self.file, SLURM_USER, SLURM_USER)
+
+    @property
+    def used(self) -> bool:
+        return not self.file.exists()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -17,25 +54,80 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slurm)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed scenario shows what our programs and Slurm's controller said last."""
+    report = yield
+    world = item.funcargs.get("world") if hasattr(item, "funcargs") else None
+    if report.failed and isinstance(world, World):
+        for program in world.stack.programs:
+            report.sections.append((program.name, program.last_words(_WORDS_LINES)))
+        lines = world.cluster.controller_log.read_text(encoding="utf-8", errors="replace").splitlines()
+        report.sections.append(("slurmctld", "\n".join(lines[-_WORDS_LINES:])))
+    return report
+
+
 @pytest.fixture(scope="session")
 def runtime() -> Runtime:
     return require()
 
 
 @pytest.fixture(scope="session")
-def cluster(runtime: Runtime) -> Iterator[Cluster]:
-    cluster = Cluster(runtime=runtime)
-    try:
-        cluster.start()
-        install(cluster)
-        yield cluster
-    finally:
-        cluster.stop()
+def knife(runtime: Runtime) -> Knife:
+    folder = runtime.root / "tools"
+    folder.mkdir()
+    shutil.chown(folder, SLURM_USER, SLURM_USER)
+    for name in ("squeue", "sinfo", "scancel", "scontrol", "sacct", "sbatch"):
+        (folder / name).symlink_to(f"/usr/bin/{name}")
+    file = folder / "knife"
+    script = folder / "scontrol"
+    script.unlink()
+    script.write_text(
+        "#!/bin/sh\n"
+        '/usr/bin/scontrol "$@"\n'
+        "code=$?\n"
+        f'case " $* " in *" requeue "*) if [ $code = 0 ] && [ -f {file} ]; then\n'
+        f"  pids=$(/bin/cat {file}); /bin/rm -f {file}; kill -9 $pids $PPID\n"
+        "fi;; esac\n"
+        "exit $code\n",
+        encoding="ascii",
+    )
+    script.chmod(0o755)
+    return Knife(file=file)
 
 
 @pytest.fixture(scope="session")
-def kernel(cluster: Cluster) -> Iterator[KernelLogWriter]:
-    writer = KernelLogWriter(cluster)
-    writer.start()
-    yield writer
-    writer.stop()
+def bare() -> Iterator[tuple[Cluster, KernelLogWriter]]:
+    # Six nodes: a three-node job, its exclusions and another user's job fit side by side.
+    with running_cluster(Shape(nodes=6)) as parts:
+        yield parts
+
+
+@pytest.fixture(scope="session")
+def cluster(bare: tuple[Cluster, KernelLogWriter]) -> Cluster:
+    return bare[0]
+
+
+@pytest.fixture(scope="session")
+def kernel(bare: tuple[Cluster, KernelLogWriter]) -> KernelLogWriter:
+    return bare[1]
+
+
+@pytest.fixture(scope="session")
+def everything(cluster: Cluster, kernel: KernelLogWriter, knife: Knife) -> Iterator[World]:
+    with running_world(cluster, kernel, policy=POLICY, slurm_bin=knife.file.parent) as world:
+        yield world
+
+
+@pytest.fixture
+def world(everything: World) -> World:
+    """The session's world, brought back to rest."""
+    everything.reset()
+    everything.stack.set_mode("autonomous", "--cluster", "demo")
+    return everything
+
+
+@pytest.fixture
+def client(world: World) -> Iterator[Client]:
+    with Client(world.stack.socket) as client:
+        yield client

@@ -1,0 +1,87 @@
+"""Scenario g: parts of us die at the worst moment. One requeue each time, and no job waits on the dead."""
+
+from typing import Any
+
+from advisor.demo.training import Training
+from advisor.demo.waiting import holds_for, wait_for
+from advisor.demo.world import Run, World
+
+_FAULT = {"kind": "xid79", "attempt": 0, "node": "node2", "step": 6}
+
+
+def test_g_the_agent_dies_between_requeue_and_update(world: World, knife: Any) -> None:
+    """g: killed in that very gap and started again: exclusions still arrive in time, and there is one requeue."""
+    run = world.launch("alice", Training(name="scenario-g1", steps=12, collective_seconds=1, faults=[_FAULT]))
+    run.wait_step(3)
+    knife.arm(world.stack.agent.pid)
+    wait_for("the requeue that kills the agent", lambda: not world.stack.agent.running, seconds=40)
+    assert knife.used
+    row = run.wait("PENDING", restarts=1, seconds=10)
+    assert row.excluded == frozenset()
+    world.stack.agent.start()
+    row = run.wait("COMPLETED", restarts=1)
+    assert row.excluded == {"node2"}
+    assert "node2" not in run.nodes
+    assert holds_for(lambda: (run.row.state, run.row.restarts) == ("COMPLETED", 1), seconds=5)
+
+
+def test_g_the_agent_dies_between_requeue_and_update_and_stays_dead(world: World, knife: Any) -> None:
+    """g: nobody comes back: Slurm starts the job by itself, as no hold was ever placed."""
+    run = world.launch("alice", Training(name="scenario-g2", steps=12, collective_seconds=1, faults=[_FAULT]))
+    run.wait_step(3)
+    knife.arm(world.stack.agent.pid)
+    wait_for("the requeue that kills the agent", lambda: not world.stack.agent.running, seconds=40)
+    world.stack.advisor.kill()
+    world.stack.watchdog.kill()
+    row = run.wait("COMPLETED", restarts=1)
+    assert row.excluded == frozenset()
+
+
+def test_g_the_advisor_dies_before_deciding(world: World) -> None:
+    """g: killed before the failure and back within MinJobAge: one requeue, without the bad node."""
+    run = world.launch("alice", Training(name="scenario-g3", steps=12, collective_seconds=1, faults=[_FAULT]))
+    run.wait_step(3)
+    world.stack.advisor.kill()
+    run.wait("FAILED", seconds=30)
+    assert holds_for(lambda: run.row.state == "FAILED", seconds=5)
+    world.stack.advisor.start()
+    world.stack.wait_ready()
+    row = run.wait("COMPLETED", restarts=1)
+    assert row.excluded == {"node2"}
+    assert holds_for(lambda: (run.row.state, run.row.restarts) == ("COMPLETED", 1), seconds=5)
+
+
+def test_g_with_all_of_us_dead_the_watchdog_alone_gives_exclusions_back(world: World) -> None:
+    """g: our exclusion keeps a pending job from starting and all of us are dead; the watchdog alone comes back."""
+    run = world.launch("alice", Training(name="scenario-g4", nodes=5, steps=12, collective_seconds=1, faults=[_FAULT]))
+    wait_for("our exclusion", lambda: run.row.excluded == {"node2"}, seconds=40)
+    for program in world.stack.programs:
+        program.kill()
+    world.cluster.must("scontrol", "update", "NodeName=node6", "State=DRAIN", "Reason=maintenance")
+    try:
+        assert holds_for(lambda: run.row.state == "PENDING", seconds=10)
+        world.stack.watchdog.start()
+        row = run.wait("RUNNING", "COMPLETED", restarts=1, seconds=60)
+        assert row.excluded == frozenset()
+        assert "node6" not in run.nodes
+        run.wait("COMPLETED", restarts=1)
+    finally:
+        world.cluster.must("scontrol", "update", "NodeName=node6", "State=RESUME")
+    assert "maintenance" in world.cluster.controller_log.read_text(errors="replace")
+
+
+def test_g_after_a_restart_of_everything_nothing_is_done_twice(world: World) -> None:
+    """g: all three killed right after the recovery and started again: the job is left as it is."""
+    run = world.launch("alice", Training(name="scenario-g5", steps=60, collective_seconds=1, faults=[_FAULT]))
+    run.wait("RUNNING", restarts=1)
+    for program in world.stack.programs:
+        program.kill()
+    world.stack.start()
+    row = run.wait("COMPLETED", restarts=1)
+    assert row.excluded == {"node2"}
+    assert holds_for(lambda: _at_rest(run), seconds=8)
+
+
+def _at_rest(run: Run) -> bool:
+    row = run.row
+    return row.state == "COMPLETED" and row.restarts == 1 and row.excluded == {"node2"}

@@ -1,0 +1,146 @@
+"""A bad node, and what must follow: scenarios a, b, e, i and k. Checked against Slurm's own record."""
+
+import json
+from typing import Any
+
+from advisor.client import Client
+from advisor.demo.training import Training
+from advisor.demo.waiting import holds_for, wait_for
+from advisor.demo.world import Run, World
+from advisor.v1 import audit_pb2
+
+_VERIFIED = "RECONCILIATION_STATUS_VERIFIED"
+
+
+def _xid79(node: str, attempt: int = 0, step: int = 12) -> dict[str, object]:
+    return {"kind": "xid79", "attempt": attempt, "node": node, "step": step}
+
+
+def _restart_of(attempt: int, *nodes: str) -> Any:
+    def wanted(decision: dict[str, Any]) -> bool:
+        advice = decision["advice"]
+        return (
+            advice["attempt"].get("attempt", 0) == attempt
+            and advice["action"] == "ACTION_RESTART"
+            and sorted(advice.get("exclude_nodes", [])) == sorted(nodes)
+        )
+
+    return wanted
+
+
+def _verified(wanted: Any) -> Any:
+    return lambda decision: wanted(decision) and decision.get("status") == _VERIFIED
+
+
+def _milestones(decision: dict[str, Any]) -> set[str]:
+    return {item["kind"].removeprefix("MILESTONE_KIND_") for item in decision.get("milestones", [])}
+
+
+def test_a_a_job_with_a_bad_node_finishes_elsewhere(world: World, client: Client) -> None:
+    """a: Xid 79 on node2: requeued once without node2 and nothing else, resumed, implication kept, replay identical."""
+    run = world.launch("alice", Training(name="scenario-a", nodes=3, steps=20, faults=[_xid79("node2")]))
+    run.wait("RUNNING", seconds=20)
+    assert "node2" in run.nodes
+
+    row = run.wait("COMPLETED", restarts=1)
+    assert row.excluded == {"node2"}
+    assert "node2" not in run.nodes
+    assert "loading checkpoint from" in run.text
+    assert "iteration       11/" in run.text
+    assert "iteration       10/" not in run.text
+    assert world.cluster.completions(run.job_id)[-1] == "COMPLETED"
+
+    decision = run.wait_decision("a verified restart", _verified(_restart_of(0, "node2")))
+    assert decision["advice"]["category"] == "gpu_hardware"
+    assert any(item["trust"] == "kernel" and "79" in item["text"] for item in decision["advice"]["evidence"])
+    decision_id = decision["advice"]["advice_id"]
+    replay = world.stack.cli("replay", decision_id)
+    assert replay.returncode == 0, replay.stderr
+
+    nodes = {node.name: node for node in client.nodes(audit_pb2.Filter(), most=100)}
+    ours = [item for item in nodes["node2"].implications if item.attempt.job_id == str(run.job_id)]
+    assert [(item.category, item.trust, item.attempt.attempt) for item in ours] == [("gpu_hardware", "kernel", 0)]
+    assert not any(
+        item.attempt.job_id == str(run.job_id)
+        for node in nodes.values()
+        if node.name != "node2"
+        for item in node.implications
+    )
+    expected = {"FAULT_VISIBLE", "DETECTED", "ADVISED", "REQUEUE_ACCEPTED", "UPDATE_ACCEPTED", "ELIGIBLE", "RUNNING"}
+    wait_for("all milestones", lambda: expected <= _all_milestones(run), seconds=15, every_seconds=0.3)
+
+
+def test_b_exclusions_grow_and_the_users_own_are_kept(world: World) -> None:
+    """b: own ExcNodeList node1, failing on node2 and then on node3: in the end node1, node2 and node3 are excluded."""
+    faults = [_xid79("node2", attempt=0), _xid79("node3", attempt=1, step=17), _xid79("node4", attempt=1, step=17)]
+    run = world.launch("alice", Training(name="scenario-b", steps=24, faults=faults[:2], options=("--exclude=node1",)))
+    run.wait("RUNNING", seconds=20)
+    assert run.nodes == ("node2", "node3")
+
+    run.wait("RUNNING", restarts=1)
+    assert run.row.excluded == {"node1", "node2"}
+    assert "node3" in run.nodes
+    row = run.wait("COMPLETED", restarts=2)
+    assert row.excluded == {"node1", "node2", "node3"}
+    assert set(run.nodes).isdisjoint(row.excluded)
+    run.wait_decision("the second restart", _verified(_restart_of(1, "node2", "node3")))
+
+
+def test_e_monitor_mode_gives_the_same_advice_and_touches_nothing(world: World) -> None:
+    """e: like a, in monitor mode: the advice is there, Slurm's record is as if we did not exist."""
+    world.stack.set_mode("monitor", "--cluster", "demo")
+    run = world.launch("alice", Training(name="scenario-e", nodes=3, steps=20, faults=[_xid79("node2")]))
+    decision = run.wait_decision("advice", _restart_of(0, "node2"), seconds=40)
+    assert decision["advice"]["mode"] == "MODE_MONITOR"
+    assert decision["advice"]["category"] == "gpu_hardware"
+    row = run.wait("FAILED", seconds=20)
+    assert holds_for(lambda: _untouched(run), seconds=10)
+    assert run.row == row
+    assert world.cluster.completions(run.job_id) == ["FAILED"]
+
+
+def test_i_a_job_out_of_scope_gets_advice_and_nothing_else(world: World) -> None:
+    """i: neither opted in nor selected: what a would have had is recorded, and nothing is touched."""
+    run = world.launch("alice", Training(name="scenario-i", nodes=3, steps=20, faults=[_xid79("node2")], opt_in=False))
+    decision = run.wait_decision("advice", _restart_of(0, "node2"), seconds=40)
+    run.wait("FAILED", seconds=20)
+    assert holds_for(lambda: _untouched(run), seconds=8)
+    assert world.cluster.completions(run.job_id) == ["FAILED"]
+    shown = world.stack.ask("decisions", "show", decision["advice"]["advice_id"])
+    assert shown.get("status") not in {"RECONCILIATION_STATUS_APPLIED", _VERIFIED}, json.dumps(shown, indent=1)
+
+
+def test_k_a_dead_node_holding_a_hanging_job_is_left_behind(world: World) -> None:
+    """k: node2's slurmd dies under a hanging job: requeued without node2, each stage reported as it is reached."""
+    hang = {"kind": "hang", "attempt": 0, "node": "node2", "step": 8}
+    run = world.launch("alice", Training(name="scenario-k", steps=20, collective_seconds=600, faults=[hang]))
+    run.wait_step(7)
+    assert run.nodes == ("node1", "node2")
+    world.cluster.kill_node("node2")
+    try:
+        row = run.wait("COMPLETED", restarts=1, seconds=100)
+        assert "node2" in row.excluded
+        assert "node2" not in run.nodes
+        expected = {"UPDATE_ACCEPTED", "NODES_RELEASED", "RUNNING"}
+        wait_for("the milestones of k", lambda: expected <= _all_milestones(run), seconds=15, every_seconds=0.3)
+        order = _times(run)
+        assert order["UPDATE_ACCEPTED"] <= order["NODES_RELEASED"] <= order["RUNNING"]
+    finally:
+        world.cluster.start_node("node2")
+
+
+def _untouched(run: Run) -> bool:
+    row = run.row
+    return row.state in {"COMPLETING", "FAILED"} and not row.restarts and not row.excluded and not row.admin_comment
+
+
+def _all_milestones(run: Run) -> set[str]:
+    return {kind for decision in run.decisions() for kind in _milestones(decision)}
+
+
+def _times(run: Run) -> dict[str, str]:
+    return {
+        item["kind"].removeprefix("MILESTONE_KIND_"): item["at"]
+        for decision in run.decisions()
+        for item in decision.get("milestones", [])
+    }
