@@ -1,0 +1,213 @@
+"""`advisor doctor`: look at the installation from outside, and say of each thing whether it is well and what to do."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC
+from enum import StrEnum
+from pathlib import Path
+
+import typer
+
+from advisor import config as configuration_module
+from advisor.app import StartError, SystemClock, check_import_names, load_rulebook
+from advisor.client import Client, ClientError
+from advisor.commands.config import check_referenced
+from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket
+from advisor.commands.output import CommandError, Format, harmless, print_json, seconds_text
+from advisor.config import Config, ConfigError
+from advisor.rules.policy import check_timing
+from advisor.v1 import common_pb2, operator_pb2
+
+app = typer.Typer(rich_markup_mode=None)
+
+TICK_SLOW_SECONDS = 3.0
+AGENT_SILENT_SECONDS = 10.0
+REQUEUE_DELAY_LONG_SECONDS = 60.0
+DISK_BYTES_MIN = 1024**3
+
+_TO_DO_ABOUT = {
+    "permission": "let the advisor's user read these files, by group or ACL (setfacl -m u:USER:r)",
+    "missing": "check the path, and that the file system is mounted on this host",
+    "not_regular": "the path must lead to a regular file",
+    "timeout": "the file system does not answer: check its mount on this host",
+    "not_configured": "configure the source, or accept verdicts without it",
+    "refused": "check the owner and mode of the file and its folder: nobody but root may write a trusted log",
+}
+
+
+class State(StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing looked at. `to_do` is empty when it is well."""
+
+    name: str
+    state: State
+    found: str
+    to_do: str = ""
+
+
+@app.command()
+def doctor(socket: SocketOption = None, configuration: ConfigOption = None, form: FormatOption = Format.TABLE) -> None:
+    """Check configuration, folders, service, store, sources, agent and modes. Exit 1 when anything fails.
+
+    Examples: advisor doctor
+              advisor doctor --format json
+    """
+    checks = list(examine(socket, configuration))
+    if form is Format.JSON:
+        print_json([{"name": c.name, "state": c.state, "found": c.found, "to_do": c.to_do} for c in checks])
+    else:
+        for check in checks:
+            print(f"{check.state:<5} {check.name:<14} {harmless(check.found)}")
+            if check.to_do:
+                print(f"{'':<21}→ {harmless(check.to_do)}")
+    if any(check.state is State.FAIL for check in checks):
+        raise typer.Exit(1)
+
+
+def examine(socket: Path | None, configuration: Path | None) -> Iterator[Check]:
+    """All checks, each on its own: one that fails does not hide the others."""
+    yield _installation()
+    loaded: Config | None = None
+    try:
+        path = configuration_module.find_file(configuration, os.environ)
+        loaded = configuration_module.load(path, os.environ).config
+        check_referenced(loaded)
+        yield Check(name="configuration", state=State.OK, found=str(path or "defaults and environment"))
+    except ConfigError as error:
+        for problem in error.problems:
+            yield Check(name="configuration", state=State.FAIL, found=str(problem), to_do="correct it, then restart")
+    if loaded is None:
+        return
+    yield _data_folder(loaded)
+    try:
+        with Client(find_socket(socket, configuration)) as client:
+            yield from _service(client, loaded)
+    except (ClientError, CommandError) as error:
+        yield Check(
+            name="service",
+            state=State.FAIL,
+            found=str(error),
+            to_do="start it (advisor serve), and run doctor as root, the service's user or an operator",
+        )
+
+
+def _installation() -> Check:
+    try:
+        check_import_names()
+    except StartError as error:
+        return Check(name="installation", state=State.FAIL, found=str(error), to_do="use an environment of its own")
+    return Check(name="installation", state=State.OK, found="import names are ours alone")
+
+
+def _data_folder(chosen: Config) -> Check:
+    folder = chosen.service.data_dir
+    if not folder.is_dir():
+        return Check(name="data folder", state=State.WARN, found=f"{folder} does not exist yet", to_do="serve makes it")
+    free = shutil.disk_usage(folder).free
+    if free < DISK_BYTES_MIN:
+        text = f"{free // 1024**2} MiB free under {folder}"
+        return Check(name="data folder", state=State.FAIL, found=text, to_do="free space: the database needs it")
+    return Check(name="data folder", state=State.OK, found=f"{folder}, {free // 1024**3} GiB free")
+
+
+def _service(client: Client, chosen: Config) -> Iterator[Check]:
+    status = client.status()
+    yield Check(name="service", state=State.OK, found=f"version {status.version} answers")
+    yield Check(name="store", state=State.OK, found=f"answers, incarnation {status.incarnation}")
+    yield _tick(status)
+    yield from _sources(status, chosen)
+    yield from _agents(status, chosen)
+    yield _modes(client, chosen)
+
+
+def _tick(status: operator_pb2.Status) -> Check:
+    age = status.tick_age.ToTimedelta().total_seconds()
+    took = status.tick_took.ToTimedelta().total_seconds()
+    text = (
+        f"{status.ticks} ticks, the last {seconds_text(age)} ago in {seconds_text(took)}, {status.watched_jobs} watched"
+    )
+    if age > TICK_SLOW_SECONDS:
+        to_do = "see the service's log: a tick that fails or hangs advises nobody, and the watchdog releases jobs"
+        return Check(name="tick", state=State.FAIL, found=text, to_do=to_do)
+    return Check(name="tick", state=State.OK, found=text)
+
+
+def _sources(status: operator_pb2.Status, chosen: Config) -> Iterator[Check]:
+    for source in status.sources:
+        if source.available:
+            seen = f", answered {source.newest_at.ToDatetime(UTC):%H:%M:%S}" if source.HasField("newest_at") else ""
+            yield Check(
+                name="source", state=State.OK, found=f"{source.name} ({source.kind}){seen or ': not asked yet'}"
+            )
+        else:
+            yield Check(
+                name="source",
+                state=State.WARN,
+                found=f"{source.name}: {source.reason}: {source.detail}",
+                to_do=_TO_DO_ABOUT.get(source.reason, "see the service's log"),
+            )
+    if not chosen.kernel:
+        to_do = (
+            'add [[kernel]] name="kernel" path="/var/log/kernel/%n.log": without it node faults rest on job logs alone'
+        )
+        yield Check(name="source", state=State.WARN, found="no trusted source is configured", to_do=to_do)
+
+
+def _agents(status: operator_pb2.Status, chosen: Config) -> Iterator[Check]:
+    if not status.agents:
+        to_do = "start advisor-agent beside slurmctld, as SlurmUser; its user must be in service.agent_users"
+        yield Check(name="agent", state=State.WARN, found="none has registered", to_do=to_do)
+    now = SystemClock().now()
+    for agent in status.agents:
+        silent = (now - agent.last_seen_at.ToDatetime(UTC)).total_seconds()
+        who = f"{agent.cluster} on {agent.host} ({agent.scheduler})"
+        if silent > AGENT_SILENT_SECONDS:
+            text = f"{who}: silent for {seconds_text(silent)}"
+            yield Check(name="agent", state=State.FAIL, found=text, to_do="start it again, and see its log")
+        else:
+            yield Check(
+                name="agent", state=State.OK, found=f"{who}: seen {seconds_text(silent)} ago, {agent.mode} mode"
+            )
+        yield from _agent_details(agent, chosen)
+
+
+def _agent_details(agent: operator_pb2.AgentStatus, chosen: Config) -> Iterator[Check]:
+    if agent.missing_rights:
+        text = f"{agent.cluster}: lacks {'; '.join(agent.missing_rights)}"
+        to_do = "run it as SlurmUser or with AdminLevel=Administrator: with less it only observes"
+        yield Check(name="agent rights", state=State.FAIL, found=text, to_do=to_do)
+    if not agent.HasField("requeue_delay"):
+        return
+    delay = agent.requeue_delay.ToTimedelta().total_seconds()
+    for problem in _timing(chosen, delay):
+        yield Check(name="timing", state=State.FAIL, found=f"{agent.cluster}: {problem}", to_do="correct the policy")
+    text = f"{agent.cluster}: a requeued job starts {delay:g} s later at the earliest"
+    if delay > REQUEUE_DELAY_LONG_SECONDS:
+        to_do = "AuthInfo=cred_expire=N (or SchedulerParameters=requeue_delay=N) in slurm.conf shortens it"
+        yield Check(name="requeue delay", state=State.WARN, found=text, to_do=to_do)
+    else:
+        yield Check(name="requeue delay", state=State.OK, found=text)
+
+
+def _timing(chosen: Config, delay: float) -> tuple[str, ...]:
+    try:
+        policy = load_rulebook(chosen).policy
+    except ConfigError:
+        return ()  # told already
+    return check_timing(policy, tick_seconds=chosen.tick.interval_seconds, requeue_delay_seconds=delay)
+
+
+def _modes(client: Client, chosen: Config) -> Check:
+    settings = client.modes()
+    if not settings:
+        return Check(name="modes", state=State.OK, found=f"no settings: {chosen.default_mode} everywhere")
+    acting = sum(setting.mode == common_pb2.MODE_AUTONOMOUS for setting in settings)
+    return Check(name="modes", state=State.OK, found=f"{len(settings)} settings, {acting} of them autonomous: mode get")
