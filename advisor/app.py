@@ -13,10 +13,8 @@ import socket
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import packages_distributions
 from pathlib import Path
-from time import monotonic
 
 import structlog
 from grpc_health.v1 import health
@@ -24,6 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from advisor.board import Board
 from advisor.build import DISTRIBUTION, build_id, version
+from advisor.clock import SystemClock
 from advisor.config import Config, ConfigError, Problem, read_dsn
 from advisor.core.scan import Scanner
 from advisor.gathering import Gatherer
@@ -53,19 +52,6 @@ POSTGRES_STARTS_MAX = 5  # within one life of the service
 
 class StartError(Exception):
     """The service cannot start or go on; the text is one line that says why and what to do."""
-
-
-class SystemClock:
-    """The clock of this host."""
-
-    def now(self) -> datetime:
-        return datetime.now(UTC)  # noqa: TID251 -- this is the Clock that everything else uses
-
-    def monotonic(self) -> float:
-        return monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
 
 def check_import_names() -> None:

@@ -5,7 +5,8 @@ import os
 import typer
 
 from advisor import config
-from advisor.app import SystemClock, load_rulebook, open_sources
+from advisor.app import load_rulebook, open_sources
+from advisor.clock import SystemClock
 from advisor.commands.options import ConfigOption, FormatOption, load_config
 from advisor.commands.output import CommandError, Format, one_line, print_json, print_table
 

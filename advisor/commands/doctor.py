@@ -11,8 +11,9 @@ from pathlib import Path
 import typer
 
 from advisor import config as configuration_module
-from advisor.app import StartError, SystemClock, check_import_names, load_rulebook
+from advisor.app import StartError, check_import_names, load_rulebook
 from advisor.client import Client, ClientError
+from advisor.clock import SystemClock
 from advisor.commands.config import check_referenced
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket
 from advisor.commands.output import CommandError, Format, harmless, print_json, seconds_text

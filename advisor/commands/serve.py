@@ -48,7 +48,8 @@ def set_up_logging(section: LogSection) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     rendering: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        # The plain form: the rich one prints local variables, and those hold users' log lines.
+        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)]
         if as_lines
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
     )

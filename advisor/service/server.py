@@ -7,7 +7,7 @@ INTERNAL and no detail.
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 import structlog
@@ -44,6 +44,11 @@ class _Malformed:
     error: str
 
 
+if TYPE_CHECKING:  # the stubs are generic, the classes are not
+    Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
+else:
+    Handler = grpc.RpcMethodHandler
+
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
 Stream = Callable[[Any, Any], AsyncIterator[Any]]
 
@@ -56,9 +61,9 @@ class RoleGuard(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+    ) -> Handler | None:
         method = handler_call_details.method
         service = method.strip("/").partition("/")[0]
         needed = _ROLE_OF_SERVICE.get(service, Role.NONE)
@@ -75,7 +80,7 @@ class RoleGuard(grpc.aio.ServerInterceptor):
         return f"{who} may not call {service}: add the user to {settings} in the advisor's configuration"
 
 
-def _refusal(sentence: str) -> grpc.RpcMethodHandler[Any, Any]:
+def _refusal(sentence: str) -> Handler:
     async def refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[bytes]:
         if sentence:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, sentence)
@@ -84,7 +89,7 @@ def _refusal(sentence: str) -> grpc.RpcMethodHandler[Any, Any]:
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-def _guarded(handler: grpc.RpcMethodHandler[Any, Any], method: str, caller: Caller) -> grpc.RpcMethodHandler[Any, Any]:
+def _guarded(handler: Handler, method: str, caller: Caller) -> Handler:
     deserialize = handler.request_deserializer
 
     def read(data: bytes) -> object:
@@ -142,6 +147,8 @@ def _status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
         # Which SQL it was is for our log, not for the caller.
         log.warning("store_absent", error=type(error).__name__)
         return grpc.StatusCode.UNAVAILABLE, "the store does not answer: try again"
+    if isinstance(error, NotImplementedError):
+        return grpc.StatusCode.UNIMPLEMENTED, "not served here"
     return grpc.StatusCode.INTERNAL, "the advisor failed on this call: see its log"
 
 

@@ -1,0 +1,150 @@
+"""Configuration: strict, complete in its complaints, and overridable key by key."""
+
+from pathlib import Path
+
+import pytest
+
+from advisor import config
+from advisor.core.words import Mode
+
+
+def _load(tmp_path: Path, text: str, environment: dict[str, str] | None = None) -> config.Loaded:
+    path = tmp_path / "advisor.toml"
+    path.write_text(text)
+    return config.load(path, environment or {})
+
+
+def _problems(tmp_path: Path, text: str, environment: dict[str, str] | None = None) -> dict[str, str]:
+    with pytest.raises(config.ConfigError) as caught:
+        _load(tmp_path, text, environment)
+    return {problem.key: problem.message for problem in caught.value.problems}
+
+
+def test_no_file_gives_a_unix_socket_monitor_mode_and_our_own_database() -> None:
+    """Without a file the service listens on a Unix socket only, in monitor mode, with its own Postgres."""
+    loaded = config.load(None, {})
+    assert loaded.config.service.socket.is_absolute()
+    assert loaded.config.default_mode is Mode.MONITOR
+    assert loaded.config.store.dsn_file is None
+
+
+def test_every_problem_is_told_at_once_with_its_key_path(tmp_path: Path) -> None:
+    """Unknown keys, wrong kinds and bad values are all reported together, each by its key path."""
+    problems = _problems(
+        tmp_path,
+        """
+        default_mode = "auto"
+        bogus = 1
+        [service]
+        socket = "relative.sock"
+        agent_users = ["a b"]
+        [tick]
+        interval_seconds = "fast"
+        [[kernel]]
+        path = "/var/log/kernel.log"
+        """,
+    )
+    assert set(problems) == {
+        "default_mode",
+        "bogus",
+        "service.socket",
+        "service.agent_users[0]",
+        "tick.interval_seconds",
+        "kernel[0].path",
+    }
+    assert problems["bogus"] == "unknown key"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "read"),
+    [
+        ("ADVISOR_SERVICE__SOCKET", "/run/x.sock", lambda c: c.service.socket == Path("/run/x.sock")),
+        ("ADVISOR_SERVICE__AGENT_USERS", '["bob", "eve"]', lambda c: c.service.agent_users == ("bob", "eve")),
+        ("ADVISOR_SERVICE__OPERATOR_USERS", "[]", lambda c: c.service.operator_users == ()),
+        ("ADVISOR_TICK__INTERVAL_SECONDS", "2", lambda c: c.tick.interval_seconds == 2.0),
+        ("ADVISOR_KERNEL__0__PATH", "/k/%n.log", lambda c: c.kernel[0].path == "/k/%n.log"),
+        ("ADVISOR_LOGS", '[{name = "other"}]', lambda c: c.logs[0].name == "other"),
+        ("ADVISOR_DEFAULT_MODE", "autonomous", lambda c: c.default_mode is Mode.AUTONOMOUS),
+        ("ADVISOR_STORE__POSTGRES_USER", "1000", lambda c: c.store.postgres_user == "1000"),
+        ("ADVISOR_LOG__LEVEL", "debug", lambda c: c.log.level == "debug"),
+        ("ADVISOR_POLICY_FILE", "/etc/policy.toml", lambda c: c.policy_file == Path("/etc/policy.toml")),
+        ("ADVISOR_RULES_FILES", '["/etc/r.toml"]', lambda c: c.rules_files == (Path("/etc/r.toml"),)),
+    ],
+)
+def test_any_key_can_be_set_by_environment(tmp_path: Path, variable: str, value: str, read: object) -> None:
+    """A variable overrides its key, whatever kind the key has."""
+    assert callable(read)
+    loaded = _load(tmp_path, '[service]\nsocket = "/from/file.sock"\n', {variable: value})
+    assert read(loaded.config)
+
+
+def test_every_key_of_the_schema_has_a_variable() -> None:
+    """No section is forgotten: each leaf of the defaults can be set to its own value by environment."""
+    given = config.load(None, {}).config
+    for key, value in config.flattened(given):
+        if value == "" or "[" in key:
+            continue
+        variable = "ADVISOR_" + key.upper().replace(".", "__")
+        text = str(list(value.split(", "))).replace("'", '"') if key.endswith("_users") else value
+        assert config.load(None, {variable: text}).config == given, key
+
+
+def test_a_variable_with_a_wrong_name_is_an_error_and_foreign_ones_are_not(tmp_path: Path) -> None:
+    """A mistyped key path is refused; variables that a container platform injects are not ours."""
+    assert _problems(tmp_path, "", {"ADVISOR_SERVICE__SOKET": "/x"}) == {"service.soket": "unknown key"}
+    _load(tmp_path, "", {"ADVISOR_SERVICE_HOST": "10.0.0.1", "ADVISOR_PORT": "tcp://x"})
+
+
+def test_a_problem_names_the_variable_that_caused_it(tmp_path: Path) -> None:
+    """Where a bad value came from is part of the message."""
+    with pytest.raises(config.ConfigError) as caught:
+        _load(tmp_path, "", {"ADVISOR_TICK__ATTEMPTS_MAX": "many"})
+    assert caught.value.problems[0].origin == "ADVISOR_TICK__ATTEMPTS_MAX"
+
+
+def test_values_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
+    """Two sources of one name, a socket path no kernel takes, and a user for a database that is not ours."""
+    problems = _problems(
+        tmp_path,
+        f"""
+        [service]
+        socket = "/{"x" * 100}"
+        [store]
+        dsn_file = "/etc/dsn"
+        postgres_user = "postgres"
+        [[logs]]
+        name = "same"
+        [[kernel]]
+        name = "same"
+        path = "/k/%n.log"
+        """,
+    )
+    assert set(problems) == {"service.socket", "logs", "store.postgres_user"}
+
+
+def test_what_is_not_toml_says_where(tmp_path: Path) -> None:
+    """A syntax error is one problem with its line."""
+    problems = _problems(tmp_path, "[service\n")
+    assert "line 1" in problems[""]
+
+
+def test_a_dsn_open_to_all_users_is_refused(tmp_path: Path) -> None:
+    """A database password that everybody can read is a problem, not a warning."""
+    path = tmp_path / "dsn"
+    path.write_text("postgresql://u:secret@db/advisor\n")
+    path.chmod(0o644)
+    with pytest.raises(config.ConfigError) as caught:
+        config.read_dsn(path)
+    assert "secret" not in str(caught.value)
+    path.chmod(0o640)
+    assert config.read_dsn(path) == "postgresql+psycopg://u:secret@db/advisor"
+
+
+def test_show_tells_each_value_and_where_it_comes_from(tmp_path: Path) -> None:
+    """File, variable or default: the origin of each key is known."""
+    loaded = _load(tmp_path, "[tick]\nattempts_max = 7\n", {"ADVISOR_LOG__LEVEL": "debug"})
+    values = dict(config.flattened(loaded.config))
+    assert values["tick.attempts_max"] == "7"
+    assert config.origin_of("tick.attempts_max", loaded).endswith("advisor.toml")
+    assert config.origin_of("log.level", loaded) == "ADVISOR_LOG__LEVEL"
+    assert config.origin_of("log.format", loaded) == "default"
