@@ -1,0 +1,246 @@
+"""The agent's loop: look at everything, tell the advisor, reconcile open advice, look again.
+
+Level-triggered: hooks and the advice stream only wake it up. What it remembers (rows, allocations, what was already
+told) makes it faster or quieter; after a kill -9 all of it is rebuilt by looking, and nothing is done twice because
+the guard reads what Slurm shows, our mark included.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+import structlog
+
+from advisor.v1 import agent_pb2
+from slurm_plugin import guard, observe, tick_file, wire
+from slurm_plugin.applier import Apply, apply_in_process
+from slurm_plugin.clock import Clock, SystemClock
+from slurm_plugin.config import AgentConfig
+from slurm_plugin.guard import Phase, phase_of
+from slurm_plugin.hook_socket import HookNotice, HookSocket
+from slurm_plugin.link import Link, Pulse
+from slurm_plugin.looks import Looks
+from slurm_plugin.reconciler import Reconciler
+from slurm_plugin.squeue import JobRow, Slurm, SlurmError
+
+log = structlog.get_logger(__name__)
+
+COMPLETE_REPORT_SECONDS = 5.0
+FOLLOW_SECONDS = 15.0  # how long a job whose end was announced is looked at closely
+FOLLOW_PAUSE_SECONDS = 0.06
+FOLLOWED_MAX = 32
+
+
+@dataclass(slots=True)
+class Agent:
+    """One cluster's agent. `slurm`, `apply` and `clock` are passed in; tests script them."""
+
+    config: AgentConfig
+    slurm: Slurm
+    apply: Apply = apply_in_process
+    clock: Clock = field(default_factory=SystemClock)
+    looks: Looks = field(init=False)
+    link: Link = field(init=False)
+    reconciler: Reconciler = field(init=False)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _sent: dict[str, agent_pb2.JobObservation] = field(default_factory=dict)
+    _sent_nodes: dict[str, agent_pb2.NodeObservation] = field(default_factory=dict)
+    _complete_due: float = 0.0
+    _following: set[str] = field(default_factory=set)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _tick_problem: str = ""
+
+    def __post_init__(self) -> None:
+        self.looks = Looks(self.slurm, self.config, self.clock)
+        self.link = Link(f"unix:{self.config.socket}", self.config.cluster, self._registration, self, self.clock)
+        self.reconciler = Reconciler(
+            config=self.config,
+            looks=self.looks,
+            apply=self.apply,
+            clock=self.clock,
+            put=self.link.put,
+            told=self._tell_one,
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set. Raises HookSocketError when another agent holds the hook socket."""
+        hooks = HookSocket(Path(self.config.hook_socket), trusted_users=frozenset({0, os.geteuid()}))
+        loop = asyncio.get_running_loop()
+        loop.add_reader(hooks.fileno(), lambda: self._hooks_ready(hooks))
+        link = asyncio.create_task(self.link.run())
+        looking = asyncio.create_task(self._loop(hooks))
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            done, _ = await asyncio.wait({link, looking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopping}:
+                task.result()
+        finally:
+            loop.remove_reader(hooks.fileno())
+            for task in (link, looking, stopping, *self._tasks):
+                task.cancel()
+            await asyncio.gather(link, looking, stopping, *self._tasks, return_exceptions=True)
+            await self.reconciler.close()
+            hooks.close()
+            log.info("agent_stopped", cluster=self.config.cluster)
+
+    async def _loop(self, hooks: HookSocket) -> None:
+        while True:
+            self._wake.clear()
+            await self.look_and_tell()
+            settings = self.looks.settings
+            if settings is not None and settings.slurm_user_id is not None:
+                hooks.trust(settings.slurm_user_id)
+            self.reconciler.reconcile(self.looks.rows)
+            try:
+                async with asyncio.timeout(self.config.poll_seconds):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def look_and_tell(self) -> bool:
+        """One full look, and a report of what changed; everything when the last complete report is old or lost."""
+        if not await self.looks.all():
+            await self.link.report((), (), complete=False, unavailable=list(self.looks.unavailable.values()))
+            return False
+        rows = list(self.looks.rows.values())
+        self.reconciler.seen(rows)
+        seen = {row.job_id: self.looks.observation(row) for row in rows}
+        at = self.looks.at
+        nodes = {node.name: observe.node_observation(node, at=at) for node in self.looks.nodes}
+        now = self.clock.monotonic()
+        complete = now >= self._complete_due or bool(self._sent.keys() - seen.keys())
+        jobs = [job for key, job in seen.items() if complete or not observe.same(self._sent.get(key), job)]
+        changed_nodes = [
+            node for key, node in nodes.items() if complete or _node_changed(self._sent_nodes.get(key), node)
+        ]
+        if not (complete or jobs or changed_nodes or self.looks.unavailable):
+            return True
+        missing = list(self.looks.unavailable.values())
+        if await self.link.report(jobs, changed_nodes, complete=complete, unavailable=missing):
+            self._sent, self._sent_nodes = seen, nodes
+            if complete:
+                self._complete_due = now + COMPLETE_REPORT_SECONDS
+        else:
+            self._complete_due = 0.0
+        return True
+
+    async def _tell_one(self, row: JobRow) -> None:
+        """Report one job at once if it changed."""
+        seen = self.looks.observation(row)
+        if observe.same(self._sent.get(row.job_id), seen):
+            return
+        missing = list(self.looks.unavailable.values())
+        if await self.link.report((seen,), (), complete=False, unavailable=missing):
+            self._sent[row.job_id] = seen
+        else:
+            self._complete_due = 0.0
+
+    # --- hooks -------------------------------------------------------------------------------------------------
+
+    def _hooks_ready(self, hooks: HookSocket) -> None:
+        refused = hooks.drain(self._hook_heard)
+        if refused:
+            log.warning("hook_notice_refused", count=refused)
+
+    def _hook_heard(self, notice: HookNotice) -> None:
+        log.debug("hook_heard", job=notice.job_id, restarts=notice.restarts)
+        if notice.job_id in self._following:
+            return
+        if len(self._following) >= FOLLOWED_MAX or notice.job_id not in self.looks.rows:
+            self._wake.set()
+        if len(self._following) < FOLLOWED_MAX:
+            self._following.add(notice.job_id)
+            self._start(self._follow(notice))
+
+    def _start(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _follow(self, notice: HookNotice) -> None:
+        """Say that the attempt has ended, then look until its outcome is visible."""
+        try:
+            await self._announce(notice)
+            until = self.clock.monotonic() + FOLLOW_SECONDS
+            while self.clock.monotonic() < until:
+                try:
+                    row = await self.looks.one(notice.job_id)
+                except SlurmError:
+                    break  # the polling floor reports what is unavailable
+                if row is None:
+                    break
+                await self._tell_one(row)
+                self.reconciler.seen((row,))
+                if phase_of(row.state) is not Phase.COMPLETING:
+                    break
+                await asyncio.sleep(FOLLOW_PAUSE_SECONDS)
+        finally:
+            self._following.discard(notice.job_id)
+            self._wake.set()
+
+    async def _announce(self, notice: HookNotice) -> None:
+        known = self._sent.get(notice.job_id)
+        # Announced is the end of the attempt that ran; a later one that already waits is not meant.
+        if known is None or (notice.restarts is not None and known.attempt.attempt != notice.restarts):
+            return
+        ended = observe.hook_observation(known, at=self.clock.wall())
+        if await self.link.report((ended,), (), complete=False, unavailable=list(self.looks.unavailable.values())):
+            self._sent[notice.job_id] = ended
+
+    # --- what the link hears -----------------------------------------------------------------------------------
+
+    def _registration(self) -> agent_pb2.RegisterRequest:
+        settings = self.looks.settings
+        acts = self.config.mode == "act" and not self.reconciler.missing_right
+        return agent_pb2.RegisterRequest(
+            cluster=self.config.cluster,
+            host=socket.gethostname()[:200],
+            version=_version(),
+            mode=agent_pb2.AGENT_MODE_ACT if acts else agent_pb2.AGENT_MODE_OBSERVE,
+            scheduler=f"slurm {settings.version}" if settings is not None else "slurm",
+            requeue_delay=wire.duration(settings.requeue_delay_seconds) if settings is not None else None,
+            job_memory=wire.duration(settings.min_job_age_seconds) if settings is not None else None,
+            missing_rights=[self.reconciler.missing_right] if self.reconciler.missing_right else (),
+        )
+
+    def connected(self) -> None:
+        self._complete_due = 0.0
+        self._wake.set()
+
+    def advice_heard(self, open_advice: Sequence[guard.Advice]) -> None:
+        self.reconciler.heard(open_advice)
+
+    def pulse_heard(self, pulse: Pulse) -> None:
+        """The tick file says what the advisor said; without a fresh word it is left to become old."""
+        try:
+            tick_file.write(
+                Path(self.config.tick_file),
+                written=self.clock.wall(),
+                boot_monotonic=self.clock.boot(),
+                tick_age=pulse.tick_age,
+                ticks=pulse.ticks,
+                incarnation=pulse.incarnation,
+            )
+            self._tick_problem = ""
+        except OSError as error:
+            problem = error.strerror or str(error)
+            if problem != self._tick_problem:
+                log.error("tick_file_unwritable", path=self.config.tick_file, error=problem)  # noqa: TRY400
+            self._tick_problem = problem
+
+
+def _node_changed(before: agent_pb2.NodeObservation | None, now: agent_pb2.NodeObservation) -> bool:
+    if before is None:
+        return True
+    return (before.state, before.reason, list(before.partitions)) != (now.state, now.reason, list(now.partitions))
+
+
+def _version() -> str:
+    try:
+        return metadata.version("recovery-advisor")
+    except metadata.PackageNotFoundError:
+        return "unpackaged"

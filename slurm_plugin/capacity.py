@@ -1,0 +1,59 @@
+"""Which up nodes fit what a job asks for. Pure, standard library only.
+
+Busy nodes count, down and drained ones do not, and exclusions are not subtracted. What this cannot judge for certain
+(a constraint with alternatives or counts, a licence, a reservation) makes the answer None: not known, never "none".
+"""
+
+import re
+from collections.abc import Sequence
+
+from slurm_plugin.squeue import JobDetails, JobRow, NodeRow
+
+UP_STATES = frozenset({"idle", "allocated", "mixed", "completing", "planned", "reserved", "maint", "blocked"})
+_SIMPLE_FEATURES = re.compile(r"[A-Za-z0-9_.:=-]+([&,][A-Za-z0-9_.:=-]+)*\Z", re.ASCII)
+_GRES = re.compile(r"(?:gres[:/])?([a-z_]+)(?:[:/]([A-Za-z0-9_.-]*[A-Za-z_][A-Za-z0-9_.-]*))?(?:[:=](\d+))?", re.ASCII)
+
+
+def fitting(job: JobRow, details: JobDetails | None, nodes: Sequence[NodeRow]) -> tuple[str, ...] | None:
+    """Names of the up nodes of the job's partitions that fit; None when that cannot be told."""
+    if details is None or not nodes:
+        return None
+    if details.features and not _SIMPLE_FEATURES.match(details.features):
+        return None
+    features = set(re.split(r"[&,]", details.features)) if details.features else set()
+    wanted = _gres(details.gres_per_node)
+    if wanted is None:
+        return None
+    partitions = set(job.partition.split(","))
+    found = []
+    for node in nodes:
+        if node.state not in UP_STATES or not node.responding or not partitions & set(node.partitions):
+            continue
+        has = _gres(node.gres) or {}
+        if (
+            node.cpus >= details.cpus_per_node
+            and node.memory_mb >= details.memory_mb_per_node
+            and features <= set(node.features)
+            and all(_has(has, kind, count) for kind, count in wanted.items())
+        ):
+            found.append(node.name)
+    return tuple(found)
+
+
+def _has(has: dict[tuple[str, str], int], kind: tuple[str, str], count: int) -> bool:
+    name, model = kind
+    return sum(n for (other, its), n in has.items() if other == name and model in ("", its)) >= count
+
+
+def _gres(text: str) -> dict[tuple[str, str], int] | None:
+    """`gres:gpu:h200:8` or `gpu:h200:8(S:0-1),…` as {(name, model): count}; None for what is not understood."""
+    found: dict[tuple[str, str], int] = {}
+    for item in re.sub(r"\([^()]*\)", "", text).split(","):
+        if not item:
+            continue
+        match = _GRES.fullmatch(item)
+        if not match:
+            return None
+        kind = (match.group(1), match.group(2) or "")
+        found[kind] = found.get(kind, 0) + int(match.group(3) or 1)
+    return found

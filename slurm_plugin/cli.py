@@ -1,0 +1,194 @@
+"""`advisor-agent`: run, check, or look once."""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+# gRPC would log about every Slurm tool we run; no fork handlers are needed, since we only ever exec.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+import structlog
+
+from slurm_plugin import observe
+from slurm_plugin.agent import Agent
+from slurm_plugin.applier import limit_seconds
+from slurm_plugin.config import AgentConfig, ConfigError, load
+from slurm_plugin.guard import phase_of
+from slurm_plugin.hook_socket import HookSocketError
+from slurm_plugin.squeue import Slurm, SlurmConfig, SlurmError
+
+DEFAULT_CONFIG = "/etc/recovery-advisor/agent.toml"
+HOOK = Path(__file__).resolve().parent / "hooks" / "epilog_slurmctld"
+
+_EXAMPLES = """\
+examples:
+  advisor-agent check --config agent.toml     is everything there that the agent needs?
+  advisor-agent once --config agent.toml      what the agent sees now, as JSON; tells nobody, touches nothing
+  advisor-agent run --config agent.toml       until SIGTERM
+  advisor-agent install-hook --config agent.toml --to /etc/slurm/epilog_slurmctld
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit 0: done. 1: something is missing. 2: unusable arguments or configuration."""
+    parser = argparse.ArgumentParser(
+        prog="advisor-agent",
+        description="The agent beside slurmctld: reports jobs and nodes, applies advice, verifies it.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in (
+        ("run", "run until SIGTERM"),
+        ("check", "check configuration, Slurm's tools, rights, hook and files"),
+        ("once", "look once and print what would be reported"),
+        ("install-hook", "copy the hook to where SlurmUser can run it"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("--config", type=Path, default=Path(DEFAULT_CONFIG), metavar="FILE", help="agent.toml")
+        if name == "run":
+            command.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+        if name == "install-hook":
+            command.add_argument("--to", type=Path, required=True, metavar="FILE")
+    options = parser.parse_args(arguments)
+    try:
+        config = load(options.config, os.environ)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"advisor-agent: {problem}", file=sys.stderr)
+        return 2
+    match options.command:
+        case "run":
+            return _run(config, options.log_level)
+        case "check":
+            return _check(config)
+        case "once":
+            return _once(config)
+        case _:
+            return _install_hook(config, options.to)
+
+
+def slurm_of(config: AgentConfig) -> Slurm:
+    return Slurm(conf=config.slurm.conf, bin_dir=config.slurm.bin, timeout_seconds=config.slurm.timeout_seconds)
+
+
+def _run(config: AgentConfig, level: str) -> int:
+    _logging(level)
+    log = structlog.get_logger("slurm_plugin")
+    log.info("agent_started", cluster=config.cluster, mode=config.mode, socket=config.socket)
+    try:
+        asyncio.run(_until_signal(config))
+    except HookSocketError as error:
+        log.error("hook_socket_unusable", problem=str(error))  # noqa: TRY400 - the line says it all
+        return 1
+    return 0
+
+
+async def _until_signal(config: AgentConfig) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await Agent(config, slurm_of(config)).run(stop)
+
+
+def _logging(level: str) -> None:
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def _once(config: AgentConfig) -> int:
+    slurm = slurm_of(config)
+    try:
+        rows, details, nodes = slurm.jobs(), slurm.details(), slurm.nodes()
+    except SlurmError as error:
+        print(f"advisor-agent: {error}", file=sys.stderr)
+        return 1
+    by_id = {item.job_id: item for item in details.values()}
+    jobs = []
+    for row in rows:
+        scope = observe.judge_scope(config.scope, row, observe.details_for(by_id, row))
+        jobs.append(asdict(row) | {"phase": phase_of(row.state), "in_scope": scope.inside, "scope": scope.reason})
+    print(json.dumps({"jobs": jobs, "nodes": [asdict(node) for node in nodes]}, indent=2))
+    return 0
+
+
+def _check(config: AgentConfig) -> int:
+    """One line per finding. Exit 1 when the agent could not do its work."""
+    problems = 0
+
+    def say(good: bool, text: str) -> None:
+        nonlocal problems
+        problems += not good
+        print(f"{'ok  ' if good else 'BAD '} {text}")
+
+    slurm = slurm_of(config)
+    settings: SlurmConfig | None = None
+    try:
+        settings = slurm.config()
+        say(True, f"Slurm {settings.version}, cluster {settings.cluster}")
+    except SlurmError as error:
+        say(False, f"scontrol: {error}")
+    for name, look in (("squeue", slurm.jobs), ("squeue --json", slurm.details), ("sinfo", slurm.nodes)):
+        try:
+            say(True, f"{name}: {len(look())} records")
+        except SlurmError as error:
+            say(False, f"{name}: {error}")
+    if settings is not None:
+        _check_settings(config, settings, say)
+    for name in ("tick_file", "hook_socket"):
+        folder = Path(getattr(config, name)).parent
+        say(os.access(folder, os.W_OK), f"{name}: {folder} is a folder that this user can write")
+    say(Path(config.socket).is_socket(), f"socket: {config.socket} is there")
+    return 1 if problems else 0
+
+
+def _check_settings(config: AgentConfig, settings: SlurmConfig, say: Callable[[bool, str], None]) -> None:
+    delay = settings.requeue_delay_seconds
+    say(True, f"a requeued job starts {delay} s later at the earliest; cred_expire or requeue_delay shorten it")
+    limit = limit_seconds(delay)
+    say(limit >= 1.0, f"an action may take {limit:g} s of that before it is ended")
+    say(
+        config.poll_seconds * 5 < settings.min_job_age_seconds,
+        f"Slurm forgets ended jobs after {settings.min_job_age_seconds} s (MinJobAge)",
+    )
+    known = os.geteuid() in {0, settings.slurm_user_id}
+    rights = "root or SlurmUser" if known else "neither root nor SlurmUser: must be a Slurm administrator to act"
+    say(known or config.mode == "observe", f"this user is {rights}; mode is {config.mode}")
+    hook = settings.epilog_slurmctld
+    say(bool(hook), f"EpilogSlurmctld is {hook or 'not set: ends of jobs are noticed by polling only'}")
+
+
+def _install_hook(config: AgentConfig, to: Path) -> int:
+    try:
+        to.write_bytes(HOOK.read_bytes())
+        to.chmod(0o755)
+        beside = to.with_name(to.name + ".socket")
+        beside.write_text(config.hook_socket + "\n", encoding="utf-8")
+        beside.chmod(0o644)
+    except OSError as error:
+        print(f"advisor-agent: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
+    print(f"EpilogSlurmctld={to}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""The agent's own configuration: one TOML file, strictly decoded, every key also settable by environment variable.
+
+`RECOVERY_AGENT_MODE=act` sets `mode`, `RECOVERY_AGENT_SLURM__BIN=/opt/slurm/bin` sets `[slurm] bin`; lists are given as
+TOML. These are the last caps: no advisor can exceed them. Errors: `ConfigError` carries every problem at once.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurm_plugin.scope import ScopeConfig
+
+ENVIRONMENT_PREFIX = "RECOVERY_AGENT_"
+FILE_BYTES_MAX = 1024 * 1024
+SOCKET_BYTES_MAX = 107  # what sun_path holds
+
+
+class ConfigError(Exception):
+    """`problems`: one line each, with the key path."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(problems))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmSection:
+    """`conf`: slurm.conf, "" for Slurm's own default. `bin`: folder of its tools, "" for PATH."""
+
+    conf: str = ""
+    bin: str = ""
+    timeout_seconds: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapsSection:
+    exclusions_per_job: int = 8
+    requeues_per_minute: int = 30
+    lease_seconds_max: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    """`mode`: "observe" touches nothing, "act" applies autonomous advice to jobs in scope."""
+
+    cluster: str
+    socket: str
+    tick_file: str
+    hook_socket: str
+    mode: str = "observe"
+    poll_seconds: float = 1.0
+    slurm: SlurmSection = field(default_factory=SlurmSection)
+    scope: ScopeConfig = field(default_factory=ScopeConfig)
+    caps: CapsSection = field(default_factory=CapsSection)
+
+
+# key path → (kind, default); None: must be given. Kinds: text, path, seconds, count, flag, names, mode.
+_KEYS: dict[str, tuple[str, object]] = {
+    "cluster": ("text", None),
+    "socket": ("socket", "/run/recovery-advisor/advisor.sock"),
+    "mode": ("mode", "observe"),
+    "tick_file": ("path", "/run/recovery-advisor/tick.json"),
+    "hook_socket": ("socket", "/run/recovery-advisor/hook.sock"),
+    "poll_seconds": ("seconds", 1.0),
+    "slurm.conf": ("optional_path", ""),
+    "slurm.bin": ("optional_path", ""),
+    "slurm.timeout_seconds": ("seconds", 5.0),
+    "scope.opt_in": ("flag", True),
+    "scope.partitions": ("names", ()),
+    "scope.users": ("names", ()),
+    "scope.accounts": ("names", ()),
+    "caps.exclusions_per_job": ("count", 8),
+    "caps.requeues_per_minute": ("count", 30),
+    "caps.lease_seconds_max": ("seconds", 600.0),
+}
+
+
+def load(path: Path, environment: Mapping[str, str]) -> AgentConfig:
+    """Read file and environment and check everything. Raises ConfigError with all problems."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError((f"{path}: {error.strerror}",)) from None
+    if len(raw) > FILE_BYTES_MAX:
+        raise ConfigError((f"{path}: larger than {FILE_BYTES_MAX} bytes",))
+    try:
+        tree = tomllib.loads(raw.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError((f"{path}: {error}",)) from None
+    return decode(tree, environment)
+
+
+def decode(tree: Mapping[str, object], environment: Mapping[str, str]) -> AgentConfig:
+    """A parsed tree and an environment as a configuration."""
+    problems: list[str] = []
+    given = _flatten(tree, problems)
+    given |= _from_environment(environment, problems)
+    values: dict[str, object] = {}
+    for key, (kind, default) in _KEYS.items():
+        value = given.get(key, default)
+        if value is None:
+            problems.append(f"{key}: must be set")
+            continue
+        try:
+            values[key] = _checked(kind, value)
+        except ValueError as error:
+            problems.append(f"{key}: {error}")
+    if problems:
+        raise ConfigError(tuple(problems))
+    return _build(values)
+
+
+def _flatten(tree: Mapping[str, object], problems: list[str]) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    sections = {key.split(".")[0] for key in _KEYS if "." in key}
+    for key, value in tree.items():
+        if key in sections and isinstance(value, dict):
+            flat |= {f"{key}.{inner}": item for inner, item in value.items()}
+        elif key in sections:
+            problems.append(f"{key}: is a table, write [{key}]")
+        else:
+            flat[key] = value
+    problems.extend(f"{key}: no such key; known are {', '.join(_KEYS)}" for key in flat if key not in _KEYS)
+    return flat
+
+
+def _from_environment(environment: Mapping[str, str], problems: list[str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, text in environment.items():
+        if not name.startswith(ENVIRONMENT_PREFIX):
+            continue
+        key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
+        if key not in _KEYS:
+            problems.append(f"{key}: no such key (environment variable {name})")
+        elif _KEYS[key][0] in {"text", "socket", "path", "optional_path", "mode"}:
+            found[key] = text
+        else:
+            try:
+                found[key] = tomllib.loads(f"v = {text}")["v"]
+            except tomllib.TOMLDecodeError:
+                problems.append(f"{key}: not a TOML value (environment variable {name})")
+    return found
+
+
+def _checked(kind: str, value: object) -> object:
+    if kind == "flag":
+        if not isinstance(value, bool):
+            raise ValueError("choose true or false")
+        return value
+    if kind == "names":
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) and item for item in value):
+            raise ValueError("give a list of names")
+        return tuple(value)
+    if kind == "count":
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 100_000:
+            raise ValueError("give a whole number from 0 to 100000")
+        return value
+    if kind == "seconds":
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0.05 <= value <= 86_400:
+            raise ValueError("give seconds from 0.05 to 86400")
+        return float(value)
+    return _checked_text(kind, value)
+
+
+def _checked_text(kind: str, value: object) -> str:
+    if not isinstance(value, str) or any(ord(char) < 32 for char in value):
+        raise ValueError("give text without control characters")
+    if kind == "mode" and value not in {"observe", "act"}:
+        raise ValueError('choose "observe" or "act"')
+    if kind == "text" and not 0 < len(value) <= 200:
+        raise ValueError("give 1 to 200 characters")
+    if kind in {"path", "socket"} and not value.startswith("/"):
+        raise ValueError("give an absolute path")
+    if kind == "optional_path" and value and not value.startswith("/"):
+        raise ValueError("give an absolute path, or nothing")
+    if kind == "socket" and len(value.encode()) > SOCKET_BYTES_MAX:
+        raise ValueError(f"longer than the {SOCKET_BYTES_MAX} bytes that a socket's path may have")
+    return value
+
+
+def _build(values: Mapping[str, object]) -> AgentConfig:
+    def section(name: str) -> dict[str, object]:
+        return {key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{name}.")}
+
+    plain = {key: value for key, value in values.items() if "." not in key}
+    parts = {
+        "slurm": SlurmSection(**section("slurm")),  # type: ignore[arg-type]  # checked key by key above
+        "scope": ScopeConfig(**section("scope")),  # type: ignore[arg-type]
+        "caps": CapsSection(**section("caps")),  # type: ignore[arg-type]
+    }
+    return AgentConfig(**plain, **parts)  # type: ignore[arg-type]

@@ -1,0 +1,523 @@
+"""The last check before anything is done to a job: `plan(...)` says which steps, or why none. Pure, stdlib only.
+
+It runs twice for every action: in the agent, and again in the short-lived process that takes a fresh look and acts
+(`apply.py`). The table is that of docs/architecture.md, "Advice on the wire and its reconciliation". What must hold:
+
+* A plain `requeue` only after reading an ended, non-cancelled state; never while COMPLETING.
+* A live attempt is only ended when the advice says so, and only with `requeue incomplete`.
+* StartTime is never set before SubmitTime + Slurm's requeue delay, never before the one we found, never later than
+  the deadline or the local cap on leases.
+* ExcNodeList becomes (what it is now − what our mark says is ours) + what the advice wants: the user's part stays.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+from slurm_plugin import mark as marks
+from slurm_plugin.mark import Mark
+from slurm_plugin.squeue import JobRow
+
+
+class Status(StrEnum):
+    """Names are those of ReconciliationStatus in the contract."""
+
+    PENDING = "pending"
+    APPLIED = "applied"
+    VERIFIED = "verified"
+    SUPERSEDED = "superseded"
+    EXPIRED = "expired"
+    ABANDONED = "abandoned"
+    WITHHELD = "withheld"
+    ALREADY_SATISFIED = "already_satisfied"
+
+
+class Reason(StrEnum):
+    """Names are those of ReconciliationReason in the contract."""
+
+    NOTHING_TO_DO = "nothing_to_do"
+    MONITOR_MODE = "monitor_mode"
+    AGENT_OBSERVES = "agent_observes"
+    OUT_OF_SCOPE = "out_of_scope"
+    CANCELLED = "cancelled"
+    ATTEMPT_MOVED_ON = "attempt_moved_on"
+    OTHER_JOB = "other_job"
+    GONE = "gone"
+    HELD = "held"
+    NOT_REQUEUEABLE = "not_requeueable"
+    NOT_BATCH = "not_batch"
+    STILL_COMPLETING = "still_completing"
+    CAP_REQUEUES = "cap_requeues"
+    CAP_EXCLUSIONS = "cap_exclusions"
+    CAPACITY = "capacity"
+    TOO_LATE = "too_late"
+    SCHEDULER_REFUSED = "scheduler_refused"
+    SCHEDULER_UNAVAILABLE = "scheduler_unavailable"
+    PERMISSION = "permission"
+    OBSERVED = "observed"
+    NEWER_GENERATION = "newer_generation"
+    TIME_TO_LIVE = "time_to_live"
+    ALREADY_REQUEUED = "already_requeued"
+    ALREADY_STOPPED = "already_stopped"
+    IN_JOB_RESTART = "in_job_restart"
+    LIVE_ATTEMPT = "live_attempt"
+
+
+class Action(StrEnum):
+    RESTART = "restart"
+    STOP = "stop"
+    NONE = "none"
+
+
+class Phase(StrEnum):
+    """Slurm's many state words, folded to what decides. Nothing is concluded from OTHER."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETING = "completing"
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIME_LIMIT = "time_limit"
+    NODE_FAILURE = "node_failure"
+    PREEMPTED = "preempted"
+    OUT_OF_MEMORY = "out_of_memory"
+    LAUNCH_FAILURE = "launch_failure"
+    REQUEUE_HELD = "requeue_held"
+    OTHER = "other"
+
+
+_PHASES = {
+    "PENDING": Phase.PENDING,
+    "REQUEUED": Phase.PENDING,
+    "RUNNING": Phase.RUNNING,
+    "CONFIGURING": Phase.RUNNING,
+    "RESIZING": Phase.RUNNING,
+    "SIGNALING": Phase.RUNNING,
+    "COMPLETING": Phase.COMPLETING,
+    "STAGE_OUT": Phase.COMPLETING,
+    "SUSPENDED": Phase.SUSPENDED,
+    "STOPPED": Phase.SUSPENDED,
+    "COMPLETED": Phase.COMPLETED,
+    "FAILED": Phase.FAILED,
+    "CANCELLED": Phase.CANCELLED,
+    "TIMEOUT": Phase.TIME_LIMIT,
+    "NODE_FAIL": Phase.NODE_FAILURE,
+    "PREEMPTED": Phase.PREEMPTED,
+    "OUT_OF_MEMORY": Phase.OUT_OF_MEMORY,
+    "BOOT_FAIL": Phase.LAUNCH_FAILURE,
+    "LAUNCH_FAILED": Phase.LAUNCH_FAILURE,
+    "SPECIAL_EXIT": Phase.REQUEUE_HELD,
+    "REQUEUE_HOLD": Phase.REQUEUE_HELD,
+}
+RESTARTABLE = frozenset(
+    {
+        Phase.FAILED,
+        Phase.TIME_LIMIT,
+        Phase.NODE_FAILURE,
+        Phase.PREEMPTED,
+        Phase.OUT_OF_MEMORY,
+        Phase.LAUNCH_FAILURE,
+    }
+)
+ENDED = RESTARTABLE | {Phase.COMPLETED, Phase.CANCELLED}
+
+
+def phase_of(state: str) -> Phase:
+    """The phase of one of Slurm's extended state words; OTHER for any that this version does not know."""
+    return _PHASES.get(state.strip().upper(), Phase.OTHER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One advice as the guard needs it. Times are epoch seconds, except `expires_monotonic` (CLOCK_MONOTONIC).
+
+    `exclude` is ordered, most certain first. `incarnation`: generations of another one do not compare.
+    """
+
+    advice_id: str
+    incarnation: str
+    job_key: str
+    job_id: str
+    attempt: int
+    submitted_at: int
+    user: str
+    generation: int
+    action: Action
+    exclude: tuple[str, ...] = ()
+    autonomous: bool = False
+    may_end_live_attempt: bool = False
+    start_not_before: int | None = None
+    decision_deadline: int | None = None
+    delay_until: int | None = None
+    expires_monotonic: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The agent's own configuration and what it knows besides: the caps that no advisor can exceed.
+
+    `fitting`: up nodes that fit the job, busy ones counted, exclusions not subtracted; None when not known.
+    `known`: those of the advice's nodes that the scheduler has; None when not known.
+    """
+
+    act: bool
+    in_scope: bool
+    scope_reason: str = ""
+    exclusions_per_job: int = 8
+    requeues_left: int = 1
+    lease_seconds_max: float = 600.0
+    requeue_delay_seconds: int = 121
+    fitting: tuple[str, ...] | None = None
+    known: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequeueEnded:
+    """`scontrol requeue`: the attempt has ended and was not cancelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequeueLive:
+    """`scontrol requeue incomplete`: ends a live attempt, leaves a finished or cancelled one alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """`scontrol update`. `start_time` None leaves StartTime alone."""
+
+    excluded: tuple[str, ...]
+    admin_comment: str
+    start_time: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """`scancel --state`: only while the job is in the state that was read."""
+
+    state: str
+
+
+Step = RequeueEnded | RequeueLive | Update | Cancel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """What to do, in order. `dropped`: wanted exclusions left out, least certain first, for `dropped_reason`."""
+
+    steps: tuple[Step, ...]
+    dropped: tuple[str, ...] = ()
+    dropped_reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withheld:
+    """Nothing is done. `status` is WITHHELD, EXPIRED, SUPERSEDED or ABANDONED."""
+
+    reason: Reason
+    detail: str = ""
+    status: Status = Status.WITHHELD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Nothing yet: look again."""
+
+    reason: Reason
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Satisfied:
+    """Slurm shows what the advice wants. `by_us`: our mark of this generation is on the job."""
+
+    reason: Reason
+    by_us: bool = False
+    detail: str = ""
+
+
+Outcome = Steps | Withheld | Wait | Satisfied
+
+
+def plan(advice: Advice, job: JobRow | None, limits: Limits, *, now: float, monotonic: float) -> Outcome:
+    """What the agent may do about `advice` for the job as Slurm shows it now."""
+    if advice.action is Action.NONE:
+        return Satisfied(reason=Reason.NOTHING_TO_DO)
+    if job is None:
+        return Withheld(reason=Reason.GONE, detail="the scheduler has forgotten the job", status=Status.ABANDONED)
+    stranger = _identity(advice, job)
+    if stranger is not None:
+        return stranger
+    done = _already(advice, job)
+    if done is not None:
+        return done
+    refusal = _permission(advice, job, limits, monotonic=monotonic)
+    if refusal is not None:
+        return refusal
+    match advice.action:
+        case Action.RESTART:
+            return _restart(advice, job, limits, now=now)
+        case Action.STOP:
+            return _stop(advice, job)
+        case _:
+            assert_never(advice.action)
+
+
+def _identity(advice: Advice, job: JobRow) -> Withheld | None:
+    """The job is the one advised on, at the attempt advised on or its direct successor."""
+
+    def other(detail: str) -> Withheld:
+        return Withheld(reason=Reason.OTHER_JOB, detail=detail, status=Status.ABANDONED)
+
+    if job.job_id != advice.job_id or job.user != advice.user:
+        return other("the id belongs to another job or user")
+    if job.submit is None:
+        return other("the job has no submit time")
+    if job.restarts < advice.attempt:
+        return other("the job was restarted fewer times than the attempt advised on")
+    if job.restarts == advice.attempt and job.submit != advice.submitted_at:
+        return other("the attempt was submitted at another time")
+    if job.submit < advice.submitted_at:
+        return other("the job was submitted before the attempt advised on")
+    if job.restarts > advice.attempt + 1:
+        return Withheld(
+            reason=Reason.ATTEMPT_MOVED_ON, detail=f"attempt {job.restarts} is current", status=Status.SUPERSEDED
+        )
+    return None
+
+
+def own_mark(advice: Advice, job: JobRow) -> Mark | None:
+    """Our mark, if it is for the attempt and the store of this advice."""
+    mark = marks.find(job.admin_comment)
+    if mark is None or mark.job != advice.job_key or mark.attempt != advice.attempt:
+        return None
+    return mark if not mark.incarnation or mark.incarnation == advice.incarnation else None
+
+
+def _already(advice: Advice, job: JobRow) -> Outcome | None:
+    """Outcomes that need no permission, because nothing would be done."""
+    phase, successor = phase_of(job.state), job.restarts == advice.attempt + 1
+    mark = own_mark(advice, job)
+    if mark is not None and mark.generation > advice.generation:
+        return Withheld(
+            reason=Reason.NEWER_GENERATION, detail=f"generation {mark.generation}", status=Status.SUPERSEDED
+        )
+    if advice.action is Action.STOP:
+        if phase is Phase.CANCELLED or (phase in ENDED and not successor):
+            return Satisfied(reason=Reason.ALREADY_STOPPED)
+        if successor and phase not in {Phase.PENDING, Phase.REQUEUE_HELD}:
+            return Withheld(
+                reason=Reason.ATTEMPT_MOVED_ON, detail=f"attempt {job.restarts} started", status=Status.SUPERSEDED
+            )
+        return None
+    if phase is Phase.CANCELLED:
+        return Withheld(reason=Reason.CANCELLED, detail="a cancelled job is never revived")
+    if not successor:
+        if phase is Phase.COMPLETED:
+            return Withheld(reason=Reason.NOTHING_TO_DO, detail="the attempt completed")
+        return None
+    return _successor_already(advice, job, phase, mark)
+
+
+def _successor_already(advice: Advice, job: JobRow, phase: Phase, mark: Mark | None) -> Outcome | None:
+    by_us = mark is not None and mark.generation == advice.generation
+    if mark is not None and mark.returned and not by_us:
+        return Withheld(reason=Reason.CAPACITY, detail="the watchdog gave our exclusions back")
+    in_force = job.excluded is not None and set(advice.exclude) <= set(job.excluded)
+    if phase in {Phase.PENDING, Phase.COMPLETING, Phase.REQUEUE_HELD}:
+        if by_us and phase is Phase.COMPLETING:
+            return Wait(reason=Reason.STILL_COMPLETING, detail="requeued and updated; a node has not answered yet")
+        if by_us:
+            return Satisfied(reason=Reason.OBSERVED, by_us=True, detail=_left(mark))
+        wants_time = advice.start_not_before is not None or advice.delay_until is not None
+        if phase is Phase.PENDING and mark is None and in_force and not wants_time:
+            return Satisfied(reason=Reason.ALREADY_REQUEUED)
+        return None
+    if by_us:
+        return Satisfied(reason=Reason.OBSERVED, by_us=True, detail=_left(mark))
+    if phase in ENDED:
+        return Withheld(
+            reason=Reason.ATTEMPT_MOVED_ON, detail=f"attempt {job.restarts} has ended", status=Status.SUPERSEDED
+        )
+    if in_force and phase in {Phase.RUNNING, Phase.SUSPENDED}:
+        return Satisfied(
+            reason=Reason.OBSERVED if mark is not None else Reason.ALREADY_REQUEUED, by_us=mark is not None
+        )
+    return Withheld(reason=Reason.TOO_LATE, detail=f"attempt {job.restarts} runs without these exclusions")
+
+
+def _left(mark: Mark | None) -> str:
+    return "given back by the watchdog" if mark is not None and mark.returned else ""
+
+
+def _permission(advice: Advice, job: JobRow, limits: Limits, *, monotonic: float) -> Withheld | None:
+    """May anything be done about this job at all?"""
+    if not advice.autonomous:
+        return Withheld(reason=Reason.MONITOR_MODE)
+    if not limits.act:
+        return Withheld(reason=Reason.AGENT_OBSERVES)
+    if not limits.in_scope:
+        return Withheld(reason=Reason.OUT_OF_SCOPE, detail=limits.scope_reason)
+    if monotonic >= advice.expires_monotonic:
+        return Withheld(reason=Reason.TIME_TO_LIVE, status=Status.EXPIRED)
+    if job.het_offset is not None:
+        # Exclusions are per component and a requeue takes all of them: not done until both are handled.
+        return Withheld(reason=Reason.NOT_REQUEUEABLE, detail="heterogeneous jobs are observed only")
+    return None
+
+
+def _restart(advice: Advice, job: JobRow, limits: Limits, *, now: float) -> Outcome:
+    phase, successor = phase_of(job.state), job.restarts == advice.attempt + 1
+    if successor:
+        return _restart_successor(advice, job, limits, phase=phase, now=now)
+    if phase is Phase.COMPLETING:
+        return Wait(reason=Reason.STILL_COMPLETING, detail="whether somebody cancelled it is not visible yet")
+    if phase is Phase.RUNNING:
+        if not advice.may_end_live_attempt:
+            return Wait(reason=Reason.LIVE_ATTEMPT, detail="the attempt is live and the advice is for its end")
+        return _requeue(RequeueLive(), advice, job, limits, now=now)
+    if phase in RESTARTABLE:
+        return _requeue(RequeueEnded(), advice, job, limits, now=now)
+    if phase is Phase.PENDING or phase is Phase.REQUEUE_HELD:
+        return Withheld(reason=Reason.LIVE_ATTEMPT, detail="the attempt advised on has not started")
+    return Wait(reason=Reason.LIVE_ATTEMPT, detail=f"nothing is concluded from state {job.state[:40]}")
+
+
+def _requeue(first: RequeueEnded | RequeueLive, advice: Advice, job: JobRow, limits: Limits, *, now: float) -> Outcome:
+    if not job.batch:
+        return Withheld(reason=Reason.NOT_BATCH, detail="Slurm requeues batch jobs only")
+    if not job.requeueable:
+        return Withheld(reason=Reason.NOT_REQUEUEABLE, detail="requeue is switched off for this job")
+    if limits.requeues_left <= 0:
+        return Wait(reason=Reason.CAP_REQUEUES, detail="the agent's cap on requeues per minute is reached")
+    # Submit time will be that of the requeue, at most a second after now.
+    earliest = int(now) + 1 + limits.requeue_delay_seconds
+    return _with_update((first,), advice, job, limits, now=now, earliest=earliest, begin=earliest)
+
+
+def _restart_successor(advice: Advice, job: JobRow, limits: Limits, *, phase: Phase, now: float) -> Outcome:
+    if phase is Phase.COMPLETING:
+        if job.end is not None:
+            return Wait(reason=Reason.STILL_COMPLETING, detail="the successor is ending, or was cancelled")
+        # Being requeued: the submit time is rewritten only when it has left COMPLETING, at the earliest now.
+        earliest = int(now) + 1 + limits.requeue_delay_seconds
+        return _with_update((), advice, job, limits, now=now, earliest=earliest, begin=earliest)
+    if job.held:
+        return Withheld(reason=Reason.HELD, detail=f"held by others: {job.reason[:80]}")
+    if phase is not Phase.PENDING or job.submit is None:
+        return Wait(reason=Reason.STILL_COMPLETING, detail=f"nothing is concluded from state {job.state[:40]}")
+    earliest = job.submit + limits.requeue_delay_seconds
+    return _with_update((), advice, job, limits, now=now, earliest=earliest, begin=job.eligible)
+
+
+def _with_update(
+    before: tuple[Step, ...],
+    advice: Advice,
+    job: JobRow,
+    limits: Limits,
+    *,
+    now: float,
+    earliest: int,
+    begin: int | None,
+) -> Outcome:
+    """The steps `before`, then one update with exclusions, mark and, for a lease, StartTime."""
+    old = marks.find(job.admin_comment)
+    if job.excluded is None:
+        return Wait(reason=Reason.SCHEDULER_UNAVAILABLE, detail="the job's exclusions could not be read")
+    ours_before = set(old.nodes) if old is not None else set()
+    users = tuple(node for node in job.excluded if node not in ours_before)
+    ours, dropped, dropped_reason = _exclusions(advice, job, limits, users=users)
+    current = old if old is not None and old == own_mark(advice, job) and not before else None
+    start = start_time(advice, current, limits, now=now, earliest=earliest, begin=begin)
+    fragment = Mark(
+        job=advice.job_key,
+        attempt=advice.attempt,
+        generation=advice.generation,
+        deadline=start.deadline,
+        nodes=ours,
+        start=start.ours,
+        found=start.found,
+        incarnation=advice.incarnation,
+    )
+    comment = marks.merge(job.admin_comment, fragment)
+    if comment is None:
+        return Withheld(reason=Reason.SCHEDULER_REFUSED, detail="AdminComment is too long to hold our mark")
+    update = Update(excluded=(*users, *ours), admin_comment=comment, start_time=start.set_to)
+    return Steps(steps=(*before, update), dropped=dropped, dropped_reason=dropped_reason)
+
+
+def _exclusions(
+    advice: Advice, job: JobRow, limits: Limits, *, users: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...], Reason | None]:
+    """(ours, dropped with the least certain first, why), within the cap and what the partition can spare."""
+    wanted = [node for node in dict.fromkeys(advice.exclude) if node not in users]
+    ours = [node for node in wanted if limits.known is None or node in limits.known]
+    reason = Reason.SCHEDULER_REFUSED if len(ours) < len(wanted) else None
+    if len(ours) > limits.exclusions_per_job:
+        ours, reason = ours[: max(limits.exclusions_per_job, 0)], Reason.CAP_EXCLUSIONS
+    if limits.fitting is not None:
+        left = set(limits.fitting) - set(users)
+        while ours and len(left - set(ours)) < max(job.nodes_wanted, 1):
+            ours.pop()
+            reason = Reason.CAPACITY
+    dropped = tuple(node for node in reversed(wanted) if node not in ours)
+    return tuple(ours), dropped, reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartTime:
+    """`set_to`: what the update sets, None to leave it. The rest is for the mark."""
+
+    set_to: int | None
+    ours: int | None
+    found: int | None
+    deadline: int | None
+
+
+def start_time(
+    advice: Advice, current: Mark | None, limits: Limits, *, now: float, earliest: int, begin: int | None
+) -> StartTime:
+    """Lease arithmetic. `begin` is the eligible time Slurm shows, `current` our mark on this very successor.
+
+    A lease is at most `lease_seconds_max` from now and never later than the deadline. Where an earlier generation of
+    ours set a StartTime that is still in force and the new one wants less, it is brought forward again, but never to
+    before what was found then, the earliest legal start, or now.
+    """
+    latest = int(now + limits.lease_seconds_max)
+    deadline = latest if advice.decision_deadline is None else min(advice.decision_deadline, latest)
+    wanted = 0
+    if advice.start_not_before is not None:
+        wanted = min(advice.start_not_before, deadline)
+    if advice.delay_until is not None:
+        # A wait for shared storage is itself the decision: it may pass the deadline for making one.
+        deadline = max(deadline, min(advice.delay_until, latest))
+        wanted = max(wanted, min(advice.delay_until, latest))
+    leased = current is not None and current.start is not None and current.start == begin
+    found = current.found if leased and current is not None else begin
+    floor = max(earliest, found or 0)
+    if wanted > floor:
+        return StartTime(
+            set_to=None if leased and wanted == begin else wanted, ours=wanted, found=found, deadline=deadline
+        )
+    if leased:
+        back = max(floor, int(now) + 1)
+        unchanged = begin is not None and back >= begin
+        return StartTime(set_to=None if unchanged else back, ours=None, found=None, deadline=deadline)
+    return StartTime(set_to=None, ours=None, found=None, deadline=deadline)
+
+
+def _stop(advice: Advice, job: JobRow) -> Outcome:
+    phase, successor = phase_of(job.state), job.restarts == advice.attempt + 1
+    if successor and (job.held or phase is Phase.REQUEUE_HELD):
+        return Withheld(reason=Reason.HELD, detail=f"held by others: {job.reason[:80]}")
+    if phase is Phase.COMPLETING:
+        return Wait(reason=Reason.STILL_COMPLETING)
+    if phase is Phase.PENDING:
+        return Steps(steps=(Cancel(state="PENDING"),))
+    if phase in {Phase.RUNNING, Phase.SUSPENDED}:
+        if not advice.may_end_live_attempt:
+            return Wait(reason=Reason.LIVE_ATTEMPT, detail="the attempt is live and the advice is for its end")
+        return Steps(steps=(Cancel(state=phase.value.upper()),))
+    return Wait(reason=Reason.LIVE_ATTEMPT, detail=f"nothing is concluded from state {job.state[:40]}")

@@ -1,0 +1,206 @@
+"""The connection to the advisor: registers, keeps the advice stream open, and never gives up.
+
+Level-triggered both ways: each message of the stream holds all open advice; observations are repeated in full after
+a reconnect. Reconciliation and milestones wait in a bounded outbox until the advisor has taken them.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import grpc
+import structlog
+
+from advisor.v1 import agent_pb2, agent_pb2_grpc, common_pb2
+from slurm_plugin import guard, wire
+from slurm_plugin.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+RPC_SECONDS = 5.0
+BACKOFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+OUTBOX_MAX = 10_000
+MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+JOBS_PER_REPORT = 2_000
+_REFUSED = frozenset({grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION})
+
+Outgoing = agent_pb2.ReportReconciliationRequest | agent_pb2.ReportMilestonesRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """The advisor's own words about its last completed tick."""
+
+    tick_age: float
+    ticks: int
+    incarnation: str
+
+
+class Heard(Protocol):
+    """Whom the link tells. Called in the event loop; must not block."""
+
+    def advice_heard(self, open_advice: Sequence[guard.Advice]) -> None: ...
+
+    def pulse_heard(self, pulse: Pulse) -> None: ...
+
+    def connected(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Link:
+    """One advisor over one Unix socket."""
+
+    target: str
+    cluster: str
+    registration: Callable[[], agent_pb2.RegisterRequest]
+    heard: Heard
+    clock: Clock
+    session: str = ""
+    keepalive_seconds: float = 5.0
+    _stub: agent_pb2_grpc.AgentServiceAsyncStub | None = None
+    _outbox: deque[Outgoing] = field(default_factory=lambda: deque(maxlen=OUTBOX_MAX))
+    _queued: asyncio.Event = field(default_factory=asyncio.Event)
+    _expiry: dict[str, float] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Connect, serve, reconnect with backoff, until cancelled."""
+        failures = 0
+        while True:
+            try:
+                await self._serve_once()
+            except (grpc.aio.AioRpcError, grpc.RpcError, TimeoutError) as error:
+                was_up, self._stub = self._stub is not None, None
+                failures = 0 if was_up else failures + 1
+                pause = BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS) - 1)]
+                if was_up or failures == 1:
+                    log.warning("advisor_lost", cluster=self.cluster, error=_why(error), retry_seconds=pause)
+                await asyncio.sleep(pause)
+
+    async def _serve_once(self) -> None:
+        options = [
+            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.enable_retries", 0),
+        ]
+        async with grpc.aio.insecure_channel(self.target, options=options) as channel:
+            stub: agent_pb2_grpc.AgentServiceAsyncStub = agent_pb2_grpc.AgentServiceStub(channel)
+            answer = await stub.Register(self.registration(), timeout=RPC_SECONDS)
+            self.session = answer.session
+            self.keepalive_seconds = max(wire.seconds(answer.keepalive), 0.5)
+            self._stub = stub
+            log.info("advisor_connected", cluster=self.cluster, incarnation=answer.incarnation)
+            self.heard.connected()
+            tasks = [asyncio.create_task(part(stub)) for part in (self._watch, self._beat, self._send)]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                ended = await asyncio.gather(*tasks, return_exceptions=True)
+            for outcome in ended:
+                if isinstance(outcome, Exception):
+                    raise outcome
+
+    async def _watch(self, stub: agent_pb2_grpc.AgentServiceAsyncStub) -> None:
+        stream = stub.WatchAdvice(agent_pb2.WatchAdviceRequest(cluster=self.cluster, session=self.session))
+        while True:
+            async with asyncio.timeout(max(3 * self.keepalive_seconds, RPC_SECONDS)):
+                message = await stream.read()
+            if not isinstance(message, agent_pb2.WatchAdviceResponse):
+                raise TimeoutError("the advisor ended the advice stream")
+            self.heard.advice_heard(self._open(message))
+            self.heard.pulse_heard(
+                Pulse(tick_age=wire.seconds(message.tick_age), ticks=message.ticks, incarnation=message.incarnation)
+            )
+
+    def _open(self, message: agent_pb2.WatchAdviceResponse) -> list[guard.Advice]:
+        """The advice of one message. Time to live never grows by being repeated."""
+        now, found = self.clock.monotonic(), []
+        for item in message.open:
+            try:
+                advice = wire.advice(item, received_monotonic=now)
+            except wire.BadAdviceError as error:
+                log.warning("advice_unusable", advice=item.advice_id, problem=str(error))
+                continue
+            until = min(advice.expires_monotonic, self._expiry.get(advice.advice_id, advice.expires_monotonic))
+            self._expiry[advice.advice_id] = until
+            found.append(wire.expiring(advice, until))
+        kept = {advice.advice_id for advice in found}
+        self._expiry = {key: until for key, until in self._expiry.items() if key in kept}
+        return found
+
+    async def _beat(self, stub: agent_pb2_grpc.AgentServiceAsyncStub) -> None:
+        pause = min(self.keepalive_seconds / 2, 2.0)
+        while True:
+            mode = self.registration().mode
+            request = agent_pb2.HeartbeatRequest(cluster=self.cluster, session=self.session, mode=mode)
+            answer = await stub.Heartbeat(request, timeout=RPC_SECONDS)
+            self.heard.pulse_heard(
+                Pulse(tick_age=wire.seconds(answer.tick_age), ticks=answer.ticks, incarnation=answer.incarnation)
+            )
+            await asyncio.sleep(pause)
+
+    async def _send(self, stub: agent_pb2_grpc.AgentServiceAsyncStub) -> None:
+        """Empty the outbox in order; what the advisor refuses is dropped and said."""
+        while True:
+            while self._outbox:
+                message = self._outbox[0]
+                message.session = self.session
+                try:
+                    if isinstance(message, agent_pb2.ReportReconciliationRequest):
+                        await stub.ReportReconciliation(message, timeout=RPC_SECONDS)
+                    else:
+                        await stub.ReportMilestones(message, timeout=RPC_SECONDS)
+                except grpc.aio.AioRpcError as error:
+                    if error.code() not in _REFUSED:
+                        raise
+                    log.warning("report_refused", kind=type(message).__name__, error=_why(error))
+                if self._outbox and self._outbox[0] is message:
+                    self._outbox.popleft()
+            self._queued.clear()
+            await self._queued.wait()
+
+    def put(self, message: Outgoing) -> None:
+        """Queue for sending, now or after a reconnect. The oldest is dropped when the bound bites."""
+        if len(self._outbox) == OUTBOX_MAX:
+            log.error("outbox_full", dropped=type(self._outbox[0]).__name__, most=OUTBOX_MAX)
+        self._outbox.append(message)
+        self._queued.set()
+
+    async def report(
+        self,
+        jobs: Sequence[agent_pb2.JobObservation],
+        nodes: Sequence[agent_pb2.NodeObservation],
+        *,
+        complete: bool,
+        unavailable: Sequence[common_pb2.Unavailable],
+    ) -> bool:
+        """False when the advisor has not taken it: say it again, in full, after the reconnect."""
+        stub = self._stub
+        if stub is None:
+            return False
+        parts = [jobs[at : at + JOBS_PER_REPORT] for at in range(0, len(jobs), JOBS_PER_REPORT)] or [jobs]
+        for at, part in enumerate(parts):
+            request = agent_pb2.ReportObservationsRequest(
+                cluster=self.cluster,
+                session=self.session,
+                jobs=part,
+                nodes=nodes if at == 0 else (),
+                complete=complete and len(parts) == 1,
+                unavailable=unavailable,
+            )
+            try:
+                answer = await stub.ReportObservations(request, timeout=RPC_SECONDS)
+            except grpc.aio.AioRpcError as error:
+                log.warning("report_failed", cluster=self.cluster, error=_why(error))
+                return False
+            if answer.refused:
+                log.warning("observations_refused", count=len(answer.refused), first=answer.refused[0][:300])
+        return True
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {(error.details() or '')[:200]}"
+    return str(error) or type(error).__name__

@@ -1,0 +1,139 @@
+"""What the agent currently sees of Slurm, refreshed by looking; rebuilt from nothing after a restart."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import structlog
+
+from advisor.v1 import agent_pb2, common_pb2
+from slurm_plugin import observe, wire
+from slurm_plugin.clock import Clock
+from slurm_plugin.config import AgentConfig
+from slurm_plugin.observe import Memory
+from slurm_plugin.squeue import JobDetails, JobRow, NodeRow, Slurm, SlurmConfig, SlurmError
+
+log = structlog.get_logger(__name__)
+
+NODES_SECONDS = 2.0
+DETAILS_SECONDS = 60.0  # users may change a comment at any time
+DETAILS_PAUSE_FACTOR = 20  # reading details costs slurmctld half a second per thousand jobs
+CONFIG_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class Looks:
+    """Rows, details, nodes and settings, each with its own pace. `unavailable` by source: absence is a value."""
+
+    slurm: Slurm
+    config: AgentConfig
+    clock: Clock
+    rows: dict[str, JobRow] = field(default_factory=dict)
+    nodes: tuple[NodeRow, ...] = ()
+    details: dict[str, JobDetails] = field(default_factory=dict)
+    settings: SlurmConfig | None = None
+    unavailable: dict[str, common_pb2.Unavailable] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
+    looked: bool = False
+    at: float = 0.0
+    _nodes_due: float = 0.0
+    _details_due: float = 0.0
+    _details_earliest: float = 0.0
+    _settings_due: float = 0.0
+
+    async def all(self) -> bool:
+        """Look at everything that is due. False when the job listing was not available."""
+        await self._settings()
+        at = self.clock.wall()
+        try:
+            rows = await asyncio.to_thread(self.slurm.jobs)
+        except SlurmError as error:
+            self._failed("squeue", error)
+            return False
+        self._succeeded("squeue")
+        self.rows = {row.job_id: row for row in rows}
+        self.memory.forget(rows)
+        self.looked = True
+        await self._read_details(rows)
+        await self._read_nodes()
+        self.at = at
+        return True
+
+    async def one(self, job_id: str) -> JobRow | None:
+        """A fresh look at one job; None when Slurm knows no such job. Raises SlurmError."""
+        known = self.rows.get(job_id)
+        found = await asyncio.to_thread(self.slurm.jobs, known.shown_id if known is not None else job_id)
+        row = next((row for row in found if row.job_id == job_id), None)
+        if row is not None:
+            self.rows[job_id] = row
+            if observe.details_for(self.details, row) is None:
+                await self._read_details((row,))
+        return row
+
+    def observation(self, row: JobRow) -> agent_pb2.JobObservation:
+        return observe.observation(
+            self.config.cluster,
+            row,
+            memory=self.memory,
+            details=observe.details_for(self.details, row),
+            nodes=self.nodes,
+            scope_config=self.config.scope,
+            at=self.clock.wall(),
+        )
+
+    async def _settings(self) -> None:
+        now = self.clock.monotonic()
+        if self.settings is not None and now < self._settings_due:
+            return
+        try:
+            self.settings = await asyncio.to_thread(self.slurm.config)
+        except SlurmError as error:
+            self._failed("scontrol", error)
+            return
+        self._succeeded("scontrol")
+        self._settings_due = now + CONFIG_SECONDS
+
+    async def _read_details(self, rows: tuple[JobRow, ...]) -> None:
+        """Ask for user-written fields only when an unseen (job, submit time) appears, or they have become old."""
+        now = self.clock.monotonic()
+
+        def unseen(row: JobRow) -> bool:
+            known = self.details.get(row.job_id)
+            return known is None or known.submit != row.submit
+
+        due = now >= self._details_due or any(unseen(row) for row in rows)
+        if not due or now < self._details_earliest:
+            return
+        try:
+            found = await asyncio.to_thread(self.slurm.details)
+        except SlurmError as error:
+            self._failed("squeue --json", error)
+            self._details_earliest = now + 1.0
+            return
+        self._succeeded("squeue --json")
+        self.details = {details.job_id: details for details in found.values()}
+        took = self.clock.monotonic() - now
+        self._details_due = now + took + DETAILS_SECONDS
+        # A job that squeue's listing shows and its JSON does not yet must not make us ask without a pause.
+        self._details_earliest = now + took * DETAILS_PAUSE_FACTOR
+
+    async def _read_nodes(self) -> None:
+        now = self.clock.monotonic()
+        if now < self._nodes_due:
+            return
+        try:
+            self.nodes = await asyncio.to_thread(self.slurm.nodes)
+        except SlurmError as error:
+            self._failed("sinfo", error)
+            self.nodes = ()
+            return
+        self._succeeded("sinfo")
+        self._nodes_due = now + NODES_SECONDS
+
+    def _failed(self, source: str, error: SlurmError) -> None:
+        if source not in self.unavailable:
+            log.warning("slurm_unavailable", source=source, problem=error.problem, detail=error.detail)
+        self.unavailable[source] = wire.unavailable(source, error)
+
+    def _succeeded(self, source: str) -> None:
+        if self.unavailable.pop(source, None) is not None:
+            log.info("slurm_available", source=source)

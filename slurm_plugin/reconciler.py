@@ -1,0 +1,325 @@
+"""Brings Slurm to what open advice wants, one job at a time, and says what came of it.
+
+Each pass plans again from what Slurm shows: that is what makes a repeat harmless and a crash recoverable. What is
+kept here is only what was already said, who is being attended to, and when requeues happened; the last is seeded from
+our marks after a restart.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import structlog
+
+from advisor.v1 import agent_pb2, common_pb2
+from slurm_plugin import capacity, guard, mark, observe, wire
+from slurm_plugin.applier import Apply, limit_seconds
+from slurm_plugin.apply import Request, Result
+from slurm_plugin.clock import Clock
+from slurm_plugin.config import AgentConfig
+from slurm_plugin.guard import Phase, Reason, Status, phase_of
+from slurm_plugin.link import Outgoing
+from slurm_plugin.looks import Looks
+from slurm_plugin.squeue import JobRow, SlurmError
+
+log = structlog.get_logger(__name__)
+
+ATTENDED_MAX = 8
+PAUSES_SECONDS = (0.1, 0.3, 1.0)  # between looks after an action, before polling takes over
+RETRY_SECONDS = 5.0  # after Slurm refused
+REQUEUE_WINDOW_SECONDS = 60.0
+
+Kind: TypeAlias = common_pb2.MilestoneKind.ValueType
+_VERB_MILESTONES: dict[str, Kind] = {
+    "requeue": common_pb2.MILESTONE_KIND_REQUEUE_ACCEPTED,
+    "requeue_incomplete": common_pb2.MILESTONE_KIND_REQUEUE_ACCEPTED,
+    "update": common_pb2.MILESTONE_KIND_UPDATE_ACCEPTED,
+}
+# A wait that is worth telling: the others are over in a moment or would only repeat what observations show.
+_TOLD_WAITS = frozenset({Reason.CAP_REQUEUES, Reason.SCHEDULER_UNAVAILABLE})
+
+
+@dataclass(slots=True, kw_only=True)
+class Reconciler:
+    """`put` queues a report, `told` reports one job at once."""
+
+    config: AgentConfig
+    looks: Looks
+    apply: Apply
+    clock: Clock
+    put: Callable[[Outgoing], None]
+    told: Callable[[JobRow], Awaitable[None]]
+    missing_right: str = ""
+    _open: dict[str, guard.Advice] = field(default_factory=dict)
+    _said: dict[str, tuple[Status, Reason, str]] = field(default_factory=dict)
+    _busy: set[str] = field(default_factory=set)
+    _retry_at: dict[str, float] = field(default_factory=dict)
+    _requeues: deque[float] = field(default_factory=deque)
+    _seeded: bool = False
+    _moments: dict[tuple[str, int], set[Kind]] = field(default_factory=dict)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _acting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ATTENDED_MAX))
+
+    def heard(self, open_advice: Sequence[guard.Advice]) -> None:
+        """All open advice, as of now. New advice is attended to at once, the rest at the next pass."""
+        before, self._open = self._open, {advice.advice_id: advice for advice in open_advice}
+        self._said = {key: value for key, value in self._said.items() if key in self._open}
+        self._retry_at = {key: value for key, value in self._retry_at.items() if key in self._open}
+        for advice in open_advice:
+            if advice.advice_id not in before:
+                log.info(
+                    "advice_heard",
+                    job=advice.job_id,
+                    attempt=advice.attempt,
+                    advice=advice.advice_id,
+                    generation=advice.generation,
+                    action=advice.action,
+                    exclude=list(advice.exclude),
+                    autonomous=advice.autonomous,
+                )
+                self._attend(advice)
+
+    def reconcile(self, rows: Mapping[str, JobRow]) -> None:
+        """One pass over all open advice with the rows of a full look."""
+        if not self.looks.looked:
+            return
+        for advice in self._open.values():
+            outcome = self._plan(advice, rows.get(advice.job_id))
+            if isinstance(outcome, guard.Steps) or outcome_status(outcome, self._applied(advice)) != self._status(
+                advice
+            ):
+                self._attend(advice)
+
+    def seen(self, rows: Sequence[JobRow]) -> None:
+        """Milestones that Slurm's own records show, for jobs that carry our mark."""
+        now = self.clock.wall()
+        for row in rows:
+            fragment = mark.find(row.admin_comment) if row.admin_comment else None
+            if fragment is not None and fragment.attempt == row.restarts - 1:
+                self._seed(row, now)
+                self._successor_moments(row, fragment, now)
+        if len(rows) > 1:
+            self._seeded = True
+            held = {row.job_id for row in rows}
+            self._moments = {key: value for key, value in self._moments.items() if key[0] in held}
+
+    async def close(self) -> None:
+        """Let actions under way end: they are short, and bounded by themselves."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5.0)
+        for task in self._tasks:
+            task.cancel()
+
+    # --- one advice --------------------------------------------------------------------------------------------
+
+    def _attend(self, advice: guard.Advice) -> None:
+        late = self.clock.monotonic() < self._retry_at.get(advice.advice_id, 0.0)
+        if late or advice.job_id in self._busy:
+            return
+        self._busy.add(advice.job_id)
+        task = asyncio.create_task(self._attended(advice))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _attended(self, advice: guard.Advice) -> None:
+        try:
+            async with self._acting:
+                for pause in (*PAUSES_SECONDS, None):
+                    if await self._once(self._open.get(advice.advice_id, advice)) or pause is None:
+                        break
+                    await asyncio.sleep(pause)
+        except SlurmError as error:
+            self._say(advice, None, Status.PENDING, Reason.SCHEDULER_UNAVAILABLE, str(error))
+        finally:
+            self._busy.discard(advice.job_id)
+
+    async def _once(self, advice: guard.Advice) -> bool:
+        """Look, plan, act if planned. True when there is nothing more to do in this round."""
+        row = await self.looks.one(advice.job_id)
+        if row is not None:
+            await self.told(row)
+            self.seen((row,))
+        outcome = self._plan(advice, row)
+        if not isinstance(outcome, guard.Steps) or row is None:
+            self._conclude(advice, row, outcome)
+            return True
+        result = await self._act(advice, row)
+        return result.status not in {Status.APPLIED, Status.PENDING}
+
+    def _plan(self, advice: guard.Advice, row: JobRow | None) -> guard.Outcome:
+        return guard.plan(
+            advice, row, self._limits(advice, row), now=self.clock.wall(), monotonic=self.clock.monotonic()
+        )
+
+    def _limits(self, advice: guard.Advice, row: JobRow | None) -> guard.Limits:
+        details = observe.details_for(self.looks.details, row) if row is not None else None
+        nodes, settings, caps = self.looks.nodes, self.looks.settings, self.config.caps
+        judged = observe.judge_scope(self.config.scope, row, details) if row is not None else None
+        names = {node.name for node in nodes}
+        horizon = self.clock.monotonic() - REQUEUE_WINDOW_SECONDS
+        while self._requeues and self._requeues[0] < horizon:
+            self._requeues.popleft()
+        return guard.Limits(
+            act=self.config.mode == "act" and settings is not None and not self.missing_right,
+            in_scope=judged is not None and judged.inside,
+            scope_reason=judged.reason if judged is not None else "",
+            exclusions_per_job=caps.exclusions_per_job,
+            requeues_left=caps.requeues_per_minute - len(self._requeues),
+            lease_seconds_max=caps.lease_seconds_max,
+            requeue_delay_seconds=settings.requeue_delay_seconds if settings is not None else 121,
+            fitting=capacity.fitting(row, details, nodes) if row is not None else None,
+            known=tuple(node for node in advice.exclude if node in names) if nodes else None,
+        )
+
+    async def _act(self, advice: guard.Advice, row: JobRow) -> Result:
+        limits, slurm = self._limits(advice, row), self.config.slurm
+        details = observe.details_for(self.looks.details, row)
+        request = Request(
+            advice=advice,
+            shown_id=row.shown_id,
+            limits=limits,
+            scope=self.config.scope,
+            account=details.account if details is not None else "",
+            conf=slurm.conf,
+            bin_dir=slurm.bin,
+            timeout_seconds=slurm.timeout_seconds,
+            limit_seconds=limit_seconds(limits.requeue_delay_seconds),
+        )
+        result = await self.apply(request)
+        log.info(
+            "advice_applied" if result.status is Status.APPLIED else "advice_not_applied",
+            job=advice.job_id,
+            attempt=advice.attempt,
+            advice=advice.advice_id,
+            generation=advice.generation,
+            status=result.status,
+            reason=result.reason,
+            detail=result.detail,
+            done=[verb.name for verb in result.done],
+            excluded=list(result.excluded),
+        )
+        for verb in result.done:
+            if verb.name.startswith("requeue"):
+                self._requeues.append(self.clock.monotonic())
+            if verb.name in _VERB_MILESTONES:
+                self._moment(advice.job_id, _ref(self.config.cluster, advice), _VERB_MILESTONES[verb.name], verb.at)
+        if result.reason is Reason.PERMISSION:
+            self.missing_right = result.detail or "the scheduler refuses our updates"
+            log.error("rights_missing", detail=self.missing_right, mode="observe from now on")
+        if result.status is Status.APPLIED or result.status is Status.WITHHELD:
+            self._say(advice, row, result.status, result.reason, result.detail, result=result)
+        if result.status is Status.WITHHELD:
+            self._retry_at[advice.advice_id] = self.clock.monotonic() + RETRY_SECONDS
+        return result
+
+    # --- saying it ---------------------------------------------------------------------------------------------
+
+    def _status(self, advice: guard.Advice) -> tuple[Status, Reason] | None:
+        said = self._said.get(advice.advice_id)
+        return (said[0], said[1]) if said is not None else None
+
+    def _applied(self, advice: guard.Advice) -> bool:
+        said = self._said.get(advice.advice_id)
+        return said is not None and said[0] in {Status.APPLIED, Status.VERIFIED}
+
+    def _conclude(self, advice: guard.Advice, row: JobRow | None, outcome: guard.Outcome) -> None:
+        status = outcome_status(outcome, self._applied(advice))
+        if status is None or isinstance(outcome, guard.Steps):
+            return
+        self._say(advice, row, status[0], status[1], outcome.detail)
+
+    def _say(
+        self,
+        advice: guard.Advice,
+        row: JobRow | None,
+        status: Status,
+        reason: Reason,
+        detail: str,
+        *,
+        result: Result | None = None,
+    ) -> None:
+        if self._said.get(advice.advice_id) == (status, reason, detail):
+            return
+        self._said[advice.advice_id] = (status, reason, detail)
+        excluded = result.excluded if result is not None else (row.excluded or () if row is not None else ())
+        log.info(
+            "advice_reconciled", job=advice.job_id, advice=advice.advice_id, status=status, reason=reason, detail=detail
+        )
+        self.put(
+            agent_pb2.ReportReconciliationRequest(
+                cluster=self.config.cluster,
+                advice_id=advice.advice_id,
+                attempt=_ref(self.config.cluster, advice),
+                generation=advice.generation,
+                status=wire.status(status),
+                reason=wire.reason(reason),
+                detail=wire.clean(detail, 1000),
+                at=wire.stamp(self.clock.wall()),
+                excluded_nodes=excluded,
+                dropped_nodes=result.dropped if result is not None else (),
+            )
+        )
+
+    # --- milestones --------------------------------------------------------------------------------------------
+
+    def _seed(self, row: JobRow, now: float) -> None:
+        """After a restart, what we requeued within the last minute still counts against the cap."""
+        age = now - (row.submit or 0)
+        if not self._seeded and 0 <= age < REQUEUE_WINDOW_SECONDS:
+            self._requeues.append(self.clock.monotonic() - age)
+
+    def _successor_moments(self, row: JobRow, fragment: mark.Mark, now: float) -> None:
+        phase = phase_of(row.state)
+        started = phase in {Phase.RUNNING, Phase.SUSPENDED} and row.start is not None
+        if not started and phase is not Phase.PENDING:
+            return
+        who = common_pb2.AttemptRef(
+            job_key=fragment.job,
+            cluster=self.config.cluster,
+            job_id=row.job_id,
+            attempt=fragment.attempt,
+            user=row.user,
+        )
+        released = min(now, row.start) if started and row.start is not None else now
+        self._moment(row.job_id, who, common_pb2.MILESTONE_KIND_NODES_RELEASED, released)
+        if row.eligible is not None and row.eligible <= now:
+            self._moment(row.job_id, who, common_pb2.MILESTONE_KIND_ELIGIBLE, row.eligible)
+        if started and row.start is not None:
+            self._moment(row.job_id, who, common_pb2.MILESTONE_KIND_RUNNING, row.start)
+
+    def _moment(self, job_id: str, who: common_pb2.AttemptRef, kind: Kind, at: float) -> None:
+        known = self._moments.setdefault((job_id, who.attempt), set())
+        if kind in known:
+            return
+        known.add(kind)
+        milestone = agent_pb2.Milestone(attempt=who, kind=kind, at=wire.stamp(at))
+        self.put(agent_pb2.ReportMilestonesRequest(cluster=self.config.cluster, milestones=[milestone]))
+
+
+def outcome_status(outcome: guard.Outcome, applied: bool) -> tuple[Status, Reason] | None:
+    """What an outcome means for the advice; None when there is nothing to say (yet). Never back from APPLIED."""
+    match outcome:
+        case guard.Satisfied():
+            if outcome.by_us or applied:
+                return Status.VERIFIED, Reason.OBSERVED
+            return Status.ALREADY_SATISFIED, outcome.reason
+        case guard.Withheld():
+            return outcome.status, outcome.reason
+        case guard.Wait():
+            told = outcome.reason in _TOLD_WAITS and not applied
+            return (Status.PENDING, outcome.reason) if told else None
+        case guard.Steps():
+            return None
+
+
+def _ref(cluster: str, advice: guard.Advice) -> common_pb2.AttemptRef:
+    return common_pb2.AttemptRef(
+        job_key=advice.job_key,
+        cluster=cluster,
+        job_id=advice.job_id,
+        attempt=advice.attempt,
+        submitted_at=wire.stamp(advice.submitted_at),
+        user=advice.user,
+    )

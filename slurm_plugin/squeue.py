@@ -1,0 +1,477 @@
+"""Slurm's own tools, run by argument vector and read so that no user's text can forge a record. Stdlib only.
+
+Two kinds of columns exist. Those that no user can write come from the cheap listing (`Slurm.jobs`): fields end with
+the unit separator, records with the record separator. Job name, comment, account, paths and constraints are written
+by users; they come only from `--json` (`Slurm.details`), where they are quoted, or one field of one job at a time
+(`Slurm.comment`). `scontrol show job` is never parsed. Measured on 22.05.8; see docs/slurm.md.
+
+Errors: everything that a source can do wrong (no answer in time, a status other than 0, *any* text on stderr, output
+that cannot be what was asked for) is a `SlurmError` with one of `PROBLEMS` as its problem. It never means "no jobs".
+"""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from slurm_plugin.hostlist import HostlistError, expand
+
+UNIT = "\x1f"
+RECORD = "\x1e"
+OUTPUT_BYTES_MAX = 512 * 1024 * 1024
+PROBLEMS = ("timeout", "refused", "garbled", "missing", "permission")
+
+# Columns that no user can write, AdminComment (which only administrators can) last.
+_COLUMNS = (
+    "JobID",
+    "JobArrayID",
+    "ArrayJobID",
+    "ArrayTaskID",
+    "HetJobID",
+    "HetJobOffset",
+    "State",
+    "RestartCnt",
+    "SubmitTime",
+    "EligibleTime",
+    "StartTime",
+    "EndTime",
+    "exit_code",
+    "PriorityLong",
+    "Reason",
+    "UserName",
+    "UserID",
+    "Partition",
+    "NumNodes",
+    "NumTasks",
+    "BatchFlag",
+    "Requeue",
+    "NodeList",
+    "admin_comment",
+)
+_UNKNOWN_JOB = "Invalid job id specified"
+
+
+class SlurmError(Exception):
+    """One of Slurm's tools did not give a usable answer. `problem` is one of PROBLEMS, `detail` one line."""
+
+    def __init__(self, problem: str, detail: str) -> None:
+        super().__init__(f"{problem}: {detail}")
+        self.problem = problem
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
+# argv, environment additions, seconds → output. Raises SlurmError("timeout" | "missing" | "permission").
+Run = Callable[[Sequence[str], Mapping[str, str], float], Output]
+
+
+def run_process(argv: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> Output:
+    """Run one tool without a shell, in this process's group, killed after `timeout_seconds`."""
+    try:
+        done = subprocess.run(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_seconds,
+            env={**os.environ, **environment},
+            cwd="/",
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise SlurmError("timeout", f"{argv[0]} gave no answer in {timeout_seconds:g} s") from None
+    except FileNotFoundError:
+        raise SlurmError("missing", f"{argv[0]} is not installed or not on PATH") from None
+    except PermissionError:
+        raise SlurmError("permission", f"{argv[0]} cannot be run") from None
+    except ValueError:
+        raise SlurmError("refused", f"{argv[0]}: an argument holds a null byte") from None
+    except OSError as error:
+        raise SlurmError("refused", f"{argv[0]}: {error.strerror}") from None
+    return Output(returncode=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow:
+    """One job as the cheap listing shows it. Times are epoch seconds, None where Slurm prints none.
+
+    `restarts` counts already from the moment a requeue is accepted, while `submit` changes only when the job has left
+    COMPLETING. `end` is None while Slurm does not hold the job for finished: a COMPLETING job without an end is being
+    requeued. `nodes` of a COMPLETING job are only those not yet returned. `excluded` is None when not asked or unknown.
+    """
+
+    job_id: str
+    shown_id: str  # "17", "19_2" or "27+1": names exactly this job where the bare id may name a whole array
+    array_job_id: str = ""
+    array_task: int | None = None
+    het_job_id: str = ""
+    het_offset: int | None = None
+    state: str
+    restarts: int
+    submit: int | None
+    eligible: int | None = None
+    start: int | None = None
+    end: int | None = None
+    exit_status: int = 0  # a wait status: code << 8 | signal
+    priority: int = 0
+    reason: str = ""
+    user: str
+    user_id: int
+    partition: str = ""
+    nodes_wanted: int = 0
+    tasks: int = 0
+    batch: bool = False
+    requeueable: bool = False
+    nodes: tuple[str, ...] = ()
+    excluded: tuple[str, ...] | None = None
+    admin_comment: str = ""
+
+    @property
+    def held(self) -> bool:
+        """True for a hold of anybody's. Priority 0 alone is not one: BadConstraints sets it too."""
+        if self.state in {"SPECIAL_EXIT", "REQUEUE_HOLD"}:
+            return True
+        return self.state == "PENDING" and self.priority == 0 and self.reason.lower().replace("_", "") in _HOLDS
+
+
+_HOLDS = frozenset({"jobheldadmin", "jobhelduser", "jobrequeuedinheldstate", "jobrequeueinheldstate"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDetails:
+    """What users write about their job, and what they ask for. Every text here is hostile input."""
+
+    job_id: str
+    submit: int
+    name: str
+    comment: str
+    account: str
+    work_dir: str
+    stdout: str  # as given, with `%` patterns; "" when not given
+    stderr: str
+    features: str
+    cpus_per_node: int
+    memory_mb_per_node: int
+    gres_per_node: str
+    nodes_required: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """One node. `state` is Slurm's long form without its suffix signs, `responding` False for `*`."""
+
+    name: str
+    state: str
+    responding: bool
+    partitions: tuple[str, ...]
+    cpus: int
+    memory_mb: int
+    gres: str
+    features: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmConfig:
+    """The few settings that our arithmetic needs. `requeue_delay_seconds`: from a requeue to the earliest start."""
+
+    version: str
+    cluster: str
+    requeue_delay_seconds: int
+    min_job_age_seconds: int
+    kill_wait_seconds: int
+    slurm_user: str
+    slurm_user_id: int | None
+    epilog_slurmctld: str
+
+
+class Slurm:
+    """Reading side of one cluster. `run` is passed in so that tests script it; all methods block."""
+
+    def __init__(
+        self, *, conf: str = "", bin_dir: str = "", timeout_seconds: float = 5.0, run: Run = run_process
+    ) -> None:
+        self._environment = {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"} | ({"SLURM_CONF": conf} if conf else {})
+        self._bin_dir = bin_dir
+        self._timeout_seconds = timeout_seconds
+        self._run = run
+
+    def tool(self, name: str, *arguments: str) -> Output:
+        """Run one of Slurm's tools; judging the output is the caller's."""
+        path = f"{self._bin_dir.rstrip('/')}/{name}" if self._bin_dir else name
+        return self._run((path, *arguments), self._environment, self._timeout_seconds)
+
+    def _answer(self, name: str, *arguments: str) -> bytes:
+        out = self.tool(name, *arguments)
+        if out.returncode != 0 or out.stderr.strip():
+            raise SlurmError("refused", f"{name}: status {out.returncode}: {first_line(out.stderr)}")
+        if len(out.stdout) > OUTPUT_BYTES_MAX:
+            raise SlurmError("garbled", f"{name}: {len(out.stdout)} bytes are more than any listing")
+        return out.stdout
+
+    def jobs(self, shown_id: str | None = None) -> tuple[JobRow, ...]:
+        """All jobs of all partitions, array tasks one by one; or only the one that `shown_id` names.
+
+        Tasks of an array that Slurm has not yet split off share one id and are left out: they never ran. For one job
+        the answer is empty when Slurm knows no such job.
+        """
+        which = ("-j", shown_id) if shown_id else ()
+        try:
+            listing = self._answer("squeue", "-h", "-a", "-r", "-t", "all", *which, "-O", _format())
+            excluded = parse_excluded(
+                self._answer("squeue", "-h", "-a", "-r", "-t", "all", *which, "-o", f"%A{UNIT}%x{RECORD}")
+            )
+        except SlurmError as error:
+            if shown_id and _UNKNOWN_JOB in error.detail:
+                return ()
+            raise
+        rows = parse_jobs(listing, excluded)
+        return tuple(row for row in rows if shown_id in (None, row.shown_id, row.job_id))
+
+    def comment(self, shown_id: str) -> str:
+        """The comment of exactly one job. One field of one job: nothing in it can look like another record."""
+        raw = self._answer("squeue", "-h", "-a", "-t", "all", "-j", shown_id, "-o", "%k")
+        text = raw.decode("utf-8", "surrogateescape").removesuffix("\n")
+        return "" if text == "(null)" else text
+
+    def details(self, shown_id: str | None = None) -> dict[tuple[str, int], JobDetails]:
+        """User-written fields by (job id, submit time). 22.05 ignores `shown_id` and lists everything."""
+        which = ("-j", shown_id) if shown_id else ()
+        return parse_details(self._answer("squeue", "-a", *which, "--json"))
+
+    def nodes(self) -> tuple[NodeRow, ...]:
+        return parse_nodes(self._answer("sinfo", "-h", "-a", "-N", "-o", _NODE_FORMAT))
+
+    def config(self) -> SlurmConfig:
+        return parse_config(self._answer("scontrol", "show", "config"))
+
+
+def first_line(raw: bytes) -> str:
+    """The first non-empty line of a tool's complaint, for people."""
+    for line in raw.decode("utf-8", "replace").splitlines():
+        if line.strip():
+            return line.strip()[:300]
+    return "no message"
+
+
+def _format() -> str:
+    return ",".join(f"{name}:{RECORD if name == _COLUMNS[-1] else UNIT}" for name in _COLUMNS)
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def parse_excluded(raw: bytes) -> dict[str, tuple[str, ...]]:
+    """ExcNodeList by bare job id, from `-o '%A<unit>%x<record>'`."""
+    found: dict[str, tuple[str, ...]] = {}
+    for record in _records(raw):
+        job_id, separator, nodes = record.partition(UNIT)
+        if not separator or not job_id.isdigit():
+            raise SlurmError("garbled", f"squeue: not an exclusion record: {record[:80]!r}")
+        found[job_id] = _nodes(nodes)
+    return found
+
+
+def parse_jobs(raw: bytes, excluded: Mapping[str, tuple[str, ...]]) -> tuple[JobRow, ...]:
+    """Rows of the cheap listing. A record that does not have exactly our columns makes the whole listing garbled."""
+    rows: dict[str, JobRow] = {}
+    repeated: set[str] = set()
+    for record in _records(raw):
+        fields = record.split(UNIT, len(_COLUMNS) - 1)
+        if len(fields) != len(_COLUMNS):
+            raise SlurmError("garbled", f"squeue: {len(fields)} fields instead of {len(_COLUMNS)}: {record[:80]!r}")
+        row = _row(dict(zip(_COLUMNS, fields, strict=True)), excluded)
+        if row.job_id in rows:
+            repeated.add(row.job_id)
+        rows[row.job_id] = row
+    return tuple(row for job_id, row in rows.items() if job_id not in repeated)
+
+
+def _records(raw: bytes) -> list[str]:
+    records = _text(raw).split(RECORD + "\n")
+    if records.pop():
+        raise SlurmError("garbled", "squeue: the last record is cut")
+    return records
+
+
+def _row(value: Mapping[str, str], excluded: Mapping[str, tuple[str, ...]]) -> JobRow:
+    if not value["JobID"].isdigit() or not value["UserID"].isdigit():
+        raise SlurmError("garbled", f"squeue: not a job record: {value['JobID'][:40]!r}")
+    task = value["ArrayTaskID"]
+    offset = value["HetJobOffset"]
+    comment = value["admin_comment"]
+    return JobRow(
+        job_id=value["JobID"],
+        shown_id=value["JobArrayID"],
+        array_job_id=value["ArrayJobID"] if task.isdigit() else "",
+        array_task=int(task) if task.isdigit() else None,
+        het_job_id=value["HetJobID"] if offset.isdigit() else "",
+        het_offset=int(offset) if offset.isdigit() else None,
+        state=value["State"],
+        restarts=_number(value["RestartCnt"]),
+        submit=_time(value["SubmitTime"]),
+        eligible=_time(value["EligibleTime"]),
+        start=_time(value["StartTime"]),
+        end=_time(value["EndTime"]),
+        exit_status=_number(value["exit_code"]),
+        priority=_number(value["PriorityLong"]),
+        reason="" if value["Reason"] in {"None", "(null)"} else value["Reason"],
+        user=value["UserName"],
+        user_id=int(value["UserID"]),
+        partition=value["Partition"],
+        nodes_wanted=_number(value["NumNodes"]),
+        tasks=_number(value["NumTasks"]),
+        batch=value["BatchFlag"] == "1",
+        requeueable=value["Requeue"] == "1",
+        nodes=_nodes(value["NodeList"]),
+        excluded=excluded.get(value["JobID"]),
+        admin_comment="" if comment == "(null)" else comment,
+    )
+
+
+def _nodes(text: str) -> tuple[str, ...]:
+    try:
+        return expand(text)
+    except HostlistError as error:
+        raise SlurmError("garbled", f"squeue: {error}") from None
+
+
+def _number(text: str) -> int:
+    """Slurm prints counts like `2`, and `1-2` or `2K` in some versions: the first number counts."""
+    found = re.match(r"(\d{1,18})(K?)", text.strip(), re.ASCII)
+    if not found:
+        return 0
+    return int(found.group(1)) * (1024 if found.group(2) else 1)
+
+
+def _time(text: str) -> int | None:
+    """Epoch seconds; None for N/A, NONE, Unknown and 0."""
+    return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 2**40 else None
+
+
+def parse_details(raw: bytes) -> dict[tuple[str, int], JobDetails]:
+    """The `jobs` of `squeue --json`, of 22.05 as well as of later versions that wrap numbers in objects."""
+    try:
+        document = json.loads(_text(raw))
+    except (ValueError, RecursionError):
+        raise SlurmError("garbled", "squeue --json: not JSON") from None
+    jobs = document.get("jobs") if isinstance(document, dict) else None
+    if not isinstance(jobs, list):
+        raise SlurmError("garbled", "squeue --json: no list of jobs")
+    found: dict[tuple[str, int], JobDetails] = {}
+    for job in jobs:
+        if not isinstance(job, dict):
+            raise SlurmError("garbled", "squeue --json: a job is not an object")
+        details = _details(job)
+        found[details.job_id, details.submit] = details
+    return found
+
+
+def _details(job: Mapping[str, object]) -> JobDetails:
+    def text(key: str) -> str:
+        value = job.get(key)
+        return value if isinstance(value, str) else ""
+
+    def number(key: str) -> int:
+        value = job.get(key)
+        if isinstance(value, dict):
+            value = value.get("number") if value.get("set", True) and not value.get("infinite") else 0
+        return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+    cpus = max(number("minimum_cpus_per_node"), number("cpus_per_task") * max(number("tasks_per_node"), 1), 1)
+    return JobDetails(
+        job_id=str(number("job_id")),
+        submit=number("submit_time"),
+        name=text("name"),
+        comment=text("comment"),
+        account=text("account"),
+        work_dir=text("current_working_directory"),
+        stdout=text("standard_output"),
+        stderr=text("standard_error"),
+        features=text("features"),
+        cpus_per_node=cpus,
+        memory_mb_per_node=max(number("memory_per_node"), number("memory_per_cpu") * cpus),
+        gres_per_node=text("tres_per_node"),
+        nodes_required=text("required_nodes"),
+    )
+
+
+# The reason is an administrator's free text and comes last.
+_NODE_FORMAT = UNIT.join(("%N", "%T", "%R", "%c", "%m", "%G", "%f", "%E")) + RECORD
+
+
+def parse_nodes(raw: bytes) -> tuple[NodeRow, ...]:
+    """`sinfo -N` prints a node once per partition; the partitions are folded."""
+    nodes: dict[str, NodeRow] = {}
+    for record in _records(raw):
+        fields = record.split(UNIT, 7)
+        if len(fields) != 8:
+            raise SlurmError("garbled", f"sinfo: {len(fields)} fields instead of 8: {record[:80]!r}")
+        name, state, partition, cpus, memory, gres, features, reason = fields
+        before = nodes.get(name)
+        nodes[name] = NodeRow(
+            name=name,
+            state=state.rstrip("*~#!%$@^-+").lower(),
+            responding="*" not in state,
+            partitions=(*(before.partitions if before else ()), partition),
+            cpus=_number(cpus),
+            memory_mb=_number(memory),
+            gres="" if gres == "(null)" else gres,
+            features=() if features == "(null)" else tuple(features.split(",")),
+            reason="" if reason.lower() == "none" else reason,
+        )
+    return tuple(nodes.values())
+
+
+_CREDENTIAL_SECONDS = 120  # Slurm's default of cred_expire
+
+
+def parse_config(raw: bytes) -> SlurmConfig:
+    """`scontrol show config`. Only administrators write it."""
+    values: dict[str, str] = {}
+    for line in _text(raw).splitlines():
+        key, separator, value = line.partition("=")
+        if separator:
+            values.setdefault(key.strip(), value.strip())
+    if "SLURM_VERSION" not in values:
+        raise SlurmError("garbled", "scontrol show config: no SLURM_VERSION")
+    user = re.match(r"([^()]+)\((\d+)\)", values.get("SlurmUser", ""))
+    return SlurmConfig(
+        version=values["SLURM_VERSION"],
+        cluster=values.get("ClusterName", ""),
+        requeue_delay_seconds=_requeue_delay(values),
+        min_job_age_seconds=_seconds(values.get("MinJobAge", ""), default=300),
+        kill_wait_seconds=_seconds(values.get("KillWait", ""), default=30),
+        slurm_user=user.group(1) if user else "",
+        slurm_user_id=int(user.group(2)) if user else None,
+        epilog_slurmctld=_setting(values, "EpilogSlurmctld"),
+    )
+
+
+def _requeue_delay(values: Mapping[str, str]) -> int:
+    """SubmitTime after a requeue plus this is the earliest legal start: one second more than the setting."""
+    for key, option in (("SchedulerParameters", "requeue_delay"), ("AuthInfo", "cred_expire")):
+        found = re.search(rf"(?:^|,){option}=(\d{{1,7}})(?:,|$)", values.get(key, ""), re.ASCII)
+        if found:
+            return int(found.group(1)) + 1
+    return _CREDENTIAL_SECONDS + 1
+
+
+def _setting(values: Mapping[str, str], key: str) -> str:
+    """A setting, "" when unset. Later versions print several scripts as `EpilogSlurmctld[0] = …`."""
+    value = values.get(key) or values.get(f"{key}[0]") or ""
+    return "" if value == "(null)" else value
+
+
+def _seconds(text: str, *, default: int) -> int:
+    found = re.match(r"(\d{1,9})", text, re.ASCII)
+    return int(timedelta(seconds=int(found.group(1))).total_seconds()) if found else default

@@ -1,0 +1,29 @@
+"""The small file from which the watchdog learns whether the advisor lives. Written only from the advisor's own words.
+
+`{"v":1, "written": epoch, "boot_monotonic": seconds, "tick_age": seconds, "ticks": n, "incarnation": text}`, replaced
+atomically; `boot_monotonic` is CLOCK_BOOTTIME at writing, so that steps of the wall clock do not matter.
+"""
+
+import json
+import os
+from pathlib import Path
+
+
+def write(path: Path, *, written: float, boot_monotonic: float, tick_age: float, ticks: int, incarnation: str) -> None:
+    """Raises OSError. A reader sees the old file or the new one, never a part."""
+    value = {
+        "v": 1,
+        "written": round(written, 3),
+        "boot_monotonic": round(boot_monotonic, 3),
+        "tick_age": round(tick_age, 3),
+        "ticks": ticks,
+        "incarnation": incarnation,
+    }
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(json.dumps(value) + "\n", encoding="utf-8")
+        beside.chmod(0o644)
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise

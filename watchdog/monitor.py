@@ -1,0 +1,256 @@
+"""The watchdog: nothing of the advisor's may keep a job from running, whichever of its processes is dead.
+
+A separate process beside slurmctld, standard library only. Each look: read the tick file, look at pending jobs that
+carry the advisor's mark, give back what keeps them, say so in the journal (stderr, one line each). It keeps no state.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from watchdog import liveness, release
+from watchdog.slurm import Slurm, SlurmError, fitting
+
+DEFAULT_CONFIG = "/etc/recovery-advisor/watchdog.toml"
+RELEASES_PER_LOOK_MAX = 100
+
+_EXAMPLES = """\
+examples:
+  advisor-watchdog --config watchdog.toml          run until SIGTERM
+  advisor-watchdog --config watchdog.toml --once   one look, for cron
+  python3 -IS /usr/lib/recovery-advisor/watchdog/__main__.py --config watchdog.toml
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """`mode`: "observe" only says what it would do. `dead_after_seconds`: since the last completed tick."""
+
+    tick_file: str
+    mode: str = "observe"
+    poll_seconds: float = 2.0
+    dead_after_seconds: float = 30.0
+    pending_minutes: float = 30.0
+    slurm_conf: str = ""
+    slurm_bin: str = ""
+    slurm_timeout_seconds: float = 5.0
+    # What the advisor was set up with, for the arithmetic check only.
+    arithmetic_decision_deadline_seconds: float = 90.0
+    arithmetic_evidence_lag_seconds: float = 10.0
+    arithmetic_settle_seconds: float = 2.0
+    arithmetic_tick_seconds: float = 1.0
+    arithmetic_take_over_seconds: float = 15.0
+    arithmetic_agent_poll_seconds: float = 1.0
+
+
+def load(path: Path) -> Config:
+    """Raises ValueError with every problem, one per line."""
+    try:
+        tree = tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: {error}") from None
+    return decode(tree)
+
+
+def decode(tree: Mapping[str, object]) -> Config:
+    """A parsed TOML tree as configuration; unknown keys are errors."""
+    flat: dict[str, object] = {}
+    for key, value in tree.items():
+        if key in {"slurm", "arithmetic"} and isinstance(value, dict):
+            flat |= {f"{key}.{inner}": item for inner, item in value.items()}
+        else:
+            flat[key] = value
+    names = {_key(field.name): field for field in fields(Config)}
+    problems = [f"{key}: no such key; known are {', '.join(names)}" for key in flat if key not in names]
+    values: dict[str, object] = {}
+    for key, value in flat.items():
+        if key not in names:
+            continue
+        problem = _problem(key, value, is_text=names[key].type is str)
+        if problem:
+            problems.append(f"{key}: {problem}")
+        values[names[key].name] = value
+    if "tick_file" not in values:
+        problems.append("tick_file: must be set")
+    if problems:
+        raise ValueError("\n".join(problems))
+    return Config(**values)  # type: ignore[arg-type]  # checked key by key above
+
+
+def _key(name: str) -> str:
+    section, _, rest = name.partition("_")
+    return f"{section}.{rest}" if section in {"slurm", "arithmetic"} else name
+
+
+def _problem(key: str, value: object, *, is_text: bool) -> str:
+    if not is_text:
+        good = isinstance(value, int | float) and not isinstance(value, bool) and 0.05 <= value <= 10_000_000
+        return "" if good else "give a number of at least 0.05"
+    if not isinstance(value, str) or any(ord(char) < 32 for char in value):
+        return "give text without control characters"
+    if key == "mode":
+        return "" if value in {"observe", "act"} else 'choose "observe" or "act"'
+    if value.startswith("/") or (not value and key != "tick_file"):
+        return ""
+    return "give an absolute path"
+
+
+def arithmetic(config: Config, *, requeue_delay_seconds: float, kill_wait_seconds: float) -> list[str]:
+    """What does not add up. The deadline must leave room for everything that has to happen before it."""
+    needed = (
+        config.arithmetic_evidence_lag_seconds
+        + config.arithmetic_settle_seconds
+        + config.arithmetic_tick_seconds
+        + config.arithmetic_take_over_seconds
+        + config.arithmetic_agent_poll_seconds
+        + kill_wait_seconds
+    )
+    deadline = config.arithmetic_decision_deadline_seconds
+    problems = []
+    if deadline <= needed:
+        problems.append(
+            f"the decision deadline of {deadline:g} s leaves no slack: evidence, settling, tick, take-over, poll and "
+            f"completing take up to {needed:g} s"
+        )
+    if config.dead_after_seconds <= config.arithmetic_tick_seconds + config.arithmetic_take_over_seconds:
+        problems.append(f"dead_after_seconds {config.dead_after_seconds:g} is shorter than a tick and a take-over")
+    if config.poll_seconds >= config.dead_after_seconds:
+        problems.append("poll_seconds is not shorter than dead_after_seconds")
+    if requeue_delay_seconds < 2:
+        problems.append(f"Slurm's requeue delay of {requeue_delay_seconds:g} s leaves no time to set exclusions")
+    return problems
+
+
+class Watchdog:
+    """One look at a time. What is said twice in a row is said once."""
+
+    def __init__(self, config: Config, slurm: Slurm) -> None:
+        self._config, self._slurm = config, slurm
+        self._said: dict[str, str] = {}
+        self._delay: int | None = None
+
+    def start(self) -> None:
+        """Ask Slurm for its delay and check the arithmetic; what is wrong is said, and watching goes on."""
+        try:
+            self._delay, kill_wait = self._slurm.settings()
+        except SlurmError as error:
+            self._say("slurm", f"Slurm does not answer: {error}")
+            return
+        for problem in arithmetic(self._config, requeue_delay_seconds=self._delay, kill_wait_seconds=kill_wait):
+            self._say(f"arithmetic {problem}", f"check the settings: {problem}")
+
+    def look(self) -> bool:
+        """One look at everything. False when Slurm could not be read, or refused."""
+        try:
+            if self._delay is None:
+                self._delay, _ = self._slurm.settings()
+            advisor = self._advisor()
+            self._say(
+                "advisor", f"advisor {'alive' if advisor.alive else 'DEAD'}: {advisor.reason}", once=advisor.alive
+            )
+            marked = [job for job in self._slurm.pending() if release.marked(job) is not None]
+            self._forget(marked)
+            if not marked:
+                self._say("slurm", "", once=True)
+                return True
+            wishes, nodes = self._slurm.wishes(), self._slurm.up_nodes()
+        except SlurmError as error:
+            self._say("slurm", f"Slurm does not answer: {error}")
+            return False
+        self._say("slurm", "", once=True)
+        good = True
+        for job in marked[:RELEASES_PER_LOOK_MAX]:
+            facts = self._facts(advisor, fitting(job, wishes.get(job.job_id), nodes))
+            planned = release.plan(job, facts)
+            if planned is not None:
+                good &= self._give_back(job, planned, facts)
+        return good
+
+    def _facts(self, advisor: liveness.Liveness, fits: tuple[str, ...] | None) -> release.Facts:
+        return release.Facts(
+            advisor=advisor,
+            now=time.time(),  # noqa: TID251 - stdlib-only: no Clock port here
+            requeue_delay_seconds=self._delay if self._delay is not None else 121,
+            pending_seconds=self._config.pending_minutes * 60,
+            fitting=fits,
+        )
+
+    def _give_back(self, job: release.Job, planned: release.Release, facts: release.Facts) -> bool:
+        if self._config.mode != "act":
+            self._say(f"job {job.shown_id}", f"job {job.shown_id}: would act: {planned.why}")
+            return True
+        try:
+            # People edit their jobs too: decide on the job as it is at this moment.
+            fresh = next(iter(self._slurm.pending(job.shown_id)), None)
+            planned_now = release.plan(fresh, facts) if fresh is not None else None
+            if planned_now is None:
+                return True
+            self._slurm.update(job.shown_id, planned_now)
+        except SlurmError as error:
+            self._say(f"job {job.shown_id}", f"job {job.shown_id}: Slurm refused: {error}; wanted: {planned.why}")
+            return False
+        self._say(f"job {job.shown_id}", f"job {job.shown_id}: {planned_now.why}")
+        return True
+
+    def _advisor(self) -> liveness.Liveness:
+        try:
+            with Path(self._config.tick_file).open("rb") as file:
+                raw: bytes | None = file.read(liveness.FILE_BYTES_MAX + 1)
+        except OSError:
+            raw = None
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return liveness.judge(raw, boot_now=now, dead_after_seconds=self._config.dead_after_seconds)
+
+    def _say(self, topic: str, text: str, *, once: bool = False) -> None:
+        """Print unless this topic's last line was the same; with `once`, unless it begins the same."""
+        before = self._said.get(topic, "")
+        self._said[topic] = text
+        same = before.partition(":")[0] == text.partition(":")[0] if once else before == text
+        if text and not same:
+            print(f"watchdog: {text}", file=sys.stderr, flush=True)
+
+    def _forget(self, marked: Sequence[release.Job]) -> None:
+        held = {f"job {job.shown_id}" for job in marked}
+        self._said = {key: value for key, value in self._said.items() if not key.startswith("job ") or key in held}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit 0: done. 1: with --once, Slurm could not be read or refused. 2: unusable arguments or configuration."""
+    parser = argparse.ArgumentParser(
+        prog="advisor-watchdog",
+        description="Gives back what keeps a marked job from starting when the advisor is dead or in the way.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", type=Path, default=Path(DEFAULT_CONFIG), metavar="FILE", help="watchdog.toml")
+    parser.add_argument("--once", action="store_true", help="look once and exit, for cron")
+    options = parser.parse_args(arguments)
+    try:
+        config = load(options.config)
+    except ValueError as error:
+        for line in str(error).splitlines():
+            print(f"advisor-watchdog: {line}", file=sys.stderr)
+        return 2
+    slurm = Slurm(conf=config.slurm_conf, bin_dir=config.slurm_bin, timeout_seconds=config.slurm_timeout_seconds)
+    watchdog = Watchdog(config, slurm)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    print(f"watchdog: started, mode {config.mode}, pid {os.getpid()}", file=sys.stderr, flush=True)
+    watchdog.start()
+    if options.once:
+        return 0 if watchdog.look() else 1
+    while not stop.is_set():
+        watchdog.look()
+        stop.wait(config.poll_seconds)
+    print("watchdog: stopped", file=sys.stderr, flush=True)
+    return 0
