@@ -116,9 +116,16 @@ class Service:
     Must be entered from the main thread: the kernel ties our Postgres' life to the thread that starts it.
     """
 
-    def __init__(self, config: Config, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        clock: Clock | None = None,
+        make_sources: Callable[[Config, Clock], Sequence[LogSource]] = open_sources,
+    ) -> None:
         self._config = config
         self._clock = clock or SystemClock()
+        self._make_sources = make_sources
         self._stack = AsyncExitStack()
         self._postgres: EmbeddedPostgres | None = None
         self._failed: asyncio.Future[None] | None = None
@@ -142,7 +149,7 @@ class Service:
     async def _open(self) -> Running:
         config, clock, stack = self._config, self._clock, self._stack
         rulebook = load_rulebook(config)
-        sources = open_sources(config, clock)
+        sources = self._make_sources(config, clock)
         for source in sources:
             stack.push_async_callback(source.close)
         gate = Gate(

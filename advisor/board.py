@@ -20,6 +20,14 @@ class OpenAdviceSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerView:
+    """When a cluster's agent last spoke, and what it could not read of its scheduler by its last report."""
+
+    heard_at: datetime
+    unavailable: tuple[Unavailable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
     """How the tick is doing. `age_seconds`: since the last completed one, by the monotonic clock."""
 
@@ -44,10 +52,19 @@ class Board:
         self._took = 0.0
         self._watched = 0
         self._failed = 0
-        # What each cluster's agent could not read of its scheduler, by its last report: it enters every snapshot.
-        self.scheduler_unavailable: dict[str, tuple[Unavailable, ...]] = {}
+        self._views: dict[str, SchedulerView] = {}  # per cluster; they enter every snapshot
         self.wake = asyncio.Event()  # set: something was reported, tick now
         self.closed = False
+
+    def heard(self, cluster: str, unavailable: tuple[Unavailable, ...] | None = None) -> None:
+        """The cluster's agent spoke; `unavailable` is None where it said nothing about its scheduler."""
+        before = self._views.get(cluster)
+        if unavailable is None:
+            unavailable = before.unavailable if before is not None else ()
+        self._views[cluster] = SchedulerView(heard_at=self._clock.now(), unavailable=unavailable)
+
+    def views(self) -> dict[str, SchedulerView]:
+        return dict(self._views)
 
     async def refresh(self, clusters: Iterable[str] | None = None) -> None:
         """Read open advice again, for all known clusters by default; listeners are told if anything differs."""

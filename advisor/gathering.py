@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from advisor.board import SchedulerView
 from advisor.core import codec, progress
 from advisor.core.model import Progress, Signal, Snapshot, SourceReport, Unavailable
 from advisor.core.scan import FileContext, FileState, Scanned, Scanner, fold_signals
@@ -22,7 +23,7 @@ from advisor.store.records import AttemptKey, StoredAttempt
 log = structlog.get_logger(__name__)
 
 ROUNDS_MAX = 16  # reads of one attempt in one tick; what is left comes with the next
-SCHEDULER_STALE = timedelta(seconds=30)
+SCHEDULER_STALE = timedelta(seconds=15)  # an agent speaks every second or two
 BEFORE_START = timedelta(seconds=5)  # clocks of nodes and scheduler
 SCHEDULER = "scheduler"
 
@@ -75,25 +76,25 @@ class Sighting:
         return sum(source.foreign for source in self.state.sources.values())
 
 
-def sight(item: StoredAttempt, predecessor: StoredAttempt | None) -> Sighting:
-    """Begin a tick for one attempt. `predecessor`: the attempt before, needed before the first read only."""
-    state = _stored_state(item)
-    if not state.sources and predecessor is not None:
-        before = _stored_state(predecessor)
+def sight(item: StoredAttempt) -> Sighting:
+    """Begin a tick for one attempt. Its first read begins where reading the attempt before it ended."""
+    state = _stored_state(item.key, item.detector_state)
+    if not state.sources:
+        before = _stored_state(item.key, item.predecessor_state)
         state = replace(
             state, sources={name: SourceState(predecessor=held.cursor) for name, held in before.sources.items()}
         )
     return Sighting(item=item, state=state, signals=item.signals)
 
 
-def _stored_state(item: StoredAttempt) -> TickState:
-    if not item.detector_state:
+def _stored_state(key: AttemptKey, data: bytes) -> TickState:
+    if not data:
         return TickState()
     try:
-        return codec.decode(TickState, item.detector_state)
+        return codec.decode(TickState, data)
     except codec.CodecError as error:
         # Written by another build: reading starts again at the attempt's beginning, signals are kept by their ids.
-        log.warning("detector_state_unreadable", attempt=str(item.key), error=str(error))
+        log.warning("detector_state_unreadable", attempt=str(key), error=str(error))
         return TickState()
 
 
@@ -137,6 +138,7 @@ class Gatherer:
             job_id=item.job.job_id,
             attempt=item.key.number,
             user=item.job.user,
+            user_id=item.user_id,
             paths=tuple(path for path in (item.stdout_path, item.stderr_path) if path),
             nodes=item.attempt.nodes or (),
             started_at=item.attempt.started_at,
@@ -258,7 +260,7 @@ def _within_attempt(scanned: Scanned, item: StoredAttempt) -> Scanned:
 
 
 def reports_of(
-    sighting: Sighting, sources: Iterable[LogSource], scheduler: tuple[Unavailable, ...], now: datetime
+    sighting: Sighting, sources: Iterable[LogSource], scheduler: SchedulerView | None, now: datetime
 ) -> tuple[SourceReport, ...]:
     """What every source gave for this attempt, so far. A source that could not answer says so."""
     reports = [_scheduler_report(sighting.item, scheduler, now)]
@@ -284,12 +286,10 @@ def reports_of(
     return tuple(reports)
 
 
-def _scheduler_report(item: StoredAttempt, missing: tuple[Unavailable, ...], now: datetime) -> SourceReport:
-    unavailable = missing[0] if missing else None
-    if unavailable is None and (item.observed_at is None or now - item.observed_at > SCHEDULER_STALE):
-        unavailable = Unavailable(
-            source=SCHEDULER, reason=UnavailableReason.STALE, detail="no recent report of the agent"
-        )
+def _scheduler_report(item: StoredAttempt, view: SchedulerView | None, now: datetime) -> SourceReport:
+    unavailable = view.unavailable[0] if view is not None and view.unavailable else None
+    if unavailable is None and (view is None or now - view.heard_at > SCHEDULER_STALE):
+        unavailable = Unavailable(source=SCHEDULER, reason=UnavailableReason.STALE, detail="the agent is silent")
     return SourceReport(source=SCHEDULER, trust=Trust.SCHEDULER, unavailable=unavailable, newest_at=item.observed_at)
 
 

@@ -22,7 +22,7 @@ from advisor.core.model import Decision, Snapshot
 from advisor.core.modes import ModeSetting, effective_mode
 from advisor.core.policy import Policy
 from advisor.core.rules import RuleSet
-from advisor.core.words import Action, IncidentKind, Mode, Reason
+from advisor.core.words import Action, AttemptState, IncidentKind, Mode, Reason
 from advisor.gathering import Gatherer, Sighting, TickState, reports_of, sight, snapshot_of
 from advisor.ports import Clock
 from advisor.replay import Inputs
@@ -39,8 +39,8 @@ from advisor.store.store import Store
 
 log = structlog.get_logger(__name__)
 
-# Nothing failed and nothing was said before: not worth a row.
-QUIET = frozenset({Reason.HEALTHY, Reason.COMPLETED, Reason.OUTCOME_NOT_VISIBLE})
+# Nothing has ended, and nothing was said before: not worth a row.
+QUIET = frozenset({Reason.HEALTHY, Reason.OUTCOME_NOT_VISIBLE})
 GENERATIONS_MAX = 100  # per attempt: a decision that flaps stops being told
 FAILED_TICKS_MAX = 60  # in a row: then the process ends and its supervisor starts a new one
 PAUSE_SECONDS = 0.02  # between two ticks, so that reports are taken together
@@ -142,7 +142,7 @@ class Pipeline:
             await self._board.refresh()
             await self._board.refresh({verdict.sighting.item.job.cluster for verdict in committed})
         await self._save(verdicts)
-        await self._record_milestones(verdicts, committed)
+        await self._record_milestones(verdicts)
         failed = sum(sighting.failed is not None for sighting in sightings)
         self._more = any(sighting.more and sighting.failed is None for sighting in sightings)
         took = self._clock.monotonic() - began
@@ -155,20 +155,14 @@ class Pipeline:
             log.warning("attempts_capped", watched=len(keys), most=self._attempts_max)
             keys = keys[: self._attempts_max]
         stored = await self._store.load(keys, now=now)
-        starting = [
-            AttemptKey(job_key=key.job_key, number=key.number - 1)
-            for key, item in stored.items()
-            if not item.detector_state and key.number > 0
-        ]
-        before = await self._store.load(starting, now=now) if starting else {}
         for gone in self._saved.keys() - stored.keys():
             del self._saved[gone]
-        return [sight(item, before.get(_predecessor(key))) for key, item in stored.items()]
+        return [sight(item) for item in stored.values()]
 
     async def _conclude(self, sightings: Sequence[Sighting]) -> list[Verdict]:
         """Decide for all, off the event loop: streams and reports go on meanwhile."""
         settings = self._with_default(await self._store.modes())
-        missing = dict(self._board.scheduler_unavailable)
+        views = self._board.views()
         now = self._clock.now()
 
         def conclude_all() -> list[Verdict]:
@@ -177,9 +171,8 @@ class Pipeline:
                 if sighting.failed is not None:
                     continue
                 try:
-                    reports = reports_of(
-                        sighting, self._gatherer.sources, missing.get(sighting.item.job.cluster, ()), now
-                    )
+                    view = views.get(sighting.item.job.cluster)
+                    reports = reports_of(sighting, self._gatherer.sources, view, now)
                     verdicts.append(
                         self._verdict(sighting, snapshot_of(sighting, reports, Mode.MONITOR), settings, now)
                     )
@@ -243,7 +236,7 @@ class Pipeline:
         item, state = sighting.item, sighting.state
         if item.generation == 0:
             return decision.reason not in QUIET or decision.incident.kind is not IncidentKind.NONE
-        if item.generation >= GENERATIONS_MAX:
+        if item.generation >= GENERATIONS_MAX or _moved_on(item):
             return False
         if state.generation == item.generation:
             return essence != state.essence
@@ -261,8 +254,10 @@ class Pipeline:
             if verdict.record is None:
                 continue
             sighting = verdict.sighting
+            told = self._clock.now() if verdict.decision.action is not Action.NONE else None
+            record = replace(verdict.record, milestones=_own_milestones(verdict, verdict.record.created_at, told))
             try:
-                done = await self._store.commit_decision(verdict.record)
+                done = await self._store.commit_decision(record)
             except Conflict as error:
                 log.info("decision_conflicted", attempt=str(sighting.key), error=str(error))
                 continue
@@ -300,14 +295,16 @@ class Pipeline:
             await self._store.save_states(states, now=self._clock.now())
             self._saved.update(states)
 
-    async def _record_milestones(self, verdicts: Sequence[Verdict], committed: Sequence[Verdict]) -> None:
+    async def _record_milestones(self, verdicts: Sequence[Verdict]) -> None:
+        """Those that come with no new decision: progress made, and a fault seen that changes nothing."""
         now = self._clock.now()
-        advised = {verdict.sighting.key for verdict in committed if verdict.decision.action is not Action.NONE}
         reached: dict[AttemptKey, list[Milestone]] = {}
         for verdict in verdicts:
-            for key, milestone in _milestones(verdict, verdict.sighting.key in advised, now):
-                if (key, milestone.kind) not in self._reached:
-                    reached.setdefault(key, []).append(milestone)
+            key = verdict.sighting.key
+            own = [(key, item) for item in _own_milestones(verdict, now, None)] if verdict.record is None else []
+            for owner, item in (*own, *_progress_milestones(verdict.sighting)):
+                if (owner, item.kind) not in self._reached:
+                    reached.setdefault(owner, []).append(item)
         if not reached:
             return
         await self._store.record_milestones(reached)
@@ -349,6 +346,14 @@ def _outline(decision: Decision) -> tuple[object, ...]:
     )
 
 
+def _moved_on(item: StoredAttempt) -> bool:
+    """The next attempt has started: what is decided about this one can no longer be applied to anything."""
+    successor = item.successor
+    return successor is not None and (
+        successor.state.live or (successor.state.ended and successor.state is not AttemptState.CANCELLED)
+    )
+
+
 def _packed_state(state: TickState) -> bytes:
     # A state that holds nothing is stored as nothing: the attempt has not begun.
     return codec.encode(state) if state != TickState() else b""
@@ -363,24 +368,16 @@ def _is_stored(item: StoredAttempt, state: DetectorState) -> bool:
     )
 
 
-def _predecessor(key: AttemptKey) -> AttemptKey:
-    return AttemptKey(job_key=key.job_key, number=key.number - 1)
-
-
-def _milestones(verdict: Verdict, advised: bool, now: datetime) -> list[tuple[AttemptKey, Milestone]]:
-    """Moments this tick saw. Progress of an attempt is a moment in the recovery from the attempt before it."""
-    key, item, decision = verdict.sighting.key, verdict.sighting.item, verdict.decision
-    found: list[tuple[AttemptKey, Milestone]] = []
-    if decision.incident.kind is not IncidentKind.NONE:
-        visible = decision.incident.visible_at or now
-        found.append((key, Milestone(kind=MilestoneKind.FAULT_VISIBLE, at=visible)))
-        found.append(
-            (key, Milestone(kind=MilestoneKind.DETECTED, at=max(decision.incident.detected_at or now, visible)))
-        )
-    if advised:
-        found.append((key, Milestone(kind=MilestoneKind.ADVISED, at=now)))
-    found = [(owner, milestone) for owner, milestone in found if milestone.kind not in item.milestones]
-    return found + _progress_milestones(verdict.sighting)
+def _own_milestones(verdict: Verdict, detected_at: datetime, advised_at: datetime | None) -> tuple[Milestone, ...]:
+    """When the fault could be read, when we read it, and when advice was given."""
+    found = []
+    if verdict.decision.incident.kind is not IncidentKind.NONE:
+        visible = verdict.decision.incident.visible_at or detected_at
+        found.append(Milestone(kind=MilestoneKind.FAULT_VISIBLE, at=visible))
+        found.append(Milestone(kind=MilestoneKind.DETECTED, at=max(detected_at, visible)))
+    if advised_at is not None:
+        found.append(Milestone(kind=MilestoneKind.ADVISED, at=advised_at))
+    return tuple(item for item in found if item.kind not in verdict.sighting.item.milestones)
 
 
 def _progress_milestones(sighting: Sighting) -> list[tuple[AttemptKey, Milestone]]:

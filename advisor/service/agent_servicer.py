@@ -82,6 +82,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         )
         if not known:
             raise NotFoundError("session: not known, register again")
+        self._services.board.heard(request.cluster)
         pulse = self._services.board.pulse
         return agent_pb2.HeartbeatResponse(
             incarnation=self._services.store.incarnation,
@@ -107,7 +108,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             complete=request.complete and not refused and not missing,
             now=self._services.clock.now(),
         )
-        self._services.board.scheduler_unavailable[cluster] = missing
+        self._services.board.heard(cluster, missing)
         if recorded.changed:
             self._services.board.wake.set()
         refused.extend(recorded.refused)
