@@ -88,6 +88,7 @@ class Progress:
     in_job_restarts: int = 0
     last_line_at: datetime | None = None  # any output at all
     finished: bool = False  # the job said that training is complete
+    saving: bool = False  # a checkpoint save began and neither its end nor a later step was seen
     cleared_at: datetime | None = None  # what was read before was followed by at least two further steps
     cleared_lines: Mapping[str, int] = field(default_factory=dict)  # the same by file: lines up to this one
 

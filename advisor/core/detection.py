@@ -1,0 +1,264 @@
+"""Has this attempt crashed, hung, slowed down or diverged? One incident per attempt, signals in causal order.
+
+Facts of the scheduler are made into signals here, so that attribution weighs one kind of evidence. What progress has
+survived does not open an incident; what an unavailable source did not show is not taken for silence.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+from advisor.core.model import Incident, NodeFact, Signal, Snapshot
+from advisor.core.policy import Policy
+from advisor.core.rules import XID_LOG_RULES, Rule, RuleSet, rule_of, xid_code
+from advisor.core.words import AttemptState, Category, IncidentKind, NodeState, Role, Trust
+
+_STATE_RULES: Mapping[AttemptState, str] = {
+    AttemptState.NODE_FAILURE: "scheduler.node_failure",
+    AttemptState.PREEMPTED: "scheduler.preempted",
+    AttemptState.TIME_LIMIT: "scheduler.time_limit",
+    AttemptState.CANCELLED: "scheduler.cancelled",
+    AttemptState.OUT_OF_MEMORY: "scheduler.out_of_memory",
+    AttemptState.LAUNCH_FAILURE: "scheduler.launch_failure",
+}
+# What may say something about the machine although the job goes on.
+_DEGRADING = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT, Category.SCHEDULER_EVENT})
+NODE_FACT_LAG = timedelta(seconds=90)  # a node declared down this long after the end may still be the cause
+
+
+def detect(snapshot: Snapshot, rules: RuleSet, policy: Policy, now: datetime) -> Incident:
+    """The incident of one attempt, kind NONE when there is none."""
+    index = rules.by_id()
+    attempt = snapshot.attempt
+    facts = scheduler_signals(snapshot, rules, now)
+    judged = [(signal, rule_of(signal, rules, index)) for signal in (*facts, *snapshot.signals)]
+    known = [(s, rule) for s, rule in judged if rule is not None and rule.role is not Role.BENIGN]
+    fresh = [(s, rule) for s, rule in known if not (rule.clears and survived(s, snapshot))]
+    silent = _hang_signal(snapshot, rules, policy, now)
+    if silent is not None:
+        rule = rule_of(silent, rules, index)
+        if rule is not None:
+            fresh.append((silent, rule))
+    ended = attempt.state.ended
+    kind = _kind(snapshot, fresh, silent is not None, rules)
+    if kind is IncidentKind.NONE:
+        kept = [s for s, rule in known if rule.role is Role.INITIATING and rule.category in _DEGRADING]
+        if attempt.state is AttemptState.CANCELLED:
+            kept = [s for s, rule in known if rule.id == "scheduler.cancelled"]
+        elif attempt.state is AttemptState.COMPLETED or snapshot.progress.finished:
+            kept = []
+    else:
+        # Survived errors stay as weaker evidence of an attempt that is over: a caught error can be the cause of a hang.
+        kept = [s for s, _ in (known if ended or kind is IncidentKind.HANG else fresh)]
+        if silent is not None:
+            kept.append(silent)
+    ordered = causal_order(kept, live=not snapshot.offline)
+    return Incident(
+        kind=kind,
+        signals=ordered,
+        visible_at=min((s.seen_at for s in ordered), default=None),
+        detected_at=now if kind is not IncidentKind.NONE else None,
+        ended=ended,
+        summary=_summary(kind, snapshot, ordered),
+    )
+
+
+def _kind(snapshot: Snapshot, fresh: Iterable[tuple[Signal, Rule]], silent: bool, rules: RuleSet) -> IncidentKind:
+    attempt = snapshot.attempt
+    state = attempt.state
+    evidence = list(fresh)
+    if state is AttemptState.COMPLETED:
+        return IncidentKind.NONE
+    if state is AttemptState.CANCELLED and not snapshot.offline:
+        return IncidentKind.NONE
+    if snapshot.progress.finished and state in {AttemptState.FAILED, AttemptState.OTHER, AttemptState.RUNNING}:
+        # Errors after the end of training are teardown noise, whatever the exit code says.
+        return IncidentKind.NONE
+    symptom = any(rule.kind is IncidentKind.HANG for _, rule in evidence)
+    ending = [(s, rule) for s, rule in evidence if rule.role is Role.INITIATING and rule.ends and _weighs(s, rule)]
+    if state.ended or state is AttemptState.REQUEUE_HELD:
+        if any(rule.kind is IncidentKind.DIVERGENCE and rule.weight >= 0.8 for _, rule in ending):
+            return IncidentKind.DIVERGENCE
+        if state is AttemptState.FAILED and symptom and not ending:
+            return IncidentKind.HANG
+        return IncidentKind.CRASH
+    if any(s.trust.trusted and _fatal(s, rules) for s, _ in ending):
+        return IncidentKind.CRASH
+    if ending:
+        divergence = all(rule.kind is IncidentKind.DIVERGENCE for _, rule in ending)
+        return IncidentKind.DIVERGENCE if divergence else IncidentKind.CRASH
+    if symptom or silent:
+        return IncidentKind.HANG
+    return IncidentKind.NONE
+
+
+def _weighs(signal: Signal, rule: Rule) -> bool:
+    """A trusted Xid that does not end the GPU is no incident by itself; neither is a user's Ctrl-C word in a live log."""
+    return rule.weight >= 0.4 and not (signal.rule in XID_LOG_RULES and rule.category is Category.APPLICATION)
+
+
+def _fatal(signal: Signal, rules: RuleSet) -> bool:
+    """Trusted evidence that the node or GPU is gone for the job, whatever its processes still think."""
+    if signal.rule in XID_LOG_RULES:
+        code = xid_code(signal.fields)
+        entry = rules.xids.get(code) if code is not None else None
+        return entry is not None and entry.fatal
+    return True
+
+
+def trusted_fatal(incident: Incident, rules: RuleSet) -> bool:
+    """The incident rests on trusted evidence that ends a GPU or a node: no need to wait for the ranks to notice."""
+    index = rules.by_id()
+    for signal in incident.signals:
+        rule = rule_of(signal, rules, index)
+        hardware = rule is not None and rule.role is Role.INITIATING and rule.category in _DEGRADING
+        if signal.trust.trusted and hardware and rule is not None and rule.weight >= 0.85 and _fatal(signal, rules):
+            return True
+    return False
+
+
+def survived(signal: Signal, snapshot: Snapshot) -> bool:
+    """At least two further steps were seen after this signal.
+
+    Within a file by line; across files by when it could be read, with room for the other ranks to finish their step.
+    """
+    progress = snapshot.progress
+    line = progress.cleared_lines.get(signal.file)
+    if line is not None and signal.file:
+        return signal.line <= line
+    if snapshot.offline or progress.cleared_at is None or progress.last_at is None:
+        return False
+    slack = timedelta(seconds=max(3.0 * (progress.interval_seconds or 0.0), 5.0))
+    return signal.seen_at + slack < progress.cleared_at
+
+
+def scheduler_signals(snapshot: Snapshot, rules: RuleSet, now: datetime) -> tuple[Signal, ...]:
+    """The scheduler's own facts about the attempt, as trusted signals."""
+    attempt = snapshot.attempt
+    at = attempt.ended_at
+    when = at or attempt.started_at or now
+    made: list[Signal] = []
+    index = rules.by_id()
+
+    def make(rule_id: str, seen_at: datetime, nodes: tuple[str, ...] = (), text: str = "") -> None:
+        rule = index.get(rule_id)
+        if rule is not None:
+            made.append(
+                Signal(
+                    id=_signal_id(snapshot, rule_id, *nodes),
+                    rule=rule_id,
+                    trust=Trust.SCHEDULER,
+                    source="scheduler",
+                    seen_at=seen_at,
+                    at=seen_at,
+                    nodes=nodes,
+                    text=text or rule.title,
+                    role=rule.role,
+                    category=rule.category,
+                )
+            )
+
+    for fact in snapshot.nodes:
+        if attempt.nodes is None or fact.name not in attempt.nodes or not _counts(fact, snapshot):
+            continue
+        down = fact.state is NodeState.DOWN
+        rule_id = "scheduler.node_down" if down else "scheduler.node_not_responding"
+        make(rule_id, fact.since or when, (fact.name,), f"node {fact.name} is {fact.state.value}")
+    state_rule = _STATE_RULES.get(attempt.state)
+    if state_rule is not None:
+        make(state_rule, when)
+    if attempt.state is AttemptState.FAILED and attempt.exit is not None:
+        text = f"exit code {attempt.exit.code}, signal {attempt.exit.signal}"
+        make("scheduler.exit_code", when, (), text)
+    return tuple(made)
+
+
+def _counts(fact: NodeFact, snapshot: Snapshot) -> bool:
+    """The node went away while the attempt used it, and no step has come since."""
+    if fact.state not in {NodeState.DOWN, NodeState.NOT_RESPONDING}:
+        return False
+    attempt = snapshot.attempt
+    progress = snapshot.progress
+    if fact.since is None:
+        return True
+    if attempt.ended_at is not None and fact.since > attempt.ended_at + NODE_FACT_LAG:
+        return False
+    if attempt.state.live and progress.cleared_at is not None:
+        return fact.since + timedelta(seconds=3.0 * (progress.interval_seconds or 1.0)) >= progress.cleared_at
+    return True
+
+
+def _hang_signal(snapshot: Snapshot, rules: RuleSet, policy: Policy, now: datetime) -> Signal | None:
+    """A signal when progress is overdue. Only for a running attempt whose log can be read."""
+    attempt = snapshot.attempt
+    if attempt.state is not AttemptState.RUNNING or "advisor.no_progress" not in rules.by_id():
+        return None
+    progress = snapshot.progress
+    if snapshot.offline:
+        if attempt.silent_seconds is None or attempt.silent_seconds < policy.hang_seconds:
+            return None
+        seconds, limit, since = attempt.silent_seconds, policy.hang_seconds, progress.last_at or now
+    else:
+        logs = [source for source in snapshot.sources if source.trust is Trust.LOG]
+        readable = any(source.unavailable is None for source in logs)
+        if not readable or any(source.unavailable is not None for source in logs):
+            return None
+        anchor = progress.last_at or attempt.started_at
+        if anchor is None:
+            return None
+        limit = policy.hang_seconds if progress.last_at is not None else policy.hang_startup_seconds
+        seconds, since = (now - anchor).total_seconds(), anchor + timedelta(seconds=limit)
+        if seconds < limit:
+            return None
+    return Signal(
+        id=_signal_id(snapshot, "advisor.no_progress", str(progress.last_step)),
+        rule="advisor.no_progress",
+        trust=Trust.LOG,
+        source="advisor",
+        seen_at=since,
+        at=since,
+        # The limit, not the seconds so far: the same hang is the same signal at every tick.
+        text=f"no progress for more than {limit:.0f} s; last step {progress.last_step if progress.last_step is not None else 'none'}",
+        role=Role.SYMPTOM,
+        category=Category.UNKNOWN,
+    )
+
+
+def causal_order(signals: Iterable[Signal], *, live: bool) -> tuple[Signal, ...]:
+    """Earliest first. A line without a usable time stands where it stands in its file."""
+    by_file: dict[str, datetime] = {}
+    keyed: list[tuple[datetime, str, int, int, Signal]] = []
+    pool = list(signals)
+    floor = min((s.at or s.seen_at for s in pool), default=None)
+    for index, signal in enumerate(sorted(pool, key=lambda s: (s.source, s.file, s.order))):
+        if signal.at is not None:
+            when = signal.at
+        elif live:
+            when = signal.seen_at
+        else:
+            when = by_file.get(signal.file, floor or signal.seen_at)
+        by_file[signal.file] = max(when, by_file.get(signal.file, when))
+        keyed.append((when, signal.file, signal.order, index, signal))
+    keyed.sort(key=lambda item: item[:4])
+    return tuple(item[4] for item in keyed)
+
+
+def _signal_id(snapshot: Snapshot, *parts: str) -> str:
+    text = "|".join((snapshot.job.key, str(snapshot.attempt.number), *parts))
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _summary(kind: IncidentKind, snapshot: Snapshot, signals: tuple[Signal, ...]) -> str:
+    step = snapshot.progress.last_step
+    where = f" after step {step}" if step is not None else " before the first step"
+    match kind:
+        case IncidentKind.NONE:
+            return "no incident"
+        case IncidentKind.HANG:
+            return f"the attempt makes no progress{where}"
+        case IncidentKind.CRASH:
+            return f"the attempt failed{where}" if snapshot.attempt.state.ended else f"a failure is visible{where}"
+        case IncidentKind.DIVERGENCE:
+            return f"the numbers went bad{where}"
+        case IncidentKind.STRAGGLER:
+            return f"the attempt is slowed down{where}"

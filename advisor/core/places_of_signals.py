@@ -1,0 +1,71 @@
+"""Which node a signal is about, with what other signals say about ranks and nodes."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from advisor.core.model import Signal, Snapshot
+from advisor.core.ranks import parse_ranks
+
+_EXIT_RULES = frozenset({"slurm.task_exited", "slurm.task_signal", "slurm.task_oom"})
+
+
+def ranks_of(signal: Signal) -> frozenset[int]:
+    """All ranks that a (counted) signal came from."""
+    ranks = parse_ranks(signal.fields.get("ranks", ""))
+    tasks = parse_ranks(signal.fields.get("tasks", ""))
+    if ranks or tasks:
+        return ranks | tasks
+    return frozenset() if signal.rank is None else frozenset({signal.rank})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceMap:
+    """Rank to node, from the attempt and from lines that carry both; and who Slurm saw ending."""
+
+    rank_nodes: Mapping[int, str]
+    exits: tuple[tuple[str, frozenset[int]], ...]
+    allocation: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, signals: Iterable[Signal]) -> "PlaceMap":
+        rank_nodes: dict[int, str] = {}
+        exits: list[tuple[str, frozenset[int]]] = []
+        for signal in signals:
+            if signal.rule in _EXIT_RULES and signal.nodes:
+                exits.append((signal.nodes[0], ranks_of(signal)))
+            elif signal.rank is not None and len(signal.nodes) == 1 and not signal.trust.trusted:
+                rank_nodes.setdefault(signal.rank, signal.nodes[0])
+        return cls(
+            rank_nodes={**rank_nodes, **snapshot.attempt.rank_nodes},
+            exits=tuple(exits),
+            allocation=snapshot.attempt.nodes,
+        )
+
+    def nodes(self, signal: Signal) -> tuple[str, ...]:
+        """The nodes that the signal is about; through its rank where the line names none."""
+        if signal.nodes:
+            return signal.nodes
+        if signal.trust.trusted:
+            return ()
+        found = dict.fromkeys(self.rank_nodes[rank] for rank in sorted(ranks_of(signal)) if rank in self.rank_nodes)
+        if found:
+            return tuple(found)
+        if self.allocation is not None and len(self.allocation) == 1:
+            return self.allocation
+        return ()
+
+    def exit_nodes(self) -> tuple[str, ...]:
+        """Nodes whose tasks ended by themselves, in order."""
+        return tuple(dict.fromkeys(node for node, _ in self.exits))
+
+    def only_exit_node(self) -> str | None:
+        """The node, when exactly one had tasks that ended by themselves."""
+        nodes = self.exit_nodes()
+        return nodes[0] if len(nodes) == 1 else None
+
+    def exit_ranks(self) -> tuple[int, ...]:
+        """Ranks of the first such line, when it names few."""
+        if not self.exits:
+            return ()
+        ranks = tuple(sorted(self.exits[0][1]))
+        return ranks if len(ranks) <= 4 else ()

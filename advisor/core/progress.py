@@ -1,0 +1,253 @@
+"""Progress of an attempt from what it prints: steps, checkpoints, the end, and restarts inside the job.
+
+One newest step is kept per file, whichever rank printed it: ranks of synchronous training are at most a step apart. A
+step that goes back is an in-job restart when a crash or a loaded checkpoint was seen since, or when it stays back.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import re2
+
+from advisor.core.model import Progress
+
+INTERVALS_KEPT = 16
+_TAIL_BYTES = 4_096
+
+_OPTIONS = re2.Options()
+_OPTIONS.encoding = re2.Options.Encoding.LATIN1
+
+# Formats whose step counts over the whole run. Each has the groups `step` and, where the line has it, `ms` or `s`.
+_STEP_FORMATS: Mapping[str, str] = {
+    "megatron": r"(?m)\biteration +(?P<step>\d{1,12})/ *\d+ \|",
+    "nemo": r"(?m)\bglobal_step[=: ]+(?P<step>\d{1,12})\b",
+    "deepspeed": r"(?m)\bstep=(?P<step>\d{1,12}), skipped=",
+    "maxtext": r"(?m)\bcompleted step: (?P<step>\d{1,12})\b",
+    "step": r"(?m)(?:^|[ \[(|,:\]])(?i:train_step|global step|step|iteration|iter|num_updates|update)(?:s)?(?:[=:/#]| [=:#]?)? {0,8}(?P<step>\d{1,12})\b[^\n]{0,400}?(?i:loss|lr\b|tok|/s|grad|ppl|ms\b|sec)",
+}
+# Bars count within one epoch: they show that something moves, not how far the run is.
+_BAR_FORMATS: Mapping[str, str] = {
+    "bar": r"(?m)\| *(?P<step>\d{1,9})/(?P<total>\d{1,9}) \[[0-9:]+<",
+    "epoch": r"(?m)\bEpoch:? ?(?:\(train\) )?\[?\d{1,6}\]?[ :,]+\[ *(?P<step>\d{1,12})/\d+",
+}
+FORMATS: Mapping[str, str] = {**_STEP_FORMATS, **_BAR_FORMATS}
+COMPILED: Mapping[str, Any] = {name: re2.compile(pattern.encode(), _OPTIONS) for name, pattern in FORMATS.items()}
+
+MARKS: Mapping[str, str] = {
+    "saved": r"(?im)(?:successfully saved checkpoint|checkpoint saved|saved checkpoint|saved? (?:the )?checkpoint (?:at|for)|checkpoint .{0,120}successfully saved)[^\n]{0,200}?(?:iteration|step|iter)?[ =_:-]{0,8}(?P<step>\d{1,12})\b",
+    "loaded": r"(?im)(?:loaded checkpoint|resum(?:ed|ing)\b[^\n]{0,80}?(?:checkpoint|from)|restored [^\n]{0,60}checkpoint|loading checkpoint)[^\n]{0,200}?(?:(?:iteration|step|iter)[ =_:-]{0,8}(?P<step>\d{1,12})\b|$)",
+    "saving": r"(?im)\b(?:saving|writing) (?:a |the |latest |final |model |full )*(?:checkpoint|ckpt|model)\b|saving model to '",
+    "finished": r"(?im)\[after training is done\]|\btraining (?:is )?(?:complete|finished|done)\b[d.!]?|`?Trainer\.fit`? stopped: `?max_(?:epochs|steps)|\btraining completed\b",
+}
+MARKS_COMPILED: Mapping[str, Any] = {name: re2.compile(pattern.encode(), _OPTIONS) for name, pattern in MARKS.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileProgress:
+    """What one file has shown so far. Times: `at` as read (live) or as printed (offline)."""
+
+    form: str = ""
+    first_step: int | None = None
+    last_step: int | None = None
+    first_at: datetime | None = None
+    last_at: datetime | None = None
+    printed_at: datetime | None = None  # the newest step's own timestamp, for intervals
+    intervals: tuple[float, ...] = ()
+    checkpoint_step: int | None = None
+    saving_line: int = 0  # newest "saving checkpoint" line without a later step
+    restarts: int = 0
+    finished: bool = False
+    last_line_at: datetime | None = None
+    advance_line: int = 0
+    advance_at: datetime | None = None
+    cleared_line: int = 0  # line of the advance before the newest: earlier errors were survived
+    cleared_at: datetime | None = None
+    low_steps: tuple[int, ...] = ()  # steps below `last_step` seen in a row
+    broken: bool = False  # a crash line since the newest advance
+    reloaded: bool = False  # a checkpoint was loaded since
+
+
+def observe(
+    progress: FileProgress, text: bytes, forms: Iterable[str], line: int, seen_at: datetime, printed: Any
+) -> FileProgress:
+    """Progress lines of a piece of cleaned text that starts at `line`: the first and the newest one are enough.
+
+    `printed(line_bytes)` gives a line's own time or None; it is asked for those two lines only.
+    """
+    form = _choose(progress, forms)
+    if form is None:
+        return progress
+    pattern = COMPILED[form]
+    first = pattern.search(text)
+    if first is None:
+        return progress
+    last = _last(pattern, text) or first
+    for match in (first, last) if last.start() != first.start() else (first,):
+        number = line + text.count(b"\n", 0, match.start("step"))
+        whole = _line_around(text, match.start("step"))
+        progress = _step(progress, form, int(match.group("step")), number, seen_at, printed(whole))
+    return progress
+
+
+def _choose(progress: FileProgress, forms: Iterable[str]) -> str | None:
+    """The file's own format as long as it appears; a format that counts the whole run beats a bar."""
+    order = list(FORMATS)
+    found = sorted(set(forms), key=order.index)
+    if not found:
+        return None
+    if progress.form in found or not progress.form:
+        return progress.form or found[0]
+    if found[0] in _STEP_FORMATS and progress.form in _BAR_FORMATS:
+        return found[0]
+    return None if progress.form in _STEP_FORMATS else found[0]
+
+
+class _Shifted:
+    """A match found in a tail of the text, with offsets in the whole."""
+
+    __slots__ = ("_match", "_shift")
+
+    def __init__(self, match: Any, shift: int) -> None:
+        self._match = match
+        self._shift = shift
+
+    def start(self, group: int | str = 0) -> int:
+        return int(self._match.start(group)) + self._shift
+
+    def group(self, group: int | str = 0) -> bytes:
+        found: bytes = self._match.group(group)
+        return found
+
+
+def _last(pattern: Any, text: bytes) -> _Shifted | None:
+    """The last match, looked for in growing tails."""
+    size = _TAIL_BYTES
+    while True:
+        cut = text.rfind(b"\n", 0, len(text) - size) + 1 if size < len(text) else 0
+        found = None
+        for match in pattern.finditer(text[cut:]):
+            found = match
+        if found is not None:
+            return _Shifted(found, cut)
+        if cut == 0:
+            return None
+        size *= 4
+
+
+def _line_around(text: bytes, position: int) -> bytes:
+    start = text.rfind(b"\n", 0, position) + 1
+    end = text.find(b"\n", position)
+    return text[start : end if end >= 0 else len(text)]
+
+
+def _step(
+    p: FileProgress, form: str, step: int, line: int, seen_at: datetime, printed: datetime | None
+) -> FileProgress:
+    """One progress line."""
+    if p.form != form:
+        # Another format: numbers do not compare. It only shows that the attempt goes on.
+        p = replace(p, form=form, last_step=None, low_steps=())
+    at = seen_at
+    if p.last_step is None:
+        return _advance(
+            replace(p, first_step=p.first_step if p.first_step is not None else step, first_at=p.first_at or at),
+            step,
+            line,
+            at,
+            printed,
+        )
+    if step > p.last_step:
+        return _advance(p, step, line, at, printed)
+    if step == p.last_step:
+        return replace(p, low_steps=()) if not p.broken else p
+    if form in _BAR_FORMATS:
+        # The next epoch, or a validation bar.
+        return replace(
+            _advance(p, step, line, at, printed), restarts=p.restarts + (1 if p.broken and p.reloaded else 0)
+        )
+    low = p.low_steps if p.low_steps and p.low_steps[-1] >= step else (*p.low_steps, step)[-3:]
+    if (p.broken and p.reloaded) or len(low) >= 3:
+        restarted = replace(
+            p, restarts=p.restarts + 1, low_steps=(), last_step=None, printed_at=None, broken=False, reloaded=False
+        )
+        return _advance(restarted, step, line, at, printed)
+    return replace(p, low_steps=low)
+
+
+def _advance(p: FileProgress, step: int, line: int, at: datetime, printed: datetime | None) -> FileProgress:
+    intervals = p.intervals
+    if p.last_step is not None and step > p.last_step:
+        seconds = (printed - p.printed_at).total_seconds() if printed and p.printed_at else 0.0
+        if seconds <= 0 and p.last_at is not None:
+            seconds = (at - p.last_at).total_seconds()
+        if seconds > 0:
+            intervals = (*intervals, seconds / (step - p.last_step))[-INTERVALS_KEPT:]
+    restarts = p.restarts + (1 if p.broken and p.reloaded and p.cleared_line < p.advance_line else 0)
+    first_after_break = p.broken
+    return replace(
+        p,
+        last_step=step,
+        last_at=at,
+        printed_at=printed or p.printed_at,
+        intervals=intervals,
+        cleared_line=p.cleared_line if first_after_break else p.advance_line,
+        cleared_at=p.cleared_at if first_after_break else p.advance_at,
+        advance_line=line,
+        advance_at=at,
+        low_steps=(),
+        saving_line=0,
+        broken=False,
+        reloaded=False,
+        restarts=restarts,
+        finished=False,
+    )
+
+
+def mark(progress: FileProgress, name: str, step: int | None, line: int) -> FileProgress:
+    """A line that is no step but says where the attempt stands."""
+    match name:
+        case "saved":
+            return replace(
+                progress, checkpoint_step=step if step is not None else progress.checkpoint_step, saving_line=0
+            )
+        case "loaded":
+            return replace(
+                progress, checkpoint_step=step if step is not None else progress.checkpoint_step, reloaded=True
+            )
+        case "saving":
+            return replace(progress, saving_line=line)
+        case "finished":
+            return replace(progress, finished=True)
+        case _:
+            raise ValueError(f"no such mark: {name}")
+
+
+def combine(states: Mapping[str, FileProgress]) -> Progress:
+    """One attempt's progress from its files: the furthest step, the newest times, the most restarts."""
+    files = list(states.values())
+    counting = [p for p in files if p.last_step is not None and p.form in _STEP_FORMATS] or [
+        p for p in files if p.last_step is not None
+    ]
+    intervals = sorted(value for p in counting for value in p.intervals)
+    checkpoints = [p.checkpoint_step for p in files if p.checkpoint_step is not None]
+    return Progress(
+        first_step=min((p.first_step for p in counting if p.first_step is not None), default=None),
+        last_step=max((p.last_step for p in counting if p.last_step is not None), default=None),
+        first_at=min((p.first_at for p in counting if p.first_at is not None), default=None),
+        last_at=max((p.last_at for p in counting if p.last_at is not None), default=None),
+        interval_seconds=intervals[len(intervals) // 2] if len(intervals) >= 2 else None,
+        checkpoint_step=max(checkpoints, default=None),
+        in_job_restarts=max((p.restarts for p in files), default=0),
+        last_line_at=max((p.last_line_at for p in files if p.last_line_at is not None), default=None),
+        finished=any(p.finished for p in files),
+        saving=any(p.saving_line for p in files),
+        cleared_at=max((p.cleared_at for p in counting if p.cleared_at is not None), default=None),
+        cleared_lines={name: p.cleared_line for name, p in sorted(states.items()) if p.cleared_line},
+    )
+
+
+def silent_for(progress: Progress, now: datetime) -> timedelta | None:
+    """How long ago the newest step was seen; None before the first."""
+    return now - progress.last_at if progress.last_at is not None else None

@@ -1,0 +1,109 @@
+"""Signatures and the Xid table as values. `advisor.rules.loader` reads them; the core only uses them.
+
+A rule yields evidence, never an action. Rules without a pattern are made by code from scheduler and telemetry facts;
+they are in the registry so that every signal has a title, a category and a source.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from advisor.core.model import Signal
+from advisor.core.words import Category, Implicates, IncidentKind, Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One distinct failure mode. `weight` (0..1) is how surely a hit means this category, all else silent."""
+
+    id: str
+    title: str  # one sentence: what happened
+    pattern: str  # RE2; "" when made by code
+    category: Category
+    role: Role
+    implicates: Implicates = Implicates.NOBODY
+    kind: IncidentKind = IncidentKind.CRASH
+    weight: float = 0.6
+    certain: bool = False  # the same start-up fails the same way again
+    certain_always: bool = False  # also after progress: a quota stays exceeded
+    deterministic: bool = False  # looks it: deserves one confirmation retry
+    transient_storage: bool = False  # shared storage is away: wait
+    clears: bool = True  # progress after it proves that it was survived
+    ends: bool = True  # it ends the process that printed it; False: training may hang or go on
+    source: str = ""
+    positive: tuple[str, ...] = ()
+    negative: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidEntry:
+    """What one Xid code says about its node. The table decides, never the word 'Xid'."""
+
+    code: int
+    name: str
+    category: Category
+    role: Role
+    implicates: Implicates  # NODE, CONDITIONAL or NOBODY
+    fatal: bool  # ends the GPU for the job: an incident by itself
+    weight: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleSet:
+    """All rules, in a fixed order. `digest` names this exact set in stored decisions."""
+
+    rules: tuple[Rule, ...]
+    xids: Mapping[int, XidEntry] = field(default_factory=dict)
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for rule in self.rules:
+            if rule.id in seen:
+                raise ValueError(f"two rules have the id {rule.id!r}")
+            seen.add(rule.id)
+
+    def by_id(self) -> dict[str, Rule]:
+        return {rule.id: rule for rule in self.rules}
+
+
+XID_RULE = "kernel.xid"
+XID_LOG_RULES = frozenset({XID_RULE, "log.xid_mention", "dcgm.xid"})
+
+
+def xid_code(fields: Mapping[str, str]) -> int | None:
+    """The code that a line about an Xid carries, or None."""
+    text = fields.get("xid", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
+
+
+def effective(rule: Rule, fields: Mapping[str, str], xids: Mapping[int, XidEntry]) -> Rule:
+    """The rule as it applies to one hit: for Xids, category, role and blame come from the table."""
+    if rule.id not in XID_LOG_RULES:
+        return rule
+    code = xid_code(fields)
+    entry = xids.get(code) if code is not None else None
+    if entry is None:
+        # A code that the table does not know proves nothing.
+        return replace(rule, role=Role.SYMPTOM, implicates=Implicates.CONDITIONAL, weight=0.2)
+    return replace(
+        rule,
+        title=f"Xid {entry.code} ({entry.name})",
+        category=entry.category,
+        role=entry.role,
+        implicates=entry.implicates,
+        weight=entry.weight * (1.0 if rule.id == XID_RULE else 0.8),
+    )
+
+
+def rule_of(signal: Signal, rules: RuleSet, index: Mapping[str, Rule]) -> Rule | None:
+    """The effective rule behind a signal; None for a rule that this set does not have (any more)."""
+    rule = index.get(signal.rule)
+    return effective(rule, signal.fields, rules.xids) if rule is not None else None
+
+
+def digest_of(rules: tuple[Rule, ...], xids: Mapping[int, XidEntry]) -> str:
+    """Content hash, independent of the files that the rules came from."""
+    text = "\n".join(repr(rule) for rule in rules) + "\n".join(repr(xids[code]) for code in sorted(xids))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,0 +1,593 @@
+"""Lines to signals and progress: one RE2 set over line-aligned chunks, captures only on hits.
+
+The scanner holds compiled patterns only; everything that a file has shown so far is in its `FileState`, a frozen value,
+so that another replica continues where a dead one stopped. Repeats of an error (numbers masked) are counted, not kept.
+
+A leading `^` in a rule means the start of the line after the prefixes that launchers put before it.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import re2
+
+from advisor.core import progress as progress_module
+from advisor.core.hostlist import HostlistError, expand, short
+from advisor.core.lines import cap, clean, decode, mask, raw_line_numbers, shorten
+from advisor.core.model import Signal
+from advisor.core.places import RANK_MAX, Place, place_of
+from advisor.core.progress import FileProgress
+from advisor.core.ranks import fold_ranks, parse_ranks
+from advisor.core.rules import Rule, RuleSet, effective
+from advisor.core.times import learn_offset, line_time
+from advisor.core.traceback import ROOT_CAUSE_LINES, frames_before, root_cause_line
+from advisor.core.words import Implicates, IncidentKind, Role, Trust
+
+CHUNK_BYTES = 65_536
+TAIL_BYTES_MAX = 65_536
+REPEATS_MAX = 256  # distinct errors remembered per file
+REPEATS_PER_RULE_MAX = 48
+_BLOCK_BYTES = 2_048
+_LOOKBACK_BYTES = 6_144
+_KERNEL_STALE = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileContext:
+    """What is known about a file before reading it. `node` comes from the transport, never from the text."""
+
+    source: str
+    trust: Trust
+    file: str
+    node: str | None = None
+    rank: int | None = None  # from the file's name
+    nodes: tuple[str, ...] | None = None  # the allocation; None = not known
+    started_at: datetime | None = None  # of the attempt: older kernel lines are not its business
+    tasks_per_node: int | None = None
+    world_size: int | None = None
+    rank_nodes: Mapping[int, str] = field(default_factory=dict)
+    live: bool = True  # False: read long after it was written, so only the lines' own times count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """One distinct error of a file. `key`: rule, place and masked text."""
+
+    key: str
+    id: str
+    rule: str
+    count: int = 1
+    ranks: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileState:
+    """Where scanning stands in one file. `tail` is the unfinished last line, bytes as Latin-1 text."""
+
+    tail: str = ""
+    recent: str = ""  # the end of what was scanned, for tracebacks that began before this read
+    offset: int = 0
+    line: int = 0  # complete lines so far
+    last_time: datetime | None = None
+    zone_seconds: float | None = None  # learned offset of times without a zone
+    progress: FileProgress = FileProgress()
+    repeats: tuple[Repeat, ...] = ()
+    foreign: int = 0
+    dropped: int = 0  # hits beyond the bounds: counted only
+    block: Mapping[str, str] = field(default_factory=dict)  # an open torchelastic "Root Cause" block
+    block_lines: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scanned:
+    """`signals`: new ones, and newer counts of known ones under their old id (see `fold_signals`)."""
+
+    state: FileState
+    signals: tuple[Signal, ...] = ()
+    repeats: tuple[Repeat, ...] = ()  # signals of earlier reads that were seen again
+    foreign: int = 0
+    lines: int = 0
+    newest_at: datetime | None = None
+
+
+class Scanner:
+    """Compiled once per rule set; `scan` is pure."""
+
+    def __init__(self, rules: RuleSet) -> None:
+        options = re2.Options()
+        options.encoding = re2.Options.Encoding.LATIN1
+        options.max_mem = 256 << 20
+        self.rules = tuple(rule for rule in rules.rules if rule.pattern)
+        self.xids = rules.xids
+        self.set = re2.Set.SearchSet(options)
+        single = re2.Options()
+        single.encoding = re2.Options.Encoding.LATIN1
+        self.compiled: list[Any] = []
+        for rule in self.rules:
+            self.set.Add(set_pattern(rule.pattern).encode())
+            self.compiled.append(re2.compile(rule.pattern.encode(), single))
+        self.forms = tuple(progress_module.FORMATS)
+        for name in self.forms:
+            self.set.Add(progress_module.FORMATS[name].encode())
+        self.marks = tuple(progress_module.MARKS)
+        for name in self.marks:
+            self.set.Add(progress_module.MARKS[name].encode())
+        self.set.Add(rb"(?m)Root Cause \(first observed failure\)")
+        self.set.Compile()
+        self.by_id = {rule.id: rule for rule in rules.rules}
+        self.first_form = len(self.rules)
+        self.first_mark = self.first_form + len(self.forms)
+        self.block_index = self.first_mark + len(self.marks)
+
+    def scan(
+        self, context: FileContext, state: FileState, data: bytes, *, fresh: bool, final: bool, seen_at: datetime
+    ) -> Scanned:
+        """Scan the next bytes of a file.
+
+        `fresh`: the file was replaced or truncated: forget its state. `final`: nothing follows; the last line counts even
+        without its newline. `seen_at`: when the bytes could be read.
+        """
+        work = _Work(self, context, FileState() if fresh else state, seen_at)
+        buffer = work.state.tail.encode("latin-1") + data
+        cut = len(buffer) if final or len(buffer) > TAIL_BYTES_MAX + len(data) else _last_line_end(buffer)
+        tail = buffer[cut:]
+        if len(tail) > TAIL_BYTES_MAX:
+            cut, tail = len(buffer), b""
+        start = 0
+        while start < cut:
+            end = _chunk_end(buffer, start, cut)
+            work.chunk(buffer[start:end])
+            start = end
+        return work.result(tail, len(data))
+
+
+def set_pattern(pattern: str) -> str:
+    """A rule's pattern as it goes into the set, where prefixes are still there and lines are many."""
+    if pattern.startswith("^"):
+        return rf"(?m)(?:^|[ \t\]):>|]){pattern[1:]}"
+    return f"(?m){pattern}"
+
+
+def _last_line_end(buffer: bytes) -> int:
+    """After the last newline, or carriage return where progress bars print nothing else."""
+    newline = buffer.rfind(b"\n") + 1
+    carriage = buffer.rfind(b"\r", newline) + 1
+    # A "\r" at the very end may be the first half of "\r\n".
+    return newline if carriage == 0 or carriage == len(buffer) else carriage
+
+
+def _chunk_end(buffer: bytes, start: int, cut: int) -> int:
+    if cut - start <= CHUNK_BYTES:
+        return cut
+    end = buffer.rfind(b"\n", start, start + CHUNK_BYTES) + 1
+    if end <= start:
+        end = buffer.find(b"\n", start + CHUNK_BYTES, cut) + 1
+    return end if end > start else cut
+
+
+class _Work:
+    """The mutable side of one `scan` call."""
+
+    def __init__(self, scanner: Scanner, context: FileContext, state: FileState, seen_at: datetime) -> None:
+        self.scanner = scanner
+        self.context = context
+        self.state = state
+        self.seen_at = seen_at
+        self.allocation = frozenset(short(node) for node in context.nodes) if context.nodes is not None else None
+        self.ordered = tuple(short(node) for node in context.nodes or ())
+        self.progress = state.progress
+        self.line = state.line
+        self.last_time = state.last_time
+        self.zone = state.zone_seconds
+        self.recent = state.recent.encode("latin-1")
+        self.repeats = {repeat.key: repeat for repeat in state.repeats}
+        self.old_keys = frozenset(self.repeats)
+        self.touched: dict[str, None] = {}
+        self.signals: dict[str, Signal] = {}
+        self.foreign = 0
+        self.dropped = 0
+        self.block = dict(state.block)
+        self.block_lines = state.block_lines
+        self.any = False
+
+    def chunk(self, raw: bytes) -> None:
+        """One line-aligned piece."""
+        text = clean(raw)
+        self.any = self.any or bool(text.strip())
+        hits: Sequence[int] = self.scanner.set.Match(text) or ()
+        if self.block_lines or any(hit < self.scanner.first_form or hit >= self.scanner.first_mark for hit in hits):
+            self._lines(raw, text)
+        elif hits:
+            self._observe(text, (self.scanner.forms[hit - self.scanner.first_form] for hit in hits), self.line + 1)
+        self.line += raw.count(b"\n")
+        self.recent = (
+            (self.recent + text)[-_LOOKBACK_BYTES:] if len(text) < _LOOKBACK_BYTES else text[-_LOOKBACK_BYTES:]
+        )
+
+    def _observe(self, text: bytes, forms: Iterable[str], line: int) -> None:
+        if self.context.trust is Trust.LOG:
+            at = self.seen_at
+            self.progress = progress_module.observe(self.progress, text, forms, line, at, self._own_time)
+
+    def _own_time(self, line: bytes) -> datetime | None:
+        return self._time(decode(line))
+
+    def _time(self, text: str) -> datetime | None:
+        """A line's time in UTC, the source's learned zone applied."""
+        found = line_time(text, self.seen_at)
+        if found is None:
+            return None
+        at = found.at
+        if not found.zoned:
+            if self.context.live:
+                learned = learn_offset(at, self.seen_at)
+                if learned is not None:
+                    self.zone = learned.total_seconds()
+            at += timedelta(seconds=self.zone or 0.0)
+        self.last_time = at
+        return at
+
+    def _lines(self, raw: bytes, text: bytes) -> None:
+        """A chunk with hits: find the lines, keeping progress between them in order."""
+        lines = text.split(b"\n")
+        numbers = raw_line_numbers(raw) if b"\r" in raw else None
+        match = self.scanner.set.Match
+        first_form, first_mark = self.scanner.first_form, self.scanner.first_mark
+        pending_from = 0
+        forms: set[str] = set()
+        index = 0
+        while index < len(lines):
+            if not self.block_lines:
+                block_end = _block_end(lines, index)
+                block_hits = match(b"\n".join(lines[index:block_end])) or ()
+                forms.update(
+                    self.scanner.forms[hit - first_form] for hit in block_hits if first_form <= hit < first_mark
+                )
+                if all(first_form <= hit < first_mark for hit in block_hits):
+                    index = block_end
+                    continue
+            else:
+                block_end = index + 1
+            for position in range(index, block_end):
+                line = lines[position]
+                number = self.line + 1 + (numbers[position] if numbers else position)
+                if self.block_lines:
+                    self._block_line(line, number)
+                hits = match(line) or ()
+                ids = [hit for hit in hits if hit < first_form or hit >= first_mark]
+                if not ids:
+                    continue
+                if forms:
+                    start = self.line + 1 + (numbers[pending_from] if numbers else pending_from)
+                    self._observe(b"\n".join(lines[pending_from:position]), forms, start)
+                pending_from = position
+                self._hit(line, ids, number, lines, position)
+            index = block_end
+        if forms and pending_from < len(lines):
+            start = self.line + 1 + (numbers[min(pending_from, len(numbers) - 1)] if numbers else pending_from)
+            self._observe(b"\n".join(lines[pending_from:]), forms, start)
+
+    def _hit(self, line: bytes, ids: Sequence[int], number: int, lines: Sequence[bytes], position: int) -> None:
+        scanner = self.scanner
+        rule_ids = [hit for hit in ids if hit < scanner.first_form]
+        if self.context.trust is Trust.LOG:
+            for hit in ids:
+                if scanner.first_mark <= hit < scanner.block_index:
+                    self._mark(scanner.marks[hit - scanner.first_mark], line, number)
+            if scanner.block_index in ids:
+                self.block = {"line": str(number), "text": cap(decode(shorten(line)))}
+                self.block_lines = ROOT_CAUSE_LINES
+        if not rule_ids:
+            return
+        text = decode(shorten(line))
+        place = place_of(text, self.allocation)
+        best = self._best(rule_ids, text, place)
+        if best is None:
+            return
+        rule, captures = best
+        at = self._time(text)
+        if self._not_ours(rule, at):
+            return
+        if rule.id.startswith("python."):
+            before = self.recent + b"\n" + b"\n".join(lines[max(0, position - 60) : position])
+            frames = frames_before(before[-_LOOKBACK_BYTES:])
+            if frames:
+                captures["frames"] = frames
+        self._emit(rule, captures, place, text, number, at)
+
+    def _not_ours(self, rule: Rule, at: datetime | None) -> bool:
+        """Kernel sources carry kernel rules only, and nothing from before the attempt."""
+        context = self.context
+        if context.trust is not Trust.KERNEL:
+            return False
+        if not rule.id.startswith("kernel."):
+            return True
+        return at is not None and context.started_at is not None and at < context.started_at - _KERNEL_STALE
+
+    def _best(self, ids: Sequence[int], text: str, place: Place) -> tuple[Rule, dict[str, str]] | None:
+        """The rule that says most about this line. One benign rule silences the line."""
+        body = place.body.encode("utf-8", "replace")
+        whole = text.encode("utf-8", "replace")
+        best: tuple[Rule, dict[str, str]] | None = None
+        for index in ids:
+            rule = self.scanner.rules[index]
+            found = self.scanner.compiled[index].search(body if rule.pattern.startswith("^") else whole)
+            if found is None:
+                continue
+            captures = {
+                name: value.decode("utf-8", "replace") for name, value in _named(found).items() if value is not None
+            }
+            actual = effective(rule, captures, self.scanner.xids)
+            if actual.role is Role.BENIGN and rule.id not in {"kernel.xid", "dcgm.xid", "log.xid_mention"}:
+                return None
+            if best is None or actual.weight > best[0].weight:
+                best = (actual, captures)
+        return best
+
+    def _mark(self, name: str, line: bytes, number: int) -> None:
+        found = progress_module.MARKS_COMPILED[name].search(line)
+        if found is None:
+            return
+        step = _named(found).get("step")
+        self.progress = progress_module.mark(self.progress, name, int(step) if step else None, number)
+
+    def _emit(
+        self, rule: Rule, captures: dict[str, str], place: Place, text: str, number: int, at: datetime | None
+    ) -> None:
+        resolved = self._resolve(rule, captures, place)
+        if resolved is None:
+            self.foreign += 1
+            return
+        rank, nodes, peers = resolved
+        if place.pci:
+            captures.setdefault("pci", place.pci)
+        if rule.role is Role.INITIATING and rule.kind is IncidentKind.CRASH and self.context.trust is Trust.LOG:
+            self.progress = replace(self.progress, broken=True)
+        placed = nodes if rule.implicates in _PLACED or self.context.trust is not Trust.LOG else ()
+        key = hashlib.sha256("|".join((rule.id, ",".join(placed), mask(place.body))).encode()).hexdigest()[:16]
+        if self._repeated(key, rank):
+            return
+        context = self.context
+        signal = Signal(
+            id=hashlib.sha256(f"{context.file}|{number}|{rule.id}|{text}".encode()).hexdigest()[:24],
+            rule=rule.id,
+            trust=context.trust,
+            source=context.source,
+            seen_at=self.seen_at,
+            at=at,
+            rank=rank,
+            gpu=_gpu(captures, place),
+            nodes=nodes,
+            peers=peers,
+            file=context.file,
+            line=number,
+            text=cap(text),
+            role=rule.role,
+            category=rule.category,
+            fields={name: cap(value, 300) for name, value in sorted(captures.items())},
+            order=number,
+        )
+        if (
+            len(self.repeats) >= REPEATS_MAX
+            or sum(r.rule == rule.id for r in self.repeats.values()) >= REPEATS_PER_RULE_MAX
+        ):
+            self.dropped += 1
+            return
+        self.repeats[key] = Repeat(key=key, id=signal.id, rule=rule.id, ranks="" if rank is None else str(rank))
+        self.signals[key] = signal
+
+    def _repeated(self, key: str, rank: int | None) -> bool:
+        known = self.repeats.get(key)
+        if known is None:
+            return False
+        ranks = known.ranks
+        if rank is not None and str(rank) != ranks:
+            present = parse_ranks(ranks)
+            ranks = ranks if rank in present else fold_ranks(present | {rank})
+        self.repeats[key] = replace(known, count=known.count + 1, ranks=ranks)
+        self.touched[key] = None
+        return True
+
+    def _resolve(
+        self, rule: Rule, captures: Mapping[str, str], place: Place
+    ) -> tuple[int | None, tuple[str, ...], tuple[str, ...]] | None:
+        """Rank, nodes and peers of a hit. None: the line is about nodes that this attempt does not have."""
+        context = self.context
+        named = _named_nodes(captures)
+        if context.trust is not Trust.LOG:
+            return None, (short(context.node),) if context.node else (), ()
+        if named:
+            kept = tuple(node for node in named if self.allocation is None or node in self.allocation)
+            if not kept:
+                return None
+            return self._rank(captures, place), kept, ()
+        if (
+            place.kernel
+            and place.node is not None
+            and self.allocation is not None
+            and place.node not in self.allocation
+        ):
+            return None
+        rank = self._rank(captures, place)
+        node = place.node
+        if node is not None and self.allocation is not None and node not in self.allocation:
+            node = None
+        if node is None:
+            node = self._node_of(rank, place) or (short(context.node) if context.node else None)
+        peers = tuple(short(peer) for peer in (captures.get("peer", ""),) if peer)
+        return rank, (node,) if node else (), peers
+
+    def _rank(self, captures: Mapping[str, str], place: Place) -> int | None:
+        context = self.context
+        per_node = self._ranks_per_node()
+        rank: int | None = None
+        for name in ("rank", "task"):
+            value = captures.get(name, "")
+            if value.isdigit():
+                rank = int(value)
+                break
+        if rank is None:
+            rank = place.rank
+        if rank is None and place.local is not None:
+            node_index = place.replica
+            if node_index is None and place.node in self.ordered:
+                node_index = self.ordered.index(place.node)
+            if node_index is None and place.task is not None:
+                node_index = place.task
+            if not node_index or len(self.ordered) == 1:
+                rank = place.local
+            elif per_node:
+                rank = node_index * per_node + place.local
+        if rank is None and place.task is not None and not self._label_is_node():
+            rank = place.task
+        if rank is None:
+            rank = context.rank
+        return rank if rank is not None and rank < RANK_MAX else None
+
+    def _ranks_per_node(self) -> int | None:
+        context = self.context
+        if context.world_size and self.ordered and context.world_size % len(self.ordered) == 0:
+            return context.world_size // len(self.ordered)
+        return context.tasks_per_node
+
+    def _label_is_node(self) -> bool:
+        """srun labels count launchers, one per node, where each launcher has several ranks."""
+        context = self.context
+        return context.tasks_per_node == 1 and bool(context.world_size) and context.world_size != len(self.ordered)
+
+    def _node_of(self, rank: int | None, place: Place) -> str | None:
+        context = self.context
+        if place.task is not None and self._label_is_node() and place.task < len(self.ordered):
+            return self.ordered[place.task]
+        if rank is None:
+            return None
+        if rank in context.rank_nodes:
+            node = short(context.rank_nodes[rank])
+            return node if self.allocation is None or node in self.allocation else None
+        per_node = self._ranks_per_node()
+        if len(self.ordered) == 1:
+            return self.ordered[0]
+        if per_node and rank // per_node < len(self.ordered):
+            return self.ordered[rank // per_node]
+        return None
+
+    def _block_line(self, line: bytes, number: int) -> None:
+        """One line of torchelastic's block: collect until it is complete."""
+        self.block_lines -= 1
+        done = root_cause_line(decode(shorten(line)), self.block)
+        if done or self.block_lines == 0:
+            self.block_lines = 0
+            self._emit_block()
+
+    def _emit_block(self) -> None:
+        block, self.block = self.block, {}
+        rule = self.scanner.by_id.get("torchelastic.root_cause")
+        if rule is None or "exitcode" not in block:
+            return
+        captures = {key: value for key, value in block.items() if key in {"rank", "exitcode", "error", "signal"}}
+        host = block.get("host", "")
+        if host:
+            node = short(host)
+            if self.allocation is None or node in self.allocation:
+                captures["node"] = node
+        text = f"{block['text']} host {host or '?'} rank {block.get('rank', '?')} exitcode {block['exitcode']} {block.get('error', '')}"
+        at = line_time(block.get("time", ""), self.seen_at)
+        when = at.at + timedelta(seconds=0 if at.zoned else self.zone or 0.0) if at is not None else None
+        self._emit(rule, captures, Place(body=text), text.strip(), int(block["line"]), when)
+
+    def result(self, tail: bytes, read: int) -> Scanned:
+        if self.any:
+            self.progress = replace(self.progress, last_line_at=self.seen_at)
+        for key, signal in list(self.signals.items()):
+            repeat = self.repeats[key]
+            fields = dict(signal.fields)
+            if "," in repeat.ranks or "-" in repeat.ranks:
+                fields["ranks"] = repeat.ranks
+            self.signals[key] = replace(signal, count=repeat.count, fields=fields)
+        state = replace(
+            self.state,
+            tail=tail.decode("latin-1"),
+            recent=self.recent.decode("latin-1"),
+            offset=self.state.offset + read,
+            line=self.line,
+            last_time=self.last_time,
+            zone_seconds=self.zone,
+            progress=self.progress,
+            repeats=tuple(self.repeats.values()),
+            foreign=self.state.foreign + self.foreign,
+            dropped=self.state.dropped + self.dropped,
+            block=self.block,
+            block_lines=self.block_lines,
+        )
+        return Scanned(
+            state=state,
+            signals=tuple(self.signals.values()),
+            repeats=tuple(self.repeats[key] for key in self.touched if key in self.old_keys),
+            foreign=self.foreign,
+            lines=self.line - self.state.line,
+            newest_at=self.last_time or (self.seen_at if self.any else None),
+        )
+
+
+_PLACED = frozenset({Implicates.NODE, Implicates.PEER, Implicates.CONDITIONAL})
+
+
+def _block_end(lines: Sequence[bytes], index: int) -> int:
+    size = 0
+    end = index
+    while end < len(lines) and (size < _BLOCK_BYTES or end == index):
+        size += len(lines[end]) + 1
+        end += 1
+    return end
+
+
+def _named(match: Any) -> dict[str, bytes | None]:
+    """Named groups of an RE2 match; its names are bytes for bytes patterns."""
+    groups: dict[bytes | str, bytes | None] = match.groupdict()
+    return {name.decode() if isinstance(name, bytes) else name: value for name, value in groups.items()}
+
+
+def _named_nodes(captures: Mapping[str, str]) -> tuple[str, ...]:
+    """Nodes that the line itself is about: the groups `node` and `nodes` (a hostlist)."""
+    text = captures.get("node") or captures.get("nodes") or ""
+    try:
+        return tuple(short(node) for node in expand(text, hosts_max=4_096)) if text else ()
+    except HostlistError:
+        return (short(text.strip("[]{}(),;:'\"")),)
+
+
+def _gpu(captures: Mapping[str, str], place: Place) -> int | None:
+    text = captures.get("gpu", "")
+    return int(text) if text.isdigit() and len(text) < 3 else place.gpu
+
+
+def fold_signals(known: Iterable[Signal], scanned: Scanned, signals_max: int) -> tuple[Signal, ...]:
+    """Known signals with what a read added: newer counts in place, new ones after them, within the bound.
+
+    When the bound bites, what can be a cause stays: trusted first, then initiating, then the earliest.
+    """
+    by_id = {signal.id: signal for signal in known}
+    for repeat in scanned.repeats:
+        signal = by_id.get(repeat.id)
+        if signal is not None:
+            fields = {**signal.fields, "ranks": repeat.ranks} if repeat.ranks else signal.fields
+            by_id[repeat.id] = replace(signal, count=repeat.count, fields=fields)
+    for signal in scanned.signals:
+        by_id[signal.id] = signal
+    folded = tuple(by_id.values())
+    if len(folded) <= signals_max:
+        return folded
+    ranked = sorted(
+        enumerate(folded),
+        key=lambda item: (
+            not item[1].trust.trusted,
+            item[1].role is not Role.INITIATING,
+            item[1].role is Role.TEARDOWN,
+            item[0],
+        ),
+    )
+    keep = sorted(index for index, _ in ranked[:signals_max])
+    return tuple(folded[index] for index in keep)

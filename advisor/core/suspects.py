@@ -1,0 +1,57 @@
+"""Who did not arrive: suspects of a stalled collective, and which end of a broken link."""
+
+from collections.abc import Sequence
+
+from advisor.core.model import Signal
+from advisor.core.places_of_signals import PlaceMap, ranks_of
+from advisor.core.ranks import parse_ranks
+
+_REPORTS = frozenset({"torch.collective_timeout", "torch.timeout_at_work"})
+
+
+def missing_ranks(hang: Sequence[Signal], world_size: int | None) -> tuple[tuple[int, ...], str]:
+    """Ranks that kept the others waiting, and how that is known. Empty when it is not.
+
+    Lists of *missing* ranks are taken as they are, lists of *ready* ranks complemented; of time-out reports the ranks that
+    did not report are suspects, when most did.
+    """
+    listed = {rank for s in hang for rank in parse_ranks(s.fields.get("missing", ""))}
+    if listed:
+        return tuple(sorted(listed)), "did not submit"
+    ready = [parse_ranks(s.fields["ready"]) for s in hang if s.fields.get("ready")]
+    if ready and world_size:
+        return tuple(sorted(set(range(world_size)) - set(ready[0]))), "did not submit"
+    reporters = {rank for s in hang if s.rule in _REPORTS for rank in ranks_of(s)}
+    if world_size and reporters and len(reporters) > 1:
+        missing = set(range(world_size)) - reporters
+        if missing and len(missing) <= len(reporters):
+            return tuple(sorted(missing)), "did not report the time-out"
+    rooted = {s.fields.get("op", "") for s in hang} & {"GATHER", "SCATTER", "REDUCE"}
+    if rooted and reporters and 0 not in reporters:
+        return (0,), "is the root that the others wait for"
+    return (), ""
+
+
+def peer_nodes(signals: Sequence[Signal], places: PlaceMap) -> tuple[str, ...]:
+    """The node at fault among the ends of failed transfers, only when the pattern settles it.
+
+    One peer that several nodes name, and that is in the allocation, is that peer; one node that fails towards three or
+    more peers is itself. A single pair cannot be told apart.
+    """
+    reporters: dict[str, set[str]] = {}
+    for signal in signals:
+        for node in places.nodes(signal):
+            reporters.setdefault(node, set()).update(signal.peers)
+    by_peer: dict[str, set[str]] = {}
+    for node, peers in reporters.items():
+        for peer in peers:
+            by_peer.setdefault(peer, set()).add(node)
+    allocation = places.allocation or ()
+    named = [peer for peer, nodes in by_peer.items() if len(nodes) >= 2 and peer in allocation]
+    if len(named) == 1:
+        return (named[0],)
+    if len(reporters) == 1:
+        node, peers = next(iter(reporters.items()))
+        if len(peers) >= 3:
+            return (node,)
+    return ()

@@ -1,0 +1,92 @@
+"""Timestamps of log lines: ISO and its relatives, glog, syslog, `dmesg -T`, Python logging, Slurm.
+
+Many have no zone and some no year. `LineTime.zoned` says which; the scanner learns a source's offset from when lines
+were read, and the year is the one nearest to that. `dmesg` uptimes (`[87474.83]`) have no date and count as no time.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+
+_HEAD_CHARS = 200
+_MONTHS = {name: number for number, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
+_MONTH = "(?P<mon>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+_CLOCK = r"(?P<h>[0-2]\d):(?P<m>[0-5]\d):(?P<s>[0-6]\d)(?:[.,](?P<f>\d{1,9}))?"
+_PATTERNS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        # 2026-11-29T03:00:01.123456+00:00 · 2026-11-29 03:00:01,123 · 2023-10-24,10:01:02 · 2024/10/09 15:47:38
+        rf"(?<!\d)(?P<y>(?:19|20)\d\d)[-/](?P<mo>[01]\d)[-/](?P<d>[0-3]\d)[T ,_]{_CLOCK} ?(?P<z>Z\b|[+-]\d\d:?\d\d(?!\d))?",
+        # glog and torch: E0410 01:50:33.889 · [E507 17:31:56.885473996
+        rf"(?<![\w.])[IWEFD](?P<mo>1[0-2]|0?[1-9])(?P<d>[0-3]\d) {_CLOCK}",
+        # dmesg -T, asctime: Fri Aug 28 22:45:13 2026
+        rf"(?<!\w)(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) {_MONTH} +(?P<d>[0-3]?\d) {_CLOCK} (?P<y>(?:19|20)\d\d)(?!\d)",
+        # syslog: Aug 26 15:28:16
+        rf"(?<!\w){_MONTH} +(?P<d>[0-3]?\d) {_CLOCK}",
+        # mmengine, absl: 06/17 19:51:16
+        rf"(?<![\d/])(?P<mo>[01]\d)/(?P<d>[0-3]\d) {_CLOCK}",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineTime:
+    at: datetime  # aware; without a zone in the text as if the text were UTC
+    zoned: bool
+
+
+def line_time(text: str, near: datetime) -> LineTime | None:
+    """The first timestamp in the head of a line, or None. `near`: about when it was written; settles a missing year."""
+    head = text[:_HEAD_CHARS]
+    for pattern in _PATTERNS:
+        match = pattern.search(head)
+        if match is not None:
+            parsed = _build(match, near)
+            if parsed is not None:
+                return parsed
+    return None
+
+
+def _build(match: re.Match[str], near: datetime) -> LineTime | None:
+    groups = match.groupdict()
+    month = _MONTHS[groups["mon"]] if groups.get("mon") else int(groups["mo"])
+    micro = int((groups["f"] or "0")[:6].ljust(6, "0"))
+    clock = (int(groups["h"]), int(groups["m"]), min(int(groups["s"]), 59), micro)
+    zone = _zone(groups.get("z"))
+    years = (int(groups["y"]),) if groups.get("y") else (near.year - 1, near.year, near.year + 1)
+    candidates: list[datetime] = []
+    for year in years:
+        try:
+            candidates.append(datetime(year, month, int(groups["d"]), *clock, tzinfo=zone or UTC).astimezone(UTC))
+        except (ValueError, OverflowError):
+            continue
+    if not candidates:
+        return None
+    return LineTime(at=min(candidates, key=lambda at: abs(at - near)), zoned=zone is not None)
+
+
+def _zone(text: str | None) -> timezone | None:
+    if not text:
+        return None
+    if text == "Z":
+        return UTC
+    hours, minutes = int(text[1:3]), int(text[-2:])
+    if hours > 14 or minutes > 59:
+        return None
+    offset = timedelta(hours=hours, minutes=minutes)
+    return timezone(-offset if text[0] == "-" else offset)
+
+
+def learn_offset(naive: datetime, seen_at: datetime) -> timedelta | None:
+    """Offset to add to a source's zone-less times, from one line and the moment it was read.
+
+    Zones are multiples of 15 minutes. A line read up to a minute after it was written settles it; an older one does not
+    (None), since lag and zone cannot be told apart.
+    """
+    lag = seen_at - naive
+    quarter = timedelta(minutes=15)
+    steps = round(lag / quarter)
+    offset = steps * quarter
+    if abs(offset) > timedelta(hours=14) or not timedelta(seconds=-5) <= lag - offset <= timedelta(seconds=60):
+        return None
+    return offset

@@ -1,0 +1,49 @@
+"""Python tracebacks and torchelastic's "Root Cause" block: what spans several lines."""
+
+import re
+
+ROOT_CAUSE_LINES = 14  # the block has 7 lines; interleaved ones may stand between
+_FRAME = re.compile(rb'File \\?"([^"\\\n]{1,400})\\?", line \d{1,7}, in ([\w<>.]{1,120})')
+_FIELD = re.compile(r"\b(time|host|rank|exitcode|error_file|traceback) {0,12}: ?(.{0,300})$")
+_LIBRARY = ("site-packages", "dist-packages", "/lib/python", "<frozen", "<string>", "importlib", "runpy.py")
+FRAMES_KEPT = 3
+
+
+def frames_before(text: bytes) -> str:
+    """The innermost frames of the last traceback in `text`, as `file.py:function` joined by `;`, innermost last.
+
+    Frames of the project itself are preferred: library frames are the same for unrelated faults. Line numbers are left
+    out, so that an edit elsewhere does not make a known failure look new.
+    """
+    start = text.rfind(b"Traceback (most recent call last)")
+    found = [
+        (path.decode("utf-8", "replace"), function.decode("ascii", "replace"))
+        for path, function in _FRAME.findall(text[start if start >= 0 else 0 :])
+    ]
+    own = [frame for frame in found if not any(mark in frame[0] for mark in _LIBRARY)]
+    return ";".join(f"{path.rsplit('/', 1)[-1]}:{function}" for path, function in (own or found)[-FRAMES_KEPT:])
+
+
+def root_cause_line(line: str, block: dict[str, str]) -> bool:
+    """Put one line of the block into `block`; True when it was the last."""
+    match = _FIELD.search(line.rstrip())
+    if match is None:
+        return False
+    key, value = match[1], match[2].strip()
+    if key in block:
+        # The next entry began: an earlier one is complete.
+        return True
+    if key == "rank":
+        rank = re.match(r"\d{1,7}", value)
+        if rank is not None:
+            block["rank"] = rank[0]
+    elif key == "exitcode":
+        code = re.match(r"-?\d{1,5}", value)
+        if code is not None:
+            block["exitcode"] = code[0]
+    elif key == "traceback":
+        block["error"] = value
+        return True
+    elif key in {"host", "time"}:
+        block[key] = value
+    return False
