@@ -59,7 +59,7 @@ class Link:
     clock: Clock
     session: str = ""
     keepalive_seconds: float = 5.0
-    _stub: agent_pb2_grpc.AgentServiceAsyncStub | None = None
+    _stub: "agent_pb2_grpc.AgentServiceAsyncStub | None" = None  # the class exists in the stubs only
     _outbox: deque[Outgoing] = field(default_factory=lambda: deque(maxlen=OUTBOX_MAX))
     _queued: asyncio.Event = field(default_factory=asyncio.Event)
     _expiry: dict[str, float] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Link:
                 if isinstance(outcome, Exception):
                     raise outcome
 
-    async def _watch(self, stub: agent_pb2_grpc.AgentServiceAsyncStub) -> None:
+    async def _watch(self, stub: "agent_pb2_grpc.AgentServiceAsyncStub") -> None:
         stream = stub.WatchAdvice(agent_pb2.WatchAdviceRequest(cluster=self.cluster, session=self.session))
         while True:
             async with asyncio.timeout(max(3 * self.keepalive_seconds, RPC_SECONDS)):
@@ -130,7 +130,7 @@ class Link:
         self._expiry = {key: until for key, until in self._expiry.items() if key in kept}
         return found
 
-    async def _beat(self, stub: agent_pb2_grpc.AgentServiceAsyncStub) -> None:
+    async def _beat(self, stub: "agent_pb2_grpc.AgentServiceAsyncStub") -> None:
         pause = min(self.keepalive_seconds / 2, 2.0)
         while True:
             mode = self.registration().mode
@@ -141,7 +141,7 @@ class Link:
             )
             await asyncio.sleep(pause)
 
-    async def _send(self, stub: agent_pb2_grpc.AgentServiceAsyncStub) -> None:
+    async def _send(self, stub: "agent_pb2_grpc.AgentServiceAsyncStub") -> None:
         """Empty the outbox in order; what the advisor refuses is dropped and said."""
         while True:
             while self._outbox:
