@@ -271,7 +271,7 @@ class EmbeddedPostgres:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # the terminal's Ctrl-C is for us
-                preexec_fn=_die_with(os.getpid()),
+                preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - one system call; ctypes holds no lock of ours
                 user=user.switch_uid,
                 group=user.switch_gid,
                 extra_groups=user.switch_groups,

@@ -9,6 +9,7 @@ Errors::
     ├── CursorRefused      a cursor that is not ours, or of another list or filter
     ├── FilterRefused      a filter field that this list cannot answer
     ├── PageRefused        a page size outside 0..250
+    ├── Unreadable         a stored value that another build wrote in a form that this one does not know
     ├── SchemaMismatch     the database is not at the revision this build needs
     └── EmbeddedPostgresError
         ├── NoServerUser        running as root and nobody to run Postgres as
@@ -44,6 +45,10 @@ class FilterRefused(StoreError):
 
 
 class PageRefused(StoreError):
+    pass
+
+
+class Unreadable(StoreError):
     pass
 
 

@@ -215,15 +215,24 @@ class StoredAttempt:
     user_excluded: tuple[str, ...] = ()
     nodes_fitting: int | None = None
     job_name: str = ""
+    user_id: int | None = None
     stdout_path: str = ""
     stderr_path: str = ""
     detector_state: bytes = b""  # b"": none saved yet
+    predecessor_state: bytes = b""  # of attempt number - 1, b"" when there is none
     signals: tuple[Signal, ...] = ()
     progress: Progress = field(default_factory=Progress)
     foreign: int = 0
     milestones: frozenset[MilestoneKind] = frozenset()
     observed_at: datetime | None = None
     forgotten: bool = False  # the scheduler no longer knows the job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Milestone:
+    kind: MilestoneKind
+    at: datetime
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +259,7 @@ class DecisionRecord:
     build: str
     created_at: datetime
     time_to_live: timedelta
+    milestones: tuple[Milestone, ...] = ()  # recorded in the same transaction; the first one of each kind stays
     who: str = "advisor"
 
 
@@ -290,13 +300,6 @@ _WITHHELD_FOR_NOW = frozenset(
         ReconciliationReason.SCHEDULER_UNAVAILABLE,
     }
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Milestone:
-    kind: MilestoneKind
-    at: datetime
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,32 @@
 """The one door to the database: every query of the service goes through `Store`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
+import structlog
+from sqlalchemy import func, make_url, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from advisor.core.codec import content_hash
 from advisor.core.modes import ModeSetting
 from advisor.core.policy import Policy
+from advisor.store import (
+    agents,
+    audit_log,
+    audit_queries,
+    commit,
+    incarnation,
+    loading,
+    milestones,
+    modes,
+    node_queries,
+    observations,
+    open_advice,
+    references,
+    states,
+)
+from advisor.store.migrate import require_current_schema
 from advisor.store.records import (
     AdviceRow,
     AgentMode,
@@ -30,24 +52,70 @@ from advisor.store.records import (
     StoredAgent,
     StoredAttempt,
 )
+from advisor.store.tables import incidents
+
+_log = structlog.get_logger(__name__)
+
+# A statement or a wait for a lock that takes this long has a cause that waiting does not cure.
+_SESSION = (
+    "-c timezone=UTC -c statement_timeout=30000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=60000"
+)
+_CONNECT_SECONDS = 10
+_CONNECTIONS = 10
+_KNOWN_BLOBS_MAX = 1000
 
 
 class Store:
-    """Queries and transactions over one Postgres. Safe to share between tasks of one event loop."""
+    """Queries and transactions over one Postgres. Safe to share between tasks of one event loop.
 
-    incarnation: str
+    Database errors pass through as SQLAlchemy raises them; statements' parameters are kept out of their text.
+    """
+
+    def __init__(self, engine: AsyncEngine, current: str, policy: Policy) -> None:
+        self._engine = engine
+        self._incarnation = current
+        self._policy = policy
+        self._known_blobs: frozenset[str] = frozenset()
 
     @classmethod
     async def open(cls, url: str, *, policy: Policy | None = None) -> "Store":
-        """Connect to a migrated database. `policy` gives the history's half-life and window."""
-        raise NotImplementedError
+        """Connect to a migrated database. `policy` gives the history's half-life and window.
+
+        Raises `SchemaMismatch`, or SQLAlchemy's `OperationalError` when nobody answers.
+        """
+        engine = create_async_engine(
+            url,
+            hide_parameters=True,
+            pool_pre_ping=True,
+            pool_size=_CONNECTIONS,
+            max_overflow=0,
+            connect_args={"options": _SESSION, "connect_timeout": _CONNECT_SECONDS},
+        )
+        try:
+            async with engine.begin() as connection:
+                await require_current_schema(connection)
+                current = await incarnation.current_incarnation(connection)
+        except BaseException:
+            await engine.dispose()
+            raise
+        _log.info("store_opened", database=make_url(url).render_as_string(hide_password=True), incarnation=current)
+        return cls(engine, current, policy or Policy())
 
     async def close(self) -> None:
-        raise NotImplementedError
+        await self._engine.dispose()
+
+    @property
+    def incarnation(self) -> str:
+        """Generations compare only within one."""
+        return self._incarnation
 
     async def new_incarnation(self, *, who: str, why: str, now: datetime) -> str:
         """After a restored backup: generations of the former incarnation no longer compare."""
-        raise NotImplementedError
+        async with self._engine.begin() as connection:
+            self._incarnation = await incarnation.begin_incarnation(connection, who=who, why=why, now=now)
+        return self._incarnation
+
+    # what agents report
 
     async def register_agent(
         self,
@@ -63,14 +131,28 @@ class Store:
         now: datetime,
     ) -> StoredAgent:
         """One agent per cluster and host; a new session replaces the old one."""
-        raise NotImplementedError
+        async with self._engine.begin() as connection:
+            return await agents.register_agent(
+                connection,
+                cluster=cluster,
+                host=host,
+                version=version,
+                mode=mode,
+                scheduler=scheduler,
+                requeue_delay=requeue_delay,
+                job_memory=job_memory,
+                missing_rights=missing_rights,
+                now=now,
+            )
 
     async def heartbeat(self, *, cluster: str, session: str, mode: AgentMode, now: datetime) -> bool:
         """False: the session is not known (register again)."""
-        raise NotImplementedError
+        async with self._engine.begin() as connection:
+            return await agents.heartbeat(connection, cluster=cluster, session=session, mode=mode, now=now)
 
     async def agents(self) -> tuple[StoredAgent, ...]:
-        raise NotImplementedError
+        async with self._engine.connect() as connection:
+            return await agents.list_agents(connection)
 
     async def record_observations(
         self,
@@ -81,76 +163,130 @@ class Store:
         complete: bool,
         now: datetime,
     ) -> Recorded:
-        raise NotImplementedError
+        """Work a report in; idempotent. `complete`: `jobs` is all that the scheduler holds, others are forgotten."""
+        async with self._engine.begin() as connection:
+            return await observations.record_observations(connection, cluster, jobs, nodes, complete=complete, now=now)
 
     async def resolve(self, refs: Sequence[AttemptRef]) -> tuple[AttemptKey | None, ...]:
         """The advisor's keys for the scheduler's names, in order; None where nothing is known."""
-        raise NotImplementedError
+        async with self._engine.connect() as connection:
+            return await references.resolve_references(connection, refs)
+
+    # the tick
 
     async def watched(self, now: datetime) -> tuple[AttemptKey, ...]:
-        raise NotImplementedError
+        """Attempts to tick: not ended, or ended and not yet done with, for an hour at most."""
+        async with self._engine.begin() as connection:
+            return await loading.watched(connection, now)
 
     async def load(self, keys: Sequence[AttemptKey], *, now: datetime) -> Mapping[AttemptKey, StoredAttempt]:
-        raise NotImplementedError
+        """All that is known of each attempt, as of one moment; unknown keys are left out."""
+        async with self._reading() as connection:
+            return await loading.load(connection, keys, policy=self._policy, now=now)
 
-    async def save_states(self, states: Mapping[AttemptKey, DetectorState], *, now: datetime) -> None:
-        raise NotImplementedError
+    async def save_states(self, states_by_key: Mapping[AttemptKey, DetectorState], *, now: datetime) -> None:
+        """What the tick leaves for the next one, of all attempts in one transaction."""
+        async with self._engine.begin() as connection:
+            await states.save_states(connection, states_by_key, now=now)
 
     async def commit_decision(self, record: DecisionRecord) -> CommittedDecision:
-        """Raises `Conflict` when the newest generation is not `record.seen_generation`."""
-        raise NotImplementedError
+        """All of it or nothing. Raises `Conflict` when the newest generation is not `record.seen_generation`."""
+        content = await commit.Content.pack(record.inputs, record.rules, record.policy, known=self._known_blobs)
+        async with self._engine.begin() as connection:
+            committed = await commit.commit_decision(connection, record, content, incarnation=self._incarnation)
+        # Only now are they surely there. Rules and policy come again with every decision.
+        common = {content_hash(record.rules), content_hash(record.policy)}
+        self._known_blobs = frozenset(
+            common | (self._known_blobs if len(self._known_blobs) < _KNOWN_BLOBS_MAX else set())
+        )
+        return committed
 
     async def expire_advice(self, now: datetime) -> int:
         """Close advice past its time to live as EXPIRED; once per tick. Returns how many."""
-        raise NotImplementedError
+        async with self._engine.begin() as connection:
+            return await open_advice.expire_advice(connection, now)
 
     async def open_advice(self, cluster: str, now: datetime) -> tuple[AdviceRow, ...]:
-        raise NotImplementedError
+        """The newest generation of each attempt of the cluster, unless final or past its time to live."""
+        async with self._engine.connect() as connection:
+            return await open_advice.open_advice(connection, cluster, now)
 
     async def record_reconciliation(self, advice_id: str, reconciliation: Reconciliation, *, who: str) -> AttemptKey:
         """Idempotent. Raises `NotFound` for an unknown advice id."""
-        raise NotImplementedError
+        async with self._engine.begin() as connection:
+            return await open_advice.record_reconciliation(connection, advice_id, reconciliation, who=who)
 
-    async def record_milestones(self, milestones: Mapping[AttemptKey, Sequence[Milestone]]) -> None:
-        """The first one of each kind stays."""
-        raise NotImplementedError
+    async def record_milestones(self, reached: Mapping[AttemptKey, Sequence[Milestone]]) -> None:
+        """The first one of each kind stays. Raises IntegrityError for an attempt that does not exist."""
+        async with self._engine.begin() as connection:
+            await milestones.record_milestones(connection, reached)
+
+    # operators
 
     async def modes(self) -> tuple[ModeSetting, ...]:
-        raise NotImplementedError
+        async with self._engine.connect() as connection:
+            return await modes.list_modes(connection)
 
     async def set_mode(self, setting: ModeSetting, *, who: str, why: str, origin: str, now: datetime) -> ModeSetting:
-        raise NotImplementedError
-
-    async def decision(self, decision_id: str) -> DecisionRow | None:
-        raise NotImplementedError
-
-    async def decisions(self, wanted: AuditFilter, page: Page) -> Listing[DecisionRow]:
-        raise NotImplementedError
-
-    async def decision_inputs(self, decision_id: str) -> DecisionInputs | None:
-        raise NotImplementedError
-
-    async def incident(self, incident_id: str) -> IncidentRow | None:
-        raise NotImplementedError
-
-    async def incidents(self, wanted: AuditFilter, page: Page) -> Listing[IncidentRow]:
-        raise NotImplementedError
-
-    async def attempt(self, *, cluster: str, job_id: str, number: int, job_key: str = "") -> AttemptRow | None:
-        """By `job_key` where given, else the newest job that had the id."""
-        raise NotImplementedError
-
-    async def attempts(self, wanted: AuditFilter, page: Page) -> Listing[AttemptRow]:
-        raise NotImplementedError
-
-    async def node(self, cluster: str, name: str, *, now: datetime) -> NodeRow | None:
-        raise NotImplementedError
-
-    async def nodes(self, wanted: AuditFilter, page: Page, *, now: datetime) -> Listing[NodeRow]:
-        raise NotImplementedError
+        """Set or replace the setting for exactly these fields, with an audit row."""
+        async with self._engine.begin() as connection:
+            return await modes.set_mode(connection, setting, who=who, why=why, origin=origin, now=now)
 
     async def append_audit(self, event: AuditEvent) -> None:
-        raise NotImplementedError
+        async with self._engine.begin() as connection:
+            await audit_log.append(connection, event)
 
     async def open_incident_count(self) -> int:
-        raise NotImplementedError
+        async with self._engine.connect() as connection:
+            found = await connection.execute(
+                select(func.count()).select_from(incidents).where(incidents.c.closed_at.is_(None))
+            )
+            return found.scalar_one()
+
+    # audit. Lists raise `CursorRefused`, `FilterRefused` and `PageRefused`.
+
+    async def decision(self, decision_id: str) -> DecisionRow | None:
+        async with self._reading() as connection:
+            return await audit_queries.get_decision(connection, decision_id)
+
+    async def decisions(self, wanted: AuditFilter, page: Page) -> Listing[DecisionRow]:
+        async with self._reading() as connection:
+            return await audit_queries.list_decisions(connection, wanted, page)
+
+    async def decision_inputs(self, decision_id: str) -> DecisionInputs | None:
+        async with self._engine.connect() as connection:
+            return await audit_queries.get_decision_inputs(connection, decision_id)
+
+    async def incident(self, incident_id: str) -> IncidentRow | None:
+        async with self._engine.connect() as connection:
+            return await audit_queries.get_incident(connection, incident_id)
+
+    async def incidents(self, wanted: AuditFilter, page: Page) -> Listing[IncidentRow]:
+        async with self._engine.connect() as connection:
+            return await audit_queries.list_incidents(connection, wanted, page)
+
+    async def attempt(self, *, cluster: str, job_id: str, number: int, job_key: str = "") -> AttemptRow | None:
+        """By `job_key` where given, else of the job that had the id last."""
+        async with self._reading() as connection:
+            return await audit_queries.get_attempt(
+                connection, cluster=cluster, job_id=job_id, number=number, job_key=job_key
+            )
+
+    async def attempts(self, wanted: AuditFilter, page: Page) -> Listing[AttemptRow]:
+        async with self._reading() as connection:
+            return await audit_queries.list_attempts(connection, wanted, page)
+
+    async def node(self, cluster: str, name: str, *, now: datetime) -> NodeRow | None:
+        async with self._reading() as connection:
+            return await node_queries.get_node(connection, cluster, name, policy=self._policy, now=now)
+
+    async def nodes(self, wanted: AuditFilter, page: Page, *, now: datetime) -> Listing[NodeRow]:
+        """Nodes with a history, newest implication first."""
+        async with self._reading() as connection:
+            return await node_queries.list_nodes(connection, wanted, page, policy=self._policy, now=now)
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[AsyncConnection]:
+        """Several queries that see one moment."""
+        async with self._engine.connect() as plain:
+            yield await plain.execution_options(isolation_level="REPEATABLE READ")

@@ -1,0 +1,99 @@
+"""The agents beside the schedulers: one per cluster and host."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from advisor.store.audit_log import append
+from advisor.store.ids import as_id, new_id
+from advisor.store.records import AgentMode, AuditEvent, StoredAgent
+from advisor.store.sql import AnyRow, storable
+from advisor.store.tables import agents
+
+_AGENTS_MAX = 1000
+
+
+async def register_agent(
+    connection: AsyncConnection,
+    *,
+    cluster: str,
+    host: str,
+    version: str,
+    mode: AgentMode,
+    scheduler: str,
+    requeue_delay: timedelta | None,
+    job_memory: timedelta | None,
+    missing_rights: Sequence[str],
+    now: datetime,
+) -> StoredAgent:
+    values = {
+        "cluster": storable(cluster),
+        "host": storable(host),
+        "session": new_id(now),
+        "version": storable(version),
+        "mode": mode.value,
+        "scheduler": storable(scheduler),
+        "requeue_delay_seconds": None if requeue_delay is None else requeue_delay.total_seconds(),
+        "job_memory_seconds": None if job_memory is None else job_memory.total_seconds(),
+        "missing_rights": [storable(right) for right in missing_rights],
+        "registered_at": now,
+        "last_seen_at": now,
+    }
+    statement = upsert(agents).values(**values)
+    changing = {name: statement.excluded[name] for name in values if name not in {"cluster", "host"}}
+    found = await connection.execute(
+        statement.on_conflict_do_update(index_elements=["cluster", "host"], set_=changing).returning(agents)
+    )
+    await append(
+        connection,
+        AuditEvent(
+            at=now,
+            who=f"agent@{storable(host)}",
+            what="agent_registered",
+            cluster=cluster,
+            subject=f"{storable(cluster)}/{storable(host)}",
+            detail={"mode": mode.value, "version": version, "scheduler": scheduler},
+        ),
+    )
+    return _agent(found.one())
+
+
+async def heartbeat(connection: AsyncConnection, *, cluster: str, session: str, mode: AgentMode, now: datetime) -> bool:
+    known = as_id(session)
+    if known is None:
+        return False
+    found = await connection.execute(
+        update(agents)
+        .where(agents.c.session == known, agents.c.cluster == storable(cluster))
+        .values(mode=mode.value, last_seen_at=now)
+        .returning(agents.c.host)
+    )
+    return found.one_or_none() is not None
+
+
+async def list_agents(connection: AsyncConnection) -> tuple[StoredAgent, ...]:
+    found = await connection.execute(select(agents).order_by(agents.c.cluster, agents.c.host).limit(_AGENTS_MAX))
+    return tuple(_agent(row) for row in found)
+
+
+def _agent(row: AnyRow) -> StoredAgent:
+    return StoredAgent(
+        cluster=row.cluster,
+        host=row.host,
+        session=row.session,
+        version=row.version,
+        mode=AgentMode(row.mode),
+        scheduler=row.scheduler,
+        requeue_delay=_seconds(row.requeue_delay_seconds),
+        job_memory=_seconds(row.job_memory_seconds),
+        missing_rights=tuple(row.missing_rights),
+        registered_at=row.registered_at,
+        last_seen_at=row.last_seen_at,
+    )
+
+
+def _seconds(value: float | None) -> timedelta | None:
+    return None if value is None else timedelta(seconds=value)

@@ -1,0 +1,380 @@
+"""Audit: decisions, incidents, attempts and nodes, one by one and as filtered lists, newest first.
+
+Every list is one query with a limit, walked along an index that starts with a filtered column and ends with the
+list's order (time, ids); what belongs to its rows is fetched by one query per kind.
+"""
+
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Select, and_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from advisor.core.codec import decode
+from advisor.core.model import Progress
+from advisor.core.words import AttemptState
+from advisor.store.documents import unpack_decision, unpack_signals
+from advisor.store.errors import FilterRefused
+from advisor.store.ids import as_id
+from advisor.store.open_advice import reference, reference_columns
+from advisor.store.paging import Position, older_than, page_size, read_cursor, write_cursor
+from advisor.store.records import (
+    AttemptKey,
+    AttemptRow,
+    AuditFilter,
+    DecisionInputs,
+    DecisionRow,
+    IncidentRow,
+    Listing,
+    Milestone,
+    MilestoneKind,
+    Page,
+    Reconciliation,
+    ReconciliationReason,
+    ReconciliationStatus,
+)
+from advisor.store.sql import AnyRow, any_id, of_attempt, text_array, wanted_attempts
+from advisor.store.tables import advice, attempts, blobs, decisions, incidents, jobs, milestones, reconciliations
+
+Row = TypeVar("Row")
+
+# What a filter by a key that cannot be one is answered with.
+NOBODY = "00000000-0000-0000-0000-000000000000"
+
+
+# decisions
+
+
+def _decisions_query() -> Select[Any]:
+    return (
+        select(
+            *(column for column in decisions.c if column.name not in {"cluster", "job_id", "job_key", "number"}),
+            advice.c.status,
+            *reference_columns(),
+        )
+        .select_from(decisions)
+        .join(attempts, of_attempt(attempts, decisions))
+        .join(advice, advice.c.decision_id == decisions.c.id)
+    )
+
+
+def decisions_statement(wanted: AuditFilter, position: Position | None, size: int) -> Select[Any]:
+    query = _decisions_query().where(*_of_row(wanted, decisions.c, decisions.c.created_at, decisions.c.nodes))
+    query = query.where(*_of_decision(wanted))
+    return _paged(query, (decisions.c.created_at, decisions.c.id), position, size)
+
+
+async def list_decisions(connection: AsyncConnection, wanted: AuditFilter, page: Page) -> Listing[DecisionRow]:
+    size = page_size(page)
+    position = read_cursor("decisions", wanted, page, (str,))
+    rows = (await connection.execute(decisions_statement(wanted, position, size))).all()
+    kept, cursor = _cut(rows, size, "decisions", wanted, lambda row: Position(at=row.created_at, ids=(row.id,)))
+    return Listing(rows=await _decision_rows(connection, kept), next_cursor=cursor)
+
+
+async def get_decision(connection: AsyncConnection, decision_id: str) -> DecisionRow | None:
+    known = as_id(decision_id)
+    if known is None:
+        return None
+    rows = (await connection.execute(_decisions_query().where(decisions.c.id == known))).all()
+    found = await _decision_rows(connection, rows)
+    return found[0] if found else None
+
+
+async def get_decision_inputs(connection: AsyncConnection, decision_id: str) -> DecisionInputs | None:
+    known = as_id(decision_id)
+    if known is None:
+        return None
+    inputs, rules, policy = blobs.alias("inputs"), blobs.alias("rules"), blobs.alias("policy")
+    found = await connection.execute(
+        select(
+            decisions.c.id,
+            decisions.c.decision,
+            decisions.c.inputs_hash,
+            decisions.c.build,
+            inputs.c.bytes.label("inputs"),
+            rules.c.bytes.label("rules"),
+            policy.c.bytes.label("policy"),
+        )
+        .join(inputs, inputs.c.hash == decisions.c.inputs_hash)
+        .join(rules, rules.c.hash == decisions.c.rules_hash)
+        .join(policy, policy.c.hash == decisions.c.policy_hash)
+        .where(decisions.c.id == known)
+    )
+    row = found.one_or_none()
+    if row is None:
+        return None
+    return DecisionInputs(
+        decision_id=row.id,
+        inputs_hash=row.inputs_hash,
+        inputs=zlib.decompress(row.inputs),
+        rules=zlib.decompress(row.rules),
+        policy=zlib.decompress(row.policy),
+        decision=bytes(row.decision),
+        build=row.build,
+    )
+
+
+async def _decision_rows(connection: AsyncConnection, rows: Sequence[AnyRow]) -> tuple[DecisionRow, ...]:
+    if not rows:
+        return ()
+    outcomes: dict[str, list[Reconciliation]] = defaultdict(list)
+    for row in await connection.execute(
+        select(reconciliations)
+        .where(reconciliations.c.decision_id == any_id(row.id for row in rows))
+        .order_by(reconciliations.c.seq)
+    ):
+        outcomes[row.decision_id].append(
+            Reconciliation(
+                status=ReconciliationStatus(row.status),
+                reason=ReconciliationReason(row.reason),
+                at=row.at,
+                detail=row.detail,
+                excluded_nodes=tuple(row.excluded_nodes),
+                dropped_nodes=tuple(row.dropped_nodes),
+            )
+        )
+    reached = await _milestones(connection, rows)
+    return tuple(
+        DecisionRow(
+            decision_id=row.id,
+            attempt=reference(row),
+            partition=row.partition,
+            generation=row.generation,
+            decision=unpack_decision(row.id, row.build, row.decision),
+            analysis_json=row.analysis,
+            incident_id=row.incident_id or "",
+            inputs_hash=row.inputs_hash,
+            rules_hash=row.rules_hash,
+            policy_hash=row.policy_hash,
+            build=row.build,
+            created_at=row.created_at,
+            expires_at=row.expires_at,
+            status=ReconciliationStatus(row.status),
+            reconciliations=tuple(outcomes[row.id]),
+            milestones=reached[_key(row)],
+        )
+        for row in rows
+    )
+
+
+# incidents
+
+
+def _incidents_query() -> Select[Any]:
+    return (
+        select(
+            *(column for column in incidents.c if column.name not in {"cluster", "job_id", "job_key", "number"}),
+            *reference_columns(),
+        )
+        .select_from(incidents)
+        .join(attempts, of_attempt(attempts, incidents))
+        .join(decisions, decisions.c.id == incidents.c.decision_id)
+        .join(advice, advice.c.decision_id == incidents.c.decision_id)
+    )
+
+
+def incidents_statement(wanted: AuditFilter, position: Position | None, size: int) -> Select[Any]:
+    query = _incidents_query().where(*_of_row(wanted, incidents.c, incidents.c.opened_at, incidents.c.implicated_nodes))
+    query = query.where(*_of_decision(wanted))
+    return _paged(query, (incidents.c.opened_at, incidents.c.id), position, size)
+
+
+async def list_incidents(connection: AsyncConnection, wanted: AuditFilter, page: Page) -> Listing[IncidentRow]:
+    size = page_size(page)
+    position = read_cursor("incidents", wanted, page, (str,))
+    rows = (await connection.execute(incidents_statement(wanted, position, size))).all()
+    kept, cursor = _cut(rows, size, "incidents", wanted, lambda row: Position(at=row.opened_at, ids=(row.id,)))
+    return Listing(rows=tuple(_incident(row) for row in kept), next_cursor=cursor)
+
+
+async def get_incident(connection: AsyncConnection, incident_id: str) -> IncidentRow | None:
+    known = as_id(incident_id)
+    if known is None:
+        return None
+    row = (await connection.execute(_incidents_query().where(incidents.c.id == known))).one_or_none()
+    return None if row is None else _incident(row)
+
+
+def _incident(row: AnyRow) -> IncidentRow:
+    return IncidentRow(
+        incident_id=row.id,
+        attempt=reference(row),
+        kind=row.kind,
+        category=row.category,
+        root_cause=row.root_cause,
+        opened_at=row.opened_at,
+        closed_at=row.closed_at,
+        implicated_nodes=tuple(row.implicated_nodes),
+        signals=unpack_signals(row.signals),
+    )
+
+
+# attempts
+
+
+def _attempts_query() -> Select[Any]:
+    return (
+        select(
+            *reference_columns(),
+            attempts.c.state,
+            attempts.c.started_at,
+            attempts.c.ended_at,
+            attempts.c.nodes,
+            attempts.c.progress,
+            attempts.c.foreign_count,
+            attempts.c.partition,
+            jobs.c.name,
+            jobs.c.in_scope,
+        )
+        .select_from(attempts)
+        .join(jobs, jobs.c.key == attempts.c.job_key)
+    )
+
+
+def attempts_statement(wanted: AuditFilter, position: Position | None, size: int) -> Select[Any]:
+    query = _attempts_query().where(
+        *_of_row(wanted, attempts.c, attempts.c.submitted_at, attempts.c.nodes, has_category=False)
+    )
+    of_newest = _of_decision(wanted)
+    if wanted.category:
+        of_newest.append(decisions.c.category == wanted.category)
+    if of_newest:
+        newest = and_(of_attempt(decisions, attempts), decisions.c.generation == attempts.c.generation)
+        query = query.join(decisions, newest).join(advice, advice.c.decision_id == decisions.c.id).where(*of_newest)
+    return _paged(query, (attempts.c.submitted_at, attempts.c.job_key, attempts.c.number), position, size)
+
+
+async def list_attempts(connection: AsyncConnection, wanted: AuditFilter, page: Page) -> Listing[AttemptRow]:
+    size = page_size(page)
+    position = read_cursor("attempts", wanted, page, (str, int))
+    rows = (await connection.execute(attempts_statement(wanted, position, size))).all()
+    kept, cursor = _cut(
+        rows,
+        size,
+        "attempts",
+        wanted,
+        lambda row: Position(at=row.submitted_at, ids=(row.job_key, row.number)),
+    )
+    return Listing(rows=await _attempt_rows(connection, kept), next_cursor=cursor)
+
+
+async def get_attempt(
+    connection: AsyncConnection, *, cluster: str, job_id: str, number: int, job_key: str
+) -> AttemptRow | None:
+    """By `job_key` where given, else of the job that had the id last."""
+    query = _attempts_query().where(attempts.c.number == number)
+    if job_key:
+        query = query.where(attempts.c.job_key == (as_id(job_key) or NOBODY))
+    else:
+        query = query.where(attempts.c.cluster == cluster, attempts.c.job_id == job_id)
+    query = query.order_by(attempts.c.submitted_at.desc(), attempts.c.job_key.desc()).limit(1)
+    found = await _attempt_rows(connection, (await connection.execute(query)).all())
+    return found[0] if found else None
+
+
+async def _attempt_rows(connection: AsyncConnection, rows: Sequence[AnyRow]) -> tuple[AttemptRow, ...]:
+    reached = await _milestones(connection, rows)
+    return tuple(
+        AttemptRow(
+            attempt=reference(row),
+            state=AttemptState(row.state),
+            started_at=row.started_at,
+            ended_at=row.ended_at,
+            nodes=tuple(row.nodes or ()),
+            progress=Progress() if row.progress is None else decode(Progress, row.progress),
+            foreign=row.foreign_count,
+            partition=row.partition,
+            job_name=row.name,
+            in_scope=row.in_scope,
+            milestones=reached[_key(row)],
+        )
+        for row in rows
+    )
+
+
+# what they share
+
+
+def _of_row(
+    wanted: AuditFilter,
+    columns: Any,
+    time: ColumnElement[Any],
+    nodes: ColumnElement[Any],
+    *,
+    has_category: bool = True,
+) -> list[ColumnElement[bool]]:
+    """Conditions on columns that the listed table has itself."""
+    pairs = [
+        (wanted.cluster, columns.cluster),
+        (wanted.job_id, columns.job_id),
+        (wanted.user, columns.user_name),
+        (wanted.partition, columns.partition),
+    ]
+    if has_category:
+        pairs.append((wanted.category, columns.category))
+    conditions = [column == value for value, column in pairs if value]
+    if wanted.job_key:
+        conditions.append(columns.job_key == (as_id(wanted.job_key) or NOBODY))
+    if wanted.node:
+        conditions.append(nodes.contains(text_array([wanted.node])))
+    if wanted.since is not None:
+        conditions.append(time >= wanted.since)
+    if wanted.until is not None:
+        conditions.append(time < wanted.until)
+    return conditions
+
+
+def _of_decision(wanted: AuditFilter) -> list[ColumnElement[bool]]:
+    pairs = (
+        (wanted.action, decisions.c.action),
+        (wanted.reason, decisions.c.reason),
+        (wanted.mode, decisions.c.mode),
+        (wanted.status, advice.c.status),
+    )
+    return [column == str(value) for value, column in pairs if value]
+
+
+def refuse(wanted: AuditFilter, names: Sequence[str], kind: str) -> None:
+    """Raises `FilterRefused` when a field is set that this list cannot answer."""
+    for name in names:
+        if getattr(wanted, name):
+            raise FilterRefused(f"{kind} cannot be filtered by {name}")
+
+
+def _paged(
+    query: Select[Any], order: tuple[ColumnElement[Any], ...], position: Position | None, size: int
+) -> Select[Any]:
+    if position is not None:
+        query = query.where(older_than(order, position))
+    return query.order_by(*(column.desc() for column in order)).limit(size + 1)
+
+
+def _cut(
+    rows: Sequence[Row], size: int, kind: str, wanted: AuditFilter, position: Callable[[Any], Position]
+) -> tuple[Sequence[Row], str]:
+    """One row more than asked for was read: it tells whether there is another page."""
+    if len(rows) <= size:
+        return rows, ""
+    kept = rows[:size]
+    return kept, write_cursor(kind, wanted, position(kept[-1]))
+
+
+def _key(row: AnyRow) -> AttemptKey:
+    return AttemptKey(job_key=row.job_key, number=row.number)
+
+
+async def _milestones(
+    connection: AsyncConnection, rows: Sequence[AnyRow]
+) -> Mapping[AttemptKey, tuple[Milestone, ...]]:
+    reached: dict[AttemptKey, tuple[Milestone, ...]] = defaultdict(tuple)
+    if not rows:
+        return reached
+    table = wanted_attempts(list(dict.fromkeys(_key(row) for row in rows)))
+    for row in await connection.execute(
+        select(milestones).join(table, of_attempt(milestones, table)).order_by(milestones.c.at, milestones.c.kind)
+    ):
+        reached[_key(row)] += (Milestone(kind=MilestoneKind(row.kind), at=row.at, detail=row.detail),)
+    return reached

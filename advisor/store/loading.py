@@ -1,0 +1,438 @@
+"""What a tick reads: which attempts to look at, and all that is known of them. Seven queries for any number of keys."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+from sqlalchemy import and_, func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from advisor.core.codec import CodecError, decode
+from advisor.core.history import PastImplication, node_score, other_jobs
+from advisor.core.model import (
+    Attempt,
+    ExitStatus,
+    Job,
+    NodeFact,
+    OpenAdvice,
+    PastAttempt,
+    Progress,
+    Signal,
+    Successor,
+)
+from advisor.core.policy import Policy
+from advisor.core.words import Action, AttemptState, Category, NodeState, Reason
+from advisor.store.documents import unpack_signals
+from advisor.store.records import AttemptKey, MilestoneKind, StoredAttempt
+from advisor.store.sql import AnyRow, any_text, of_attempt, wanted_attempts
+from advisor.store.tables import (
+    advice,
+    attempts,
+    decisions,
+    detector_states,
+    implications,
+    incidents,
+    jobs,
+    milestones,
+    node_states,
+)
+
+_log = structlog.get_logger(__name__)
+
+# An attempt that is over is looked at for this long at most, whatever is still missing.
+WATCH_HORIZON = timedelta(hours=1)
+_PAST_ATTEMPTS_MAX = 100
+_WATCHED_MAX = 100_000
+
+_ENDED = [state.value for state in AttemptState if state.ended]
+_WAITING = [AttemptState.PENDING.value, AttemptState.REQUEUE_HELD.value]
+_STARTED = [AttemptState.RUNNING.value, AttemptState.SUSPENDED.value, *_ENDED]
+
+
+async def watched(connection: AsyncConnection, now: datetime) -> tuple[AttemptKey, ...]:
+    """Attempts to tick: not ended, or ended and not yet done with. Closes those that are.
+
+    A waiting attempt is not among them: nothing of it can fail, and the tick of the one before sees it as successor.
+    Nor is one that the scheduler forgot while it ran: nobody will ever see how it ended.
+    """
+    next_one = attempts.alias("next_one")
+    successors = select(next_one.c.number).where(
+        next_one.c.job_key == attempts.c.job_key, next_one.c.number > attempts.c.number
+    )
+    started = successors.where(next_one.c.state.in_(_STARTED)).exists()
+    over = or_(attempts.c.state.in_(_ENDED), attempts.c.ended_at.is_not(None))
+    closed = (
+        update(attempts)
+        .where(
+            attempts.c.open,
+            attempts.c.over_seen_at.is_not(None),
+            or_(
+                attempts.c.over_seen_at < now - WATCH_HORIZON,
+                and_(
+                    or_(~successors.exists(), started),
+                    _looked_at_since_its_end(),
+                    _decided_for_good(now),
+                ),
+            ),
+        )
+        .values(open=False)
+        .returning(attempts.c.job_key, attempts.c.number)
+    )
+    done = [AttemptKey(job_key=row.job_key, number=row.number) for row in await connection.execute(closed)]
+    if done:
+        table = wanted_attempts(done)
+        await connection.execute(
+            update(incidents).where(of_attempt(incidents, table), incidents.c.closed_at.is_(None)).values(closed_at=now)
+        )
+    found = await connection.execute(
+        select(attempts.c.job_key, attempts.c.number)
+        .join(jobs, jobs.c.key == attempts.c.job_key)
+        .where(
+            attempts.c.open,
+            attempts.c.state.not_in(_WAITING),
+            or_(jobs.c.forgotten_at.is_(None), over),
+            or_(
+                attempts.c.ended_at.is_(None),
+                func.greatest(attempts.c.ended_at, attempts.c.observed_at) >= now - WATCH_HORIZON,
+            ),
+        )
+        .order_by(attempts.c.job_key, attempts.c.number)
+        .limit(_WATCHED_MAX)
+    )
+    return tuple(AttemptKey(job_key=row.job_key, number=row.number) for row in found)
+
+
+def _looked_at_since_its_end() -> Any:
+    # A tick that changes no decision leaves only its state behind, so either tells.
+    state_saved = (
+        select(detector_states.c.saved_at)
+        .where(of_attempt(detector_states, attempts), detector_states.c.saved_at >= attempts.c.over_seen_at)
+        .exists()
+    )
+    decided = (
+        select(decisions.c.id)
+        .where(of_attempt(decisions, attempts), decisions.c.created_at >= attempts.c.over_seen_at)
+        .exists()
+    )
+    return or_(state_saved, decided)
+
+
+def _decided_for_good(now: datetime) -> Any:
+    newest = and_(of_attempt(decisions, attempts), decisions.c.generation == attempts.c.generation)
+    return (
+        select(decisions.c.id)
+        .join(advice, advice.c.decision_id == decisions.c.id)
+        .where(
+            newest,
+            decisions.c.settled,
+            or_(~advice.c.open, advice.c.expires_at <= now, decisions.c.action == Action.NONE.value),
+        )
+        .exists()
+    )
+
+
+async def load(
+    connection: AsyncConnection, keys: Sequence[AttemptKey], *, policy: Policy, now: datetime
+) -> Mapping[AttemptKey, StoredAttempt]:
+    """All that is known of each attempt; unknown keys are left out."""
+    keys = list(dict.fromkeys(keys))
+    if not keys:
+        return {}
+    wanted = wanted_attempts(keys)
+    rows = {
+        AttemptKey(job_key=row.job_key, number=row.number): row
+        for row in await connection.execute(
+            select(
+                *attempts.c,
+                *(column for column in jobs.c if column.name not in attempts.c),
+                detector_states.c.state.label("detector_state"),
+                detector_states.c.signals,
+            )
+            .select_from(attempts)
+            .join(wanted, of_attempt(attempts, wanted))
+            .join(jobs, jobs.c.key == attempts.c.job_key)
+            .outerjoin(detector_states, of_attempt(detector_states, attempts))
+        )
+    }
+    chains = await _chains(connection, keys)
+    applied = await _applied(connection, keys)
+    reached = await _milestones(connection, keys)
+    before = await _predecessor_states(connection, keys)
+    facts = await _node_facts(connection, rows.values(), policy, now)
+    return {
+        key: _stored(
+            key,
+            row,
+            chains[key],
+            applied=applied.get(key, frozenset()),
+            reached=reached.get(key, frozenset()),
+            predecessor=before.get(key, b""),
+            nodes=facts(row),
+        )
+        for key, row in rows.items()
+    }
+
+
+async def _chains(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Mapping[AttemptKey, list[AnyRow]]:
+    """All attempts of the job from long enough before each wanted one on, with their newest decisions, by number."""
+    wanted = wanted_attempts(keys)
+    found = await connection.execute(
+        select(
+            wanted.c.number.label("wanted_number"),
+            attempts.c.job_key,
+            attempts.c.number,
+            attempts.c.state,
+            attempts.c.nodes,
+            attempts.c.ended_at,
+            attempts.c.eligible_at,
+            attempts.c.excluded_nodes,
+            attempts.c.our_excluded_nodes,
+            attempts.c.held,
+            attempts.c.marked_generation,
+            attempts.c.marked_attempt,
+            attempts.c.nodes_fitting,
+            attempts.c.first_step,
+            attempts.c.last_step,
+            attempts.c.checkpoint_step,
+            decisions.c.generation,
+            decisions.c.category,
+            decisions.c.fingerprint,
+            decisions.c.reason,
+            decisions.c.action,
+            decisions.c.trusted,
+            decisions.c.implicated_nodes,
+            decisions.c.excluded_nodes.label("advised_exclusions"),
+            decisions.c.created_at,
+        )
+        .join(wanted, attempts.c.job_key == wanted.c.job_key)
+        .outerjoin(decisions, and_(of_attempt(decisions, attempts), decisions.c.generation == attempts.c.generation))
+        .where(attempts.c.number >= wanted.c.number - _PAST_ATTEMPTS_MAX)
+        .order_by(attempts.c.job_key, attempts.c.number)
+    )
+    chains: dict[AttemptKey, list[AnyRow]] = defaultdict(list)
+    for row in found:
+        chains[AttemptKey(job_key=row.job_key, number=row.wanted_number)].append(row)
+    return chains
+
+
+async def _applied(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Mapping[AttemptKey, frozenset[Action]]:
+    """Which actions the scheduler has accepted, by any generation: a refinement does not undo a requeue."""
+    wanted = wanted_attempts(keys)
+    accepted: dict[AttemptKey, set[Action]] = defaultdict(set)
+    for row in await connection.execute(
+        select(advice.c.job_key, advice.c.number, advice.c.action)
+        .join(wanted, of_attempt(advice, wanted))
+        .where(advice.c.applied)
+        .distinct()
+    ):
+        accepted[AttemptKey(job_key=row.job_key, number=row.number)].add(Action(row.action))
+    return {key: frozenset(actions) for key, actions in accepted.items()}
+
+
+async def _milestones(
+    connection: AsyncConnection, keys: Sequence[AttemptKey]
+) -> Mapping[AttemptKey, frozenset[MilestoneKind]]:
+    wanted = wanted_attempts(keys)
+    reached: dict[AttemptKey, set[MilestoneKind]] = defaultdict(set)
+    for row in await connection.execute(
+        select(milestones.c.job_key, milestones.c.number, milestones.c.kind).join(
+            wanted, of_attempt(milestones, wanted)
+        )
+    ):
+        reached[AttemptKey(job_key=row.job_key, number=row.number)].add(MilestoneKind(row.kind))
+    return {key: frozenset(kinds) for key, kinds in reached.items()}
+
+
+async def _predecessor_states(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Mapping[AttemptKey, bytes]:
+    wanted = wanted_attempts(keys)
+    found = await connection.execute(
+        select(wanted.c.job_key, wanted.c.number, detector_states.c.state).join(
+            detector_states,
+            and_(detector_states.c.job_key == wanted.c.job_key, detector_states.c.number == wanted.c.number - 1),
+        )
+    )
+    return {AttemptKey(job_key=row.job_key, number=row.number): row.state for row in found}
+
+
+async def _node_facts(connection: AsyncConnection, rows: Iterable[AnyRow], policy: Policy, now: datetime) -> Any:
+    """A function from an attempt's row to its `NodeFact`s."""
+    rows = list(rows)
+    clusters = {row.cluster for row in rows}
+    names = {name for row in rows for name in row.nodes or ()}
+    states: dict[tuple[str, str], AnyRow] = {}
+    history: dict[tuple[str, str], list[PastImplication]] = defaultdict(list)
+    if names:
+        for found in await connection.execute(
+            select(node_states).where(
+                node_states.c.cluster == any_text(clusters), node_states.c.name == any_text(names)
+            )
+        ):
+            states[found.cluster, found.name] = found
+        oldest = now - timedelta(days=policy.history_window_days)
+        for found in await connection.execute(
+            select(
+                implications.c.cluster,
+                implications.c.node,
+                implications.c.job_key,
+                implications.c.weight,
+                implications.c.at,
+            ).where(
+                implications.c.cluster == any_text(clusters),
+                implications.c.node == any_text(names),
+                implications.c.at >= oldest,
+                implications.c.weight > 0,
+            )
+        ):
+            history[found.cluster, found.node].append(
+                PastImplication(job=found.job_key, weight=found.weight, at=found.at)
+            )
+
+    def fact(name: str, row: AnyRow) -> NodeFact:
+        state = states.get((row.cluster, name))
+        implicated = history[row.cluster, name]
+        return NodeFact(
+            name=name,
+            state=NodeState.OTHER if state is None else NodeState(state.state),
+            score=node_score(implicated, now, policy, except_job=row.job_key),
+            other_jobs=other_jobs(implicated, now, policy, except_job=row.job_key),
+            since=None if state is None else state.since,
+        )
+
+    def facts(row: AnyRow) -> tuple[NodeFact, ...]:
+        return tuple(fact(name, row) for name in row.nodes or ())
+
+    return facts
+
+
+def _stored(
+    key: AttemptKey,
+    row: AnyRow,
+    chain: Sequence[AnyRow],
+    *,
+    applied: frozenset[Action],
+    reached: frozenset[MilestoneKind],
+    predecessor: bytes,
+    nodes: tuple[NodeFact, ...],
+) -> StoredAttempt:
+    own = next(item for item in chain if item.number == key.number)
+    later = [item for item in chain if item.number > key.number]
+    newest = chain[-1]
+    state, signals, progress = _detector(key, row)
+    ours = set(newest.our_excluded_nodes)
+    return StoredAttempt(
+        key=key,
+        job=_job(row),
+        attempt=_attempt(row),
+        successor=_successor(key, later[0]) if later else None,
+        past=tuple(_past(item) for item in chain if item.number < key.number),
+        nodes=nodes,
+        advice=_advice(own, applied),
+        generation=row.generation,
+        user_excluded=tuple(name for name in newest.excluded_nodes if name not in ours),
+        nodes_fitting=newest.nodes_fitting,
+        job_name=row.name,
+        user_id=row.user_id,
+        stdout_path=row.stdout_path,
+        stderr_path=row.stderr_path,
+        detector_state=state,
+        predecessor_state=predecessor,
+        signals=signals,
+        progress=progress,
+        foreign=row.foreign_count,
+        milestones=reached,
+        observed_at=row.observed_at,
+        forgotten=row.forgotten_at is not None,
+    )
+
+
+def _job(row: AnyRow) -> Job:
+    return Job(
+        key=row.job_key,
+        cluster=row.cluster,
+        job_id=row.job_id,
+        user=row.user_name,
+        partition=row.partition,
+        account=row.account,
+        batch=row.batch,
+        requeueable=row.requeueable,
+        in_scope=row.in_scope,
+        restarts_max=row.restarts_max,
+        nodes_requested=row.nodes_requested,
+    )
+
+
+def _attempt(row: AnyRow) -> Attempt:
+    nodes = None if row.nodes is None else tuple(row.nodes)
+    # One task per node may be a launcher that starts the ranks itself: then the tasks say nothing about the ranks.
+    one_per_rank = bool(nodes) and row.tasks is not None and row.tasks > len(nodes or ())
+    even = one_per_rank and row.tasks % len(nodes or ()) == 0
+    return Attempt(
+        number=row.number,
+        state=AttemptState(row.state),
+        nodes=nodes,
+        exit=None if row.exit_code is None else ExitStatus(code=row.exit_code, signal=row.exit_signal or 0),
+        submitted_at=row.submitted_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        world_size=row.tasks if one_per_rank else None,
+        tasks_per_node=row.tasks // len(nodes or ()) if even else None,
+        held=row.held,
+        pending_reason=row.pending_reason,
+    )
+
+
+def _successor(key: AttemptKey, row: AnyRow) -> Successor:
+    return Successor(
+        number=row.number,
+        state=AttemptState(row.state),
+        by_us=row.marked_generation > 0 and row.marked_attempt == key.number,
+        eligible_at=row.eligible_at,
+        excluded_nodes=tuple(row.excluded_nodes),
+        held=row.held,
+    )
+
+
+def _past(row: AnyRow) -> PastAttempt:
+    decided = row.generation is not None
+    return PastAttempt(
+        number=row.number,
+        category=Category(row.category) if decided else Category.UNKNOWN,
+        fingerprint=row.fingerprint if decided else "",
+        reason=Reason(row.reason) if decided else None,
+        action=Action(row.action) if decided else None,
+        implicated_nodes=tuple(row.implicated_nodes) if decided else (),
+        excluded_nodes=tuple(row.advised_exclusions) if decided else (),
+        trusted=row.trusted if decided else False,
+        nodes=tuple(row.nodes or ()),
+        first_step=row.first_step,
+        last_step=row.last_step,
+        checkpoint_step=row.checkpoint_step,
+        ended_at=row.ended_at,
+    )
+
+
+def _advice(row: AnyRow, applied: frozenset[Action]) -> OpenAdvice | None:
+    if row.generation is None:
+        return None
+    return OpenAdvice(
+        generation=row.generation,
+        action=Action(row.action),
+        exclude_nodes=tuple(row.advised_exclusions),
+        category=Category(row.category),
+        reason=Reason(row.reason),
+        created_at=row.created_at,
+        applied=Action(row.action) in applied,
+    )
+
+
+def _detector(key: AttemptKey, row: AnyRow) -> tuple[bytes, tuple[Signal, ...], Progress]:
+    if row.detector_state is None:
+        return b"", (), Progress()
+    try:
+        return row.detector_state, unpack_signals(row.signals), decode(Progress, row.progress)
+    except CodecError as error:
+        # Another build wrote it. The sources are read again from the attempt's beginning.
+        _log.warning("detector_state_unreadable", attempt=str(key), error=str(error))
+        return b"", (), Progress()

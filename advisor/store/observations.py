@@ -1,0 +1,436 @@
+"""Recording what an agent saw: jobs and attempts by `identity` and `merging`, nodes, and what was forgotten.
+
+A report is one transaction and a constant number of statements, however many jobs it names. Reports of one cluster
+follow each other (advisory lock): a hook's notice and a listing must not both create the same job.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any, assert_never
+
+from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from advisor.core.words import AttemptState
+from advisor.store.identity import KnownAttempt, KnownJob, Match, resolve, slot_of
+from advisor.store.ids import new_id
+from advisor.store.merging import (
+    AttemptFacts,
+    first_facts,
+    merge,
+    superseded,
+    without_predecessors,
+    worth_a_look,
+)
+from advisor.store.node_states import record_nodes
+from advisor.store.records import AttemptKey, Notice, ObservedJob, ObservedNode, Recorded
+from advisor.store.sql import AnyRow, all_ids, all_text, any_text, of_attempt, storable, wanted_attempts
+from advisor.store.tables import attempt_states, attempts, identities, jobs
+
+# An unchanged attempt is written this often, so that its last sighting is not much older than the truth.
+_REFRESH = timedelta(seconds=30)
+_NAME_CHARACTERS_MAX = 1024
+_PATH_CHARACTERS_MAX = 4096
+_NODES_MAX = 65_536
+_FACTS = tuple(AttemptFacts.__dataclass_fields__)
+# What a listing says of the job itself, by column.
+_JOB_COLUMNS = (
+    *("job_id", "user_id", "name", "partition", "account", "batch", "requeueable", "in_scope", "scope_reason"),
+    *("restarts_max", "nodes_requested", "array_job_id", "array_task", "het_job_id", "het_offset"),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Job:
+    """A job's row while a report is worked in."""
+
+    key: str
+    user: str
+    columns: dict[str, Any]
+    attempts: dict[int, KnownAttempt]
+    first_seen_at: datetime
+    last_seen_at: datetime
+    forgotten_at: datetime | None
+    new: bool = False
+    dirty: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class _Report:
+    """All rows that a report touches, read before and written after."""
+
+    cluster: str
+    now: datetime
+    complete: bool
+    jobs: dict[str, _Job] = field(default_factory=dict)
+    slots: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    exact: dict[str, dict[tuple[datetime, int, str], AttemptKey]] = field(default_factory=lambda: defaultdict(dict))
+    facts: dict[AttemptKey, AttemptFacts] = field(default_factory=dict)
+    before: dict[AttemptKey, AttemptFacts | None] = field(default_factory=dict)
+    new_identities: list[dict[str, Any]] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    changed: dict[AttemptKey, None] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+    refused_slots: set[str] = field(default_factory=set)
+    refused: list[str] = field(default_factory=list)
+
+    def known(self, slot: str) -> tuple[KnownJob, ...]:
+        return tuple(
+            KnownJob(
+                key=key,
+                user=self.jobs[key].user,
+                last_seen_at=self.jobs[key].last_seen_at,
+                forgotten=self.jobs[key].forgotten_at is not None,
+                attempts=self.jobs[key].attempts,
+            )
+            for key in self.slots[slot]
+        )
+
+
+async def record_observations(
+    connection: AsyncConnection,
+    cluster: str,
+    observed_jobs: Sequence[ObservedJob],
+    observed_nodes: Sequence[ObservedNode],
+    *,
+    complete: bool,
+    now: datetime,
+) -> Recorded:
+    """Work one report in. Idempotent: the same report again changes nothing."""
+    await connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"observations {cluster}", 0))))
+    report = _Report(cluster=cluster, now=now, complete=complete)
+    accepted = _acceptable(observed_jobs, report)
+    await _read(connection, report, {slot_of(job) for job in accepted})
+    for job in accepted:
+        _work_in(report, job)
+    await _write(connection, report)
+    if complete:
+        await _forget_absent(connection, report, max((job.observed_at for job in accepted), default=now))
+    for key in await record_nodes(connection, cluster, observed_nodes):
+        report.changed[key] = None
+    return Recorded(
+        changed=tuple(report.changed),
+        refused=tuple(report.refused),
+        accepted=len(observed_jobs) - len(report.refused),
+    )
+
+
+def _acceptable(observed: Sequence[ObservedJob], report: _Report) -> list[ObservedJob]:
+    accepted = []
+    for place, job in enumerate(observed):
+        problem = _problem(job)
+        if problem:
+            report.refused.append(f"jobs[{place}] (job {storable(job.job_id)[:40]!r}): {problem}")
+            report.refused_slots.add(storable(slot_of(job)))
+        else:
+            accepted.append(job)
+    return accepted
+
+
+def _problem(job: ObservedJob) -> str:
+    names = {"job_id": job.job_id, "user": job.user, "array_job_id": job.array_job_id}
+    for name, value in names.items():
+        if storable(value) != value or len(value) > _NAME_CHARACTERS_MAX:
+            return f"{name} is not a name"
+    if not job.job_id or not job.user:
+        return "without a job id and a user it names nobody"
+    if job.attempt < 0:
+        return f"attempt {job.attempt} is not a restart count"
+    if job.nodes is not None and len(job.nodes) > _NODES_MAX:
+        return f"{len(job.nodes)} nodes are more than {_NODES_MAX}"
+    for name in ("submitted_at", "observed_at", "eligible_at", "started_at", "ended_at"):
+        time = getattr(job, name)
+        if time is not None and time.tzinfo is None:
+            return f"{name} has no time zone"
+    return ""
+
+
+async def _read(connection: AsyncConnection, report: _Report, slots: set[str]) -> None:
+    if not slots:
+        return
+    found = await connection.execute(
+        select(jobs).where(jobs.c.cluster == report.cluster, jobs.c.slot == any_text(slots))
+    )
+    for row in found:
+        report.jobs[row.key] = _Job(
+            key=row.key,
+            user=row.user_name,
+            columns={name: getattr(row, name) for name in _JOB_COLUMNS},
+            attempts={},
+            first_seen_at=row.first_seen_at,
+            last_seen_at=row.last_seen_at,
+            forgotten_at=row.forgotten_at,
+        )
+        report.slots[row.slot].append(row.key)
+    names = await connection.execute(
+        select(identities).where(identities.c.cluster == report.cluster, identities.c.slot == any_text(slots))
+    )
+    for row in names:
+        key = AttemptKey(job_key=row.job_key, number=row.number)
+        report.exact[row.slot][row.submitted_at, row.restarts, row.user_name] = key
+        report.before[key] = None
+    table = wanted_attempts(list(report.before))
+    columns = [attempts.c.job_key, attempts.c.number, *(attempts.c[name] for name in _FACTS)]
+    for row in await connection.execute(select(*columns).join(table, of_attempt(attempts, table))):
+        _know(report, AttemptKey(job_key=row.job_key, number=row.number), _facts(row))
+    report.before = dict(report.facts)
+
+
+def _know(report: _Report, key: AttemptKey, facts: AttemptFacts) -> None:
+    report.facts[key] = facts
+    report.jobs[key.job_key].attempts[key.number] = KnownAttempt(submitted_at=facts.submitted_at, state=facts.state)
+
+
+def _facts(row: AnyRow) -> AttemptFacts:
+    values = {name: getattr(row, name) for name in _FACTS}
+    return AttemptFacts(
+        **{
+            **values,
+            "state": AttemptState(row.state),
+            "nodes": None if row.nodes is None else tuple(row.nodes),
+            "excluded_nodes": tuple(row.excluded_nodes),
+            "our_excluded_nodes": tuple(row.our_excluded_nodes),
+        }
+    )
+
+
+def _work_in(report: _Report, job: ObservedJob) -> None:
+    """One observation; later ones of the same report see what it changed."""
+    slot = slot_of(job)
+    resolution = resolve(job, report.exact[slot], report.known(slot), complete=report.complete)
+    key = resolution.key
+    match resolution.match:
+        case Match.REFUSED:
+            report.refused.append(resolution.refusal)
+            report.refused_slots.add(slot)
+            return
+        case Match.NEW | Match.NEW_OLD:
+            key = _new_job(report, job, old=resolution.match is Match.NEW_OLD)
+        case Match.SAME | Match.NEXT | Match.EARLIER | Match.REWRITTEN:
+            pass
+        case _:
+            assert_never(resolution.match)
+    if key is None:
+        return
+    if resolution.match is not Match.SAME and job.submitted_at is not None:
+        _name(report, job, key, job.submitted_at)
+    _apply(report, job, key, rewritten=resolution.match is Match.REWRITTEN)
+
+
+def _name(report: _Report, job: ObservedJob, key: AttemptKey, submitted_at: datetime) -> None:
+    slot = slot_of(job)
+    report.exact[slot][submitted_at, job.attempt, job.user] = key
+    report.jobs[key.job_key].dirty = True
+    report.new_identities.append(
+        {
+            "cluster": report.cluster,
+            "slot": slot,
+            "submitted_at": submitted_at,
+            "restarts": job.attempt,
+            "user_name": job.user,
+            "job_key": key.job_key,
+            "number": key.number,
+            "first_seen_at": report.now,
+        }
+    )
+
+
+def _new_job(report: _Report, job: ObservedJob, *, old: bool) -> AttemptKey:
+    slot = slot_of(job)
+    if not old:
+        for key in report.slots[slot]:  # their id belongs to another job now
+            other = report.jobs[key]
+            if other.forgotten_at is None:
+                other.forgotten_at, other.dirty = report.now, True
+    key = new_id(report.now)
+    report.jobs[key] = _Job(
+        key=key,
+        user=job.user,
+        columns={},
+        attempts={},
+        first_seen_at=report.now,
+        last_seen_at=report.now,
+        forgotten_at=report.now if old else None,
+        new=True,
+    )
+    report.slots[slot].append(key)
+    return AttemptKey(job_key=key, number=job.attempt)
+
+
+def _apply(report: _Report, job: ObservedJob, key: AttemptKey, *, rewritten: bool) -> None:
+    owner = report.jobs[key.job_key]
+    known = report.facts.get(key)
+    own = without_predecessors(job, report.facts.get(AttemptKey(job_key=key.job_key, number=key.number - 1)))
+    if known is not None and not rewritten:
+        after = merge(known, own)
+    elif job.submitted_at is not None:
+        after = first_facts(own, job.submitted_at)
+    else:
+        return  # a hook names known attempts only
+    report.seen.add(key.job_key)
+    _change(report, key, after, job)
+    if job.notice is Notice.POLL:
+        _update_job(report, owner, job)
+    numbers = sorted(owner.attempts)
+    for number, follower in pairwise(numbers):
+        # Also when the report was late: an attempt that has a successor is over, whatever it looked like then.
+        earlier = AttemptKey(job_key=key.job_key, number=number)
+        successor = report.facts[AttemptKey(job_key=key.job_key, number=follower)]
+        _change(report, earlier, superseded(report.facts[earlier], successor), job)
+    place = numbers.index(key.number)
+    if place > 0 and key in report.changed:
+        report.changed[AttemptKey(job_key=key.job_key, number=numbers[place - 1])] = None
+
+
+def _change(report: _Report, key: AttemptKey, after: AttemptFacts, job: ObservedJob) -> None:
+    before = report.facts.get(key)
+    if after.over_seen_at is None and (
+        after.state.ended or key.number < max(report.jobs[key.job_key].attempts, default=0)
+    ):
+        after = replace(after, over_seen_at=report.now)
+    _know(report, key, after)
+    if before is not None and not worth_a_look(before, after):
+        return
+    report.changed[key] = None
+    if before is None or before.state is not after.state:
+        report.history.append(
+            {
+                "job_key": key.job_key,
+                "number": key.number,
+                "state": after.state.value,
+                "notice": job.notice.value,
+                "observed_at": job.observed_at,
+                "recorded_at": report.now,
+            }
+        )
+
+
+def _update_job(report: _Report, owner: _Job, job: ObservedJob) -> None:
+    values = {
+        "job_id": job.job_id,
+        "user_id": job.user_id,
+        "name": storable(job.name)[:_NAME_CHARACTERS_MAX],
+        "partition": storable(job.partition)[:_NAME_CHARACTERS_MAX],
+        "account": storable(job.account)[:_NAME_CHARACTERS_MAX],
+        "batch": job.batch,
+        "requeueable": job.requeueable,
+        "in_scope": job.in_scope,
+        "scope_reason": storable(job.scope_reason)[:_NAME_CHARACTERS_MAX],
+        "restarts_max": job.restarts_max,
+        "nodes_requested": job.nodes_requested,
+        "array_job_id": job.array_job_id,
+        "array_task": job.array_task,
+        "het_job_id": storable(job.het_job_id)[:_NAME_CHARACTERS_MAX],
+        "het_offset": job.het_offset,
+    }
+    if values != owner.columns:
+        owner.columns, owner.dirty = values, True
+    if report.now - owner.last_seen_at >= _REFRESH:
+        owner.last_seen_at, owner.dirty = report.now, True
+    alone = all(report.jobs[key].forgotten_at for key in report.slots[slot_of(job)] if key != owner.key)
+    if owner.forgotten_at is not None and alone and not owner.new:
+        owner.forgotten_at, owner.dirty = None, True
+
+
+async def _write(connection: AsyncConnection, report: _Report) -> None:
+    slots = {key: slot for slot, keys in report.slots.items() for key in keys}
+    new_jobs = [_job_values(report, job, slots[job.key]) for job in report.jobs.values() if job.new]
+    if new_jobs:
+        await connection.execute(insert(jobs), new_jobs)
+    new, changed = [], []
+    for key, facts in report.facts.items():
+        before = report.before.get(key)
+        if before is None:
+            new.append(_new_attempt(report, key, facts))
+        elif facts != before and _needs_writing(before, facts):
+            changed.append({"k": key.job_key, "n": key.number, **_values(facts)})
+    if new:
+        await connection.execute(insert(attempts), new)
+    if changed:
+        statement = update(attempts).where(
+            attempts.c.job_key == bindparam("k", type_=attempts.c.job_key.type), attempts.c.number == bindparam("n")
+        )
+        await connection.execute(statement, changed)
+    if report.new_identities:
+        await connection.execute(insert(identities), report.new_identities)
+    if report.history:
+        await connection.execute(insert(attempt_states), report.history)
+    dirty = [_job_values(report, job, slots[job.key]) for job in report.jobs.values() if job.dirty and not job.new]
+    if dirty:
+        key_type = jobs.c.key.type
+        statement = update(jobs).where(jobs.c.key == bindparam("k", type_=key_type))
+        await connection.execute(statement, [{"k": row.pop("key"), **row} for row in dirty])
+
+
+def _needs_writing(before: AttemptFacts, after: AttemptFacts) -> bool:
+    only_later = replace(before, observed_at=after.observed_at) == after
+    return not only_later or abs(after.observed_at - before.observed_at) >= _REFRESH
+
+
+def _job_values(report: _Report, job: _Job, slot: str) -> dict[str, Any]:
+    return {
+        "key": job.key,
+        "cluster": report.cluster,
+        "slot": slot,
+        "user_name": job.user,
+        **job.columns,
+        "last_number": max(job.attempts),
+        "first_seen_at": job.first_seen_at,
+        "last_seen_at": job.last_seen_at,
+        "forgotten_at": job.forgotten_at,
+    }
+
+
+def _new_attempt(report: _Report, key: AttemptKey, facts: AttemptFacts) -> dict[str, Any]:
+    owner = report.jobs[key.job_key]
+    return {
+        "job_key": key.job_key,
+        "number": key.number,
+        "cluster": report.cluster,
+        "user_name": owner.user,
+        **_values(facts),
+        "first_seen_at": report.now,
+        "generation": 0,
+        "open": True,
+        "in_job_restarts": 0,
+        "foreign_count": 0,
+    }
+
+
+def _values(facts: AttemptFacts) -> dict[str, Any]:
+    values = asdict(facts)
+    for name in ("nodes", "excluded_nodes", "our_excluded_nodes"):
+        values[name] = None if values[name] is None else [storable(node) for node in values[name]]
+    for name in ("stdout_path", "stderr_path", "pending_reason", "partition"):
+        values[name] = storable(values[name])[:_PATH_CHARACTERS_MAX]
+    return values
+
+
+async def _forget_absent(connection: AsyncConnection, report: _Report, listed_at: datetime) -> None:
+    """Jobs that a complete listing does not hold are gone, unless they were seen after it was taken."""
+    seen_later = (
+        select(attempts.c.job_key)
+        .where(
+            attempts.c.job_key == jobs.c.key,
+            attempts.c.number == jobs.c.last_number,
+            attempts.c.observed_at > listed_at,
+        )
+        .exists()
+    )
+    gone = await connection.execute(
+        update(jobs)
+        .where(
+            jobs.c.cluster == report.cluster,
+            jobs.c.forgotten_at.is_(None),
+            jobs.c.key != all_ids(report.seen),
+            jobs.c.slot != all_text(report.refused_slots),
+            ~seen_later,
+        )
+        .values(forgotten_at=report.now)
+        .returning(jobs.c.key, jobs.c.last_number)
+    )
+    for row in gone:
+        report.changed[AttemptKey(job_key=row.key, number=row.last_number)] = None

@@ -1,0 +1,174 @@
+"""Advice after its decision is committed: what is open, what came of it, and its end."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from advisor.store.audit_log import append
+from advisor.store.documents import unpack_decision
+from advisor.store.errors import NotFound
+from advisor.store.ids import as_id
+from advisor.store.records import (
+    AdviceRow,
+    AttemptKey,
+    AttemptRef,
+    AuditEvent,
+    Reconciliation,
+    ReconciliationReason,
+    ReconciliationStatus,
+)
+from advisor.store.sql import AnyRow, of_attempt, storable
+from advisor.store.tables import advice, attempts, decisions, incidents, reconciliations
+
+_OPEN_MAX = 10_000
+_DETAIL_CHARACTERS_MAX = 2048
+_NODES_MAX = 65_536
+_ACCEPTED = frozenset({ReconciliationStatus.APPLIED, ReconciliationStatus.VERIFIED})
+
+
+async def open_advice(connection: AsyncConnection, cluster: str, now: datetime) -> tuple[AdviceRow, ...]:
+    """The newest generation of each attempt, unless it is final or past its time to live. Oldest first."""
+    found = await connection.execute(
+        select(
+            advice.c.decision_id,
+            advice.c.generation,
+            advice.c.status,
+            advice.c.applied,
+            decisions.c.decision,
+            decisions.c.build,
+            decisions.c.created_at,
+            decisions.c.expires_at,
+            *reference_columns(),
+        )
+        .join(decisions, decisions.c.id == advice.c.decision_id)
+        .join(attempts, of_attempt(attempts, advice))
+        .where(advice.c.open, advice.c.cluster == cluster, advice.c.expires_at > now)
+        .order_by(advice.c.created_at, advice.c.decision_id)
+        .limit(_OPEN_MAX)
+    )
+    return tuple(
+        AdviceRow(
+            advice_id=row.decision_id,
+            attempt=reference(row),
+            generation=row.generation,
+            decision=unpack_decision(row.decision_id, row.build, row.decision),
+            created_at=row.created_at,
+            expires_at=row.expires_at,
+            status=ReconciliationStatus(row.status),
+            applied=row.applied,
+        )
+        for row in found
+    )
+
+
+def reference_columns() -> tuple[ColumnElement[Any], ...]:
+    """What `reference` reads, of `attempts`."""
+    columns = attempts.c
+    return (columns.cluster, columns.job_id, columns.job_key, columns.number, columns.user_name, columns.submitted_at)
+
+
+def reference(row: AnyRow) -> AttemptRef:
+    return AttemptRef(
+        cluster=row.cluster,
+        job_id=row.job_id,
+        job_key=row.job_key,
+        number=row.number,
+        user=row.user_name,
+        submitted_at=row.submitted_at,
+    )
+
+
+async def record_reconciliation(
+    connection: AsyncConnection, advice_id: str, news: Reconciliation, *, who: str
+) -> AttemptKey:
+    """Append `news`, unless it says what the last one said. Raises `NotFound`."""
+    decision_id = as_id(advice_id)
+    row = None
+    if decision_id is not None:
+        found = await connection.execute(select(advice).where(advice.c.decision_id == decision_id).with_for_update())
+        row = found.one_or_none()
+    if row is None or decision_id is None:
+        raise NotFound(f"no advice {storable(advice_id)[:64]!r}")
+    key = AttemptKey(job_key=row.job_key, number=row.number)
+    values = {
+        "status": news.status.value,
+        "reason": news.reason.value,
+        "detail": storable(news.detail)[:_DETAIL_CHARACTERS_MAX],
+        "excluded_nodes": [storable(node) for node in news.excluded_nodes[:_NODES_MAX]],
+        "dropped_nodes": [storable(node) for node in news.dropped_nodes[:_NODES_MAX]],
+    }
+    last = (
+        await connection.execute(
+            select(reconciliations)
+            .where(reconciliations.c.decision_id == decision_id)
+            .order_by(reconciliations.c.seq.desc())
+            .limit(1)
+        )
+    ).one_or_none()
+    if last is not None and all(getattr(last, name) == value for name, value in values.items()):
+        return key
+    await connection.execute(insert(reconciliations).values(decision_id=decision_id, at=news.at, **values))
+    await connection.execute(update(advice).where(advice.c.decision_id == decision_id).values(**_after(row, news)))
+    if news.final and row.open:
+        await connection.execute(
+            update(incidents)
+            .where(
+                incidents.c.job_key == key.job_key,
+                incidents.c.number == key.number,
+                incidents.c.decision_id == decision_id,
+                incidents.c.closed_at.is_(None),
+            )
+            .values(closed_at=news.at)
+        )
+    await append(
+        connection,
+        AuditEvent(
+            at=news.at,
+            who=who,
+            what="advice_reconciled",
+            why=news.reason.value,
+            cluster=row.cluster,
+            subject=decision_id,
+            detail={"attempt": str(key), "generation": str(row.generation), "status": news.status.value},
+        ),
+    )
+    return key
+
+
+def _after(row: AnyRow, news: Reconciliation) -> dict[str, object]:
+    """The advice's columns after `news`. What was replaced stays so; what was final is not opened again."""
+    before = ReconciliationStatus(row.status)
+    applied = row.applied or news.status in _ACCEPTED
+    if before is ReconciliationStatus.SUPERSEDED or (not row.open and not news.final):
+        return {"applied": applied}
+    return {"applied": applied, "status": news.status.value, "open": row.open and not news.final}
+
+
+async def expire_advice(connection: AsyncConnection, now: datetime) -> int:
+    """Close what is past its time to live."""
+    found = await connection.execute(
+        update(advice)
+        .where(advice.c.open, advice.c.expires_at <= now)
+        .values(open=False, status=ReconciliationStatus.EXPIRED.value)
+        .returning(advice.c.decision_id)
+    )
+    expired = [row.decision_id for row in found]
+    if expired:
+        await connection.execute(
+            insert(reconciliations),
+            [
+                {
+                    "decision_id": decision_id,
+                    "status": ReconciliationStatus.EXPIRED.value,
+                    "reason": ReconciliationReason.TIME_TO_LIVE.value,
+                    "detail": "",
+                    "at": now,
+                    "excluded_nodes": [],
+                    "dropped_nodes": [],
+                }
+                for decision_id in expired
+            ],
+        )
+    return len(expired)

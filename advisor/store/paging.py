@@ -1,0 +1,97 @@
+"""Pages of a list that grows at its head: newest first, by a key that never changes, so no row is seen twice or missed.
+
+A cursor is the key of the last row that was given out, with the list and the filter it belongs to. It is opaque and
+not secret: a forged one can only ask for rows that the caller may ask for anyway.
+"""
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+
+from sqlalchemy import ColumnElement, tuple_
+
+from advisor.store.errors import CursorRefused, PageRefused
+from advisor.store.records import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, AuditFilter, Page
+
+_CURSOR_CHARACTERS_MAX = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where the next page starts: after the row with this time and these ids. `first`: the head of the first page."""
+
+    at: datetime
+    ids: tuple[str | int, ...]
+    first: tuple[datetime, tuple[str | int, ...]] | None = None
+
+
+def page_size(page: Page) -> int:
+    """Raises `PageRefused`."""
+    if not 0 <= page.size <= PAGE_SIZE_MAX:
+        raise PageRefused(f"page_size is {page.size}, and must be 1 to {PAGE_SIZE_MAX} (0: {PAGE_SIZE_DEFAULT})")
+    return page.size or PAGE_SIZE_DEFAULT
+
+
+def write_cursor(kind: str, wanted: AuditFilter, position: Position) -> str:
+    document = [kind, _fingerprint(wanted), _time(position.at), list(position.ids)]
+    if position.first is not None:
+        document += [_time(position.first[0]), list(position.first[1])]
+    return base64.urlsafe_b64encode(json.dumps(document, separators=(",", ":")).encode()).decode().rstrip("=")
+
+
+def read_cursor(kind: str, wanted: AuditFilter, page: Page, id_kinds: Sequence[type]) -> Position | None:
+    """None for the first page. Raises `CursorRefused`."""
+    if not page.cursor:
+        return None
+    try:
+        if len(page.cursor) > _CURSOR_CHARACTERS_MAX:
+            raise CursorRefused("the cursor is longer than any of ours")
+        padded = page.cursor + "=" * (-len(page.cursor) % 4)
+        document = json.loads(base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True))
+        found_kind, fingerprint, at, ids, *first = document
+        position = Position(at=_read_time(at), ids=_read_ids(ids, id_kinds))
+        if first:
+            position = Position(
+                at=position.at, ids=position.ids, first=(_read_time(first[0]), _read_ids(first[1], id_kinds))
+            )
+    except (ValueError, TypeError, IndexError, OverflowError, binascii.Error, RecursionError) as error:
+        raise CursorRefused("the cursor is not one of ours: use next_cursor of the last page as it is") from error
+    if (found_kind, fingerprint) != (kind, _fingerprint(wanted)):
+        raise CursorRefused("the cursor belongs to another list or filter: start again without a cursor")
+    return position
+
+
+def older_than(columns: Sequence[ColumnElement[object]], position: Position) -> ColumnElement[bool]:
+    """Rows after `position`, newest first; `columns` are the time and the ids."""
+    return tuple_(*columns) < tuple_(position.at, *position.ids)
+
+
+def _fingerprint(wanted: AuditFilter) -> str:
+    values = [str(getattr(wanted, item.name)) for item in fields(wanted)]
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:12]
+
+
+def _time(at: datetime) -> int:
+    # Microseconds are what Postgres keeps; a float would lose the last of them.
+    delta = at.astimezone(UTC) - _EPOCH
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+def _read_time(value: object) -> datetime:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise CursorRefused("the cursor's time is not a number")
+    seconds, microseconds = divmod(value, 1_000_000)
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
+
+
+def _read_ids(values: object, kinds: Sequence[type]) -> tuple[str | int, ...]:
+    if not isinstance(values, list) or [type(value) for value in values] != list(kinds):
+        raise CursorRefused("the cursor's ids are not of this list")
+    return tuple(values)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

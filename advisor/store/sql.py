@@ -1,0 +1,57 @@
+"""Small pieces of SQL that several modules build their queries from."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+from sqlalchemy import ColumnElement, FromClause, Integer, Row, Table, Text, Uuid, and_, cast, column, func
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from advisor.store.records import AttemptKey
+
+AnyRow: TypeAlias = Row[*tuple[Any, ...]]
+
+
+def wanted_attempts(keys: Sequence[AttemptKey]) -> FromClause:
+    """The keys as a table `wanted(job_key, number)`: one parameter per column, whatever their number."""
+    return (
+        func.unnest(
+            cast([key.job_key for key in keys], ARRAY(Uuid(as_uuid=False))),
+            cast([key.number for key in keys], ARRAY(Integer())),
+        )
+        .table_valued(column("job_key", Uuid(as_uuid=False)), column("number", Integer()), name="wanted")
+        .render_derived()
+    )
+
+
+def of_attempt(table: Table | FromClause, other: Table | FromClause) -> ColumnElement[bool]:
+    """Join condition: rows of the same attempt."""
+    return and_(table.c.job_key == other.c.job_key, table.c.number == other.c.number)
+
+
+def any_text(values: Iterable[str]) -> ColumnElement[object]:
+    """For `column == any_text(values)`: one array parameter."""
+    return func.any(cast(list(values), ARRAY(Text())))
+
+
+def any_id(values: Iterable[str]) -> ColumnElement[object]:
+    return func.any(cast(list(values), ARRAY(Uuid(as_uuid=False))))
+
+
+def all_text(values: Iterable[str]) -> ColumnElement[object]:
+    """For `column != all_text(values)`: true when there are none."""
+    return func.all(cast(list(values), ARRAY(Text())))
+
+
+def all_ids(values: Iterable[str]) -> ColumnElement[object]:
+    return func.all(cast(list(values), ARRAY(Uuid(as_uuid=False))))
+
+
+def text_array(values: Iterable[str]) -> ColumnElement[object]:
+    return cast(list(values), ARRAY(Text()))
+
+
+def storable(text: str) -> str:
+    """`text` as Postgres can hold it: users write names and paths, and it takes neither NUL nor a lone surrogate."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,436 @@
+"""The tables. Migrations in `migrations/` create them; a test holds both to each other.
+
+Append-only (triggers refuse UPDATE, DELETE and TRUNCATE): incarnations, attempt_states, blobs, decisions,
+reconciliations, milestones, audit. What changes over a decision's life is in `advice`, one row per decision.
+
+Lists are served newest first by (time, id) behind the filter's column, see `audit_queries`.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Double,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
+from sqlalchemy.types import TypeEngine
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "%(table_name)s_pkey",
+        "fk": "%(table_name)s_%(column_0_N_name)s_fkey",
+        "uq": "%(table_name)s_%(column_0_N_name)s_key",
+        "ix": "%(table_name)s_%(column_0_N_name)s_idx",
+        "ck": "%(table_name)s_%(constraint_name)s_check",
+    }
+)
+
+APPEND_ONLY = (
+    "incarnations",
+    "attempt_states",
+    "blobs",
+    "decisions",
+    "reconciliations",
+    "milestones",
+    "audit",
+)
+
+_ID: TypeEngine[str] = Uuid(as_uuid=False)
+_TIME = TIMESTAMP(timezone=True)
+_NAMES = ARRAY(Text())
+
+
+def _id(name: str, *, nullable: bool = False) -> Column[str]:
+    return Column(name, _ID, nullable=nullable)
+
+
+def _text(name: str, *, nullable: bool = False) -> Column[str]:
+    return Column(name, Text(), nullable=nullable)
+
+
+def _time(name: str, *, nullable: bool = False) -> Column[object]:
+    return Column(name, _TIME, nullable=nullable)
+
+
+def _names(name: str, *, nullable: bool = False) -> Column[list[str]]:
+    return Column(name, _NAMES, nullable=nullable)
+
+
+def _whole(name: str, *, nullable: bool = False) -> Column[int]:
+    return Column(name, Integer(), nullable=nullable)
+
+
+def _sequence() -> Column[int]:
+    return Column("seq", BigInteger(), Identity(always=True), primary_key=True)
+
+
+def _of_attempt() -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(["job_key", "number"], ["attempts.job_key", "attempts.number"])
+
+
+# The newest row is the store's identity. `system_identifier` and `timeline` are Postgres' own: a restored dump has
+# another identifier, a recovery to a point in time another timeline.
+incarnations = Table(
+    "incarnations",
+    metadata,
+    _sequence(),
+    _id("id"),
+    _time("created_at"),
+    _text("why"),
+    _text("system_identifier"),
+    Column("timeline", Integer(), nullable=False),
+    UniqueConstraint("id"),
+)
+
+agents = Table(
+    "agents",
+    metadata,
+    Column("cluster", Text(), primary_key=True),
+    Column("host", Text(), primary_key=True),
+    _id("session"),
+    _text("version"),
+    _text("mode"),
+    _text("scheduler"),
+    Column("requeue_delay_seconds", Double(), nullable=True),
+    Column("job_memory_seconds", Double(), nullable=True),
+    _names("missing_rights"),
+    _time("registered_at"),
+    _time("last_seen_at"),
+    UniqueConstraint("session"),
+)
+
+# `slot` is what the scheduler's restarts of one job share: the job id, or "array_task" for an array's task, whose
+# own id appears only when it is split off.
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("key", _ID, primary_key=True),
+    _text("cluster"),
+    _text("slot"),
+    _text("job_id"),
+    _text("user_name"),
+    Column("user_id", BigInteger(), nullable=True),
+    _text("name"),
+    _text("partition"),
+    _text("account"),
+    Column("batch", Boolean(), nullable=True),
+    Column("requeueable", Boolean(), nullable=True),
+    Column("in_scope", Boolean(), nullable=False),
+    _text("scope_reason"),
+    _whole("restarts_max", nullable=True),
+    _whole("nodes_requested", nullable=True),
+    _text("array_job_id"),
+    Column("array_task", BigInteger(), nullable=True),
+    _text("het_job_id"),
+    _whole("het_offset", nullable=True),
+    _whole("last_number"),
+    _time("first_seen_at"),
+    _time("last_seen_at"),
+    _time("forgotten_at", nullable=True),
+    Index(None, "cluster", "slot"),
+    Index(None, "cluster", "job_id", "first_seen_at"),
+    Index("jobs_known_idx", "cluster", postgresql_where=text("forgotten_at IS NULL")),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("job_key", _ID, ForeignKey("jobs.key"), primary_key=True),
+    Column("number", Integer(), primary_key=True),
+    _text("cluster"),
+    _text("job_id"),
+    _text("user_name"),
+    _text("partition"),
+    _text("state"),
+    _time("submitted_at"),
+    _time("eligible_at", nullable=True),
+    _time("started_at", nullable=True),
+    _time("ended_at", nullable=True),
+    _whole("exit_code", nullable=True),
+    _whole("exit_signal", nullable=True),
+    _names("nodes", nullable=True),
+    Column("tasks", BigInteger(), nullable=True),
+    _names("excluded_nodes"),
+    _names("our_excluded_nodes"),
+    Column("held", Boolean(), nullable=False),
+    _text("pending_reason"),
+    _text("stdout_path"),
+    _text("stderr_path"),
+    _whole("nodes_fitting", nullable=True),
+    Column("marked_generation", BigInteger(), nullable=False),
+    _whole("marked_attempt"),
+    _time("observed_at"),
+    _time("first_seen_at"),
+    _time("over_seen_at", nullable=True),
+    Column("generation", BigInteger(), nullable=False),  # of the newest decision, 0 for none
+    Column("open", Boolean(), nullable=False),  # False: nothing can change any more, never ticked again
+    # progress, as the last tick left it
+    Column("first_step", BigInteger(), nullable=True),
+    Column("last_step", BigInteger(), nullable=True),
+    Column("checkpoint_step", BigInteger(), nullable=True),
+    _whole("in_job_restarts"),
+    Column("foreign_count", BigInteger(), nullable=False),
+    Column("progress", LargeBinary(), nullable=True),
+    CheckConstraint("number >= 0", name="number"),
+    Index("attempts_open_idx", "job_key", "number", postgresql_where=text("open")),
+    Index(None, "submitted_at", "job_key", "number"),
+    Index(None, "cluster", "submitted_at", "job_key", "number"),
+    Index(None, "job_id", "submitted_at", "job_key", "number"),
+    Index(None, "user_name", "submitted_at", "job_key", "number"),
+    Index(None, "partition", "submitted_at", "job_key", "number"),
+    Index(None, "nodes", postgresql_using="gin"),
+)
+
+# Every name under which the scheduler showed an attempt.
+identities = Table(
+    "identities",
+    metadata,
+    Column("cluster", Text(), primary_key=True),
+    Column("slot", Text(), primary_key=True),
+    Column("submitted_at", _TIME, primary_key=True),
+    Column("restarts", Integer(), primary_key=True),
+    Column("user_name", Text(), primary_key=True),
+    _id("job_key"),
+    _whole("number"),
+    _time("first_seen_at"),
+    _of_attempt(),
+)
+
+attempt_states = Table(
+    "attempt_states",
+    metadata,
+    _sequence(),
+    _id("job_key"),
+    _whole("number"),
+    _text("state"),
+    _text("notice"),
+    _time("observed_at"),
+    _time("recorded_at"),
+    Index(None, "job_key", "number", "seq"),
+)
+
+detector_states = Table(
+    "detector_states",
+    metadata,
+    Column("job_key", _ID, primary_key=True),
+    Column("number", Integer(), primary_key=True),
+    Column("state", LargeBinary(), nullable=False),
+    Column("signals", LargeBinary(), nullable=False),  # canonical JSON of the tuple
+    _time("saved_at"),
+    _of_attempt(),
+)
+
+blobs = Table(
+    "blobs",
+    metadata,
+    Column("hash", Text(), primary_key=True),  # SHA-256 of the plain bytes
+    Column("bytes", LargeBinary(), nullable=False),  # zlib
+    Column("plain_bytes", BigInteger(), nullable=False),
+    _time("created_at"),
+)
+
+incidents = Table(
+    "incidents",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    _id("job_key"),
+    _whole("number"),
+    _text("cluster"),
+    _text("job_id"),
+    _text("user_name"),
+    _text("partition"),
+    _text("kind"),
+    _text("category"),
+    _text("root_cause"),
+    _time("opened_at"),
+    _time("closed_at", nullable=True),
+    _names("implicated_nodes"),
+    Column("signals", LargeBinary(), nullable=False),  # canonical JSON of the tuple, decisive first
+    _id("decision_id"),
+    UniqueConstraint("job_key", "number"),
+    _of_attempt(),
+    Index("incidents_open_idx", "id", postgresql_where=text("closed_at IS NULL")),
+    Index(None, "opened_at", "id"),
+    Index(None, "cluster", "opened_at", "id"),
+    Index(None, "job_id", "opened_at", "id"),
+    Index(None, "user_name", "opened_at", "id"),
+    Index(None, "partition", "opened_at", "id"),
+    Index(None, "category", "opened_at", "id"),
+    Index(None, "implicated_nodes", postgresql_using="gin"),
+)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    _id("job_key"),
+    _whole("number"),
+    Column("generation", BigInteger(), nullable=False),
+    _id("incarnation"),
+    _text("cluster"),
+    _text("job_id"),
+    _text("user_name"),
+    _text("partition"),
+    _text("category"),
+    _text("action"),
+    _text("reason"),
+    _text("mode"),
+    _names("nodes"),  # implicated or excluded
+    _text("fingerprint"),
+    Column("settled", Boolean(), nullable=False),
+    Column("trusted", Boolean(), nullable=False),
+    _names("implicated_nodes"),
+    _names("excluded_nodes"),
+    _id("incident_id", nullable=True),
+    Column("decision", LargeBinary(), nullable=False),  # canonical JSON
+    _text("analysis"),  # JSON text, not jsonb: users' lines may hold \u0000
+    _text("inputs_hash"),
+    _text("rules_hash"),
+    _text("policy_hash"),
+    _text("build"),
+    _time("created_at"),
+    _time("expires_at"),
+    UniqueConstraint("job_key", "number", "generation"),
+    _of_attempt(),
+    ForeignKeyConstraint(["inputs_hash"], ["blobs.hash"]),
+    ForeignKeyConstraint(["rules_hash"], ["blobs.hash"]),
+    ForeignKeyConstraint(["policy_hash"], ["blobs.hash"]),
+    Index(None, "created_at", "id"),
+    Index(None, "cluster", "created_at", "id"),
+    Index(None, "job_id", "created_at", "id"),
+    Index(None, "job_key", "created_at", "id"),
+    Index(None, "user_name", "created_at", "id"),
+    Index(None, "partition", "created_at", "id"),
+    Index(None, "category", "created_at", "id"),
+    Index(None, "reason", "created_at", "id"),
+    Index(None, "nodes", postgresql_using="gin"),
+)
+
+# The life of a decision as advice: the newest generation of an attempt is `open` until it is final.
+advice = Table(
+    "advice",
+    metadata,
+    Column("decision_id", _ID, ForeignKey("decisions.id"), primary_key=True),
+    _text("cluster"),
+    _id("job_key"),
+    _whole("number"),
+    Column("generation", BigInteger(), nullable=False),
+    _text("action"),
+    _time("created_at"),
+    _time("expires_at"),
+    _text("status"),
+    Column("open", Boolean(), nullable=False),
+    Column("applied", Boolean(), nullable=False),  # the scheduler accepted it
+    UniqueConstraint("job_key", "number", "generation"),
+    Index("advice_open_idx", "cluster", "expires_at", postgresql_where=text("open")),
+    Index("advice_expiry_idx", "expires_at", postgresql_where=text("open")),
+    Index(None, "status", "created_at", "decision_id"),
+)
+
+reconciliations = Table(
+    "reconciliations",
+    metadata,
+    _sequence(),
+    Column("decision_id", _ID, ForeignKey("decisions.id"), nullable=False),
+    _text("status"),
+    _text("reason"),
+    _text("detail"),
+    _time("at"),
+    _names("excluded_nodes"),
+    _names("dropped_nodes"),
+    Index(None, "decision_id", "seq"),
+)
+
+milestones = Table(
+    "milestones",
+    metadata,
+    Column("job_key", _ID, primary_key=True),
+    Column("number", Integer(), primary_key=True),
+    Column("kind", Text(), primary_key=True),
+    _time("at"),
+    _text("detail"),
+    _of_attempt(),
+)
+
+implications = Table(
+    "implications",
+    metadata,
+    Column("incident_id", _ID, ForeignKey("incidents.id"), primary_key=True),
+    Column("node", Text(), primary_key=True),
+    _text("cluster"),
+    _id("job_key"),
+    _whole("number"),
+    _text("job_id"),
+    _text("user_name"),
+    _text("partition"),
+    Column("weight", Double(), nullable=False),
+    _text("trust"),
+    _text("role"),
+    _text("category"),
+    _text("rule"),
+    _time("at"),
+    Index(None, "cluster", "node", "at", "incident_id"),
+    Index(None, "at", "incident_id", "node"),
+    Index(None, "cluster", "at", "incident_id", "node"),
+    Index(None, "category", "at", "incident_id", "node"),
+    Index(None, "job_id", "at", "incident_id", "node"),
+    Index(None, "job_key", "at", "incident_id", "node"),
+    Index(None, "user_name", "at", "incident_id", "node"),
+    Index(None, "partition", "at", "incident_id", "node"),
+)
+
+node_states = Table(
+    "node_states",
+    metadata,
+    Column("cluster", Text(), primary_key=True),
+    Column("name", Text(), primary_key=True),
+    _text("state"),
+    _text("reason"),
+    _names("partitions"),
+    _time("since"),
+    _time("observed_at"),
+)
+
+mode_settings = Table(
+    "mode_settings",
+    metadata,
+    Column("cluster", Text(), primary_key=True),
+    Column("partition", Text(), primary_key=True),
+    Column("job_id", Text(), primary_key=True),
+    Column("category", Text(), primary_key=True),
+    _text("mode"),
+    _text("set_by"),
+    _text("why"),
+    _time("set_at"),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    _sequence(),
+    _id("id"),
+    _time("at"),
+    _text("who"),
+    _text("what"),
+    _text("why"),
+    _text("origin"),
+    _text("cluster"),
+    _text("subject"),
+    _text("detail"),  # JSON text
+    UniqueConstraint("id"),
+    Index(None, "at", "id"),
+    Index(None, "subject", "at", "id"),
+)
