@@ -58,6 +58,10 @@ class Budget:
         self._left = bytes_max
         self._lock = threading.Lock()
 
+    @property
+    def spent(self) -> bool:
+        return self._left <= 0
+
     def take(self, wanted: int) -> int:
         with self._lock:
             got = max(0, min(wanted, self._left))
@@ -190,33 +194,40 @@ class FileReader:
 
 
 class _Turns:
-    """The files of one request taking turns for its bytes."""
+    """The files of one request taking turns for its bytes. Is the `Allowance` of the file whose turn it is."""
 
     def __init__(self, source: str, cursor: Cursor, bytes_max: int, budget: Budget) -> None:
         self._source = source
         self._cursor = cursor
         self._budget = budget
-        self.left = bytes_max
+        self._left = bytes_max
+        self._share = 0
         self.marks: dict[str, Mark] = {}
         self.chunks: list[LogChunk] = []
         self.unavailable: list[Unavailable] = []
         self.closed = 0
 
-    def serve(self, tail: Tail, wanted: int) -> bool:
+    def take(self, wanted: int) -> int:
+        got = self._budget.take(min(wanted, self._left, self._share))
+        self._left -= got
+        self._share -= got
+        return got
+
+    def give_back(self, unused: int) -> None:
+        self._budget.give_back(unused)
+        self._left += unused
+        self._share += unused
+
+    def serve(self, tail: Tail, share: int) -> bool:
         """True when nothing is left to read there now."""
-        granted = self._budget.take(min(wanted, self.left))
-        if not granted:
+        if self._left <= 0 or self._budget.spent:
             return False
-        used = 0
+        self._share = share
         try:
-            piece = read_tail(tail, self.marks.get(tail.path, self._cursor.marks.get(tail.path)), granted)
-            used = piece.size
+            piece = read_tail(tail, self.marks.get(tail.path, self._cursor.marks.get(tail.path)), self)
         except RefusedError as refused:
             self.unavailable.append(Unavailable(source=self._source, reason=refused.reason, detail=refused.detail))
             return True
-        finally:
-            self._budget.give_back(granted - used)
-        self.left -= used
         self.marks[tail.path] = piece.mark
         self.chunks.extend(piece.chunks)
         self.closed += piece.mark.closed

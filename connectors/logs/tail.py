@@ -29,6 +29,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Protocol
 
 from advisor.core.words import UnavailableReason
 from advisor.ports import LogChunk
@@ -97,37 +98,44 @@ class Piece:
         return sum(len(chunk.data) for chunk in self.chunks)
 
 
-def read_tail(tail: Tail, mark: Mark | None, bytes_max: int) -> Piece:
-    """Deliver up to `bytes_max` new bytes. Raises `RefusedError` when there is nothing that may be read."""
+class Allowance(Protocol):
+    """How many bytes may still be taken; asked when it is known how many there are."""
+
+    def take(self, wanted: int) -> int: ...
+
+    def give_back(self, unused: int) -> None: ...
+
+
+def read_tail(tail: Tail, mark: Mark | None, allowance: Allowance) -> Piece:
+    """Deliver new bytes as far as allowed. Raises `RefusedError` when there is nothing that may be read."""
     if mark is not None and mark.closed:
         return Piece(mark=mark, lost=mark.lost)
     try:
-        return _read_open(tail, mark, bytes_max)
+        return _read_open(tail, mark, allowance)
     except OSError as error:  # a file system that fails in the middle of a read; nothing was delivered
         raise refusal(error, tail.path) from error
 
 
-def _read_open(tail: Tail, mark: Mark | None, bytes_max: int) -> Piece:
+def _read_open(tail: Tail, mark: Mark | None, allowance: Allowance) -> Piece:
     with ExitStack() as files:
         top = _open_or_none(tail.path, tail.access, files)
         if mark is None:
             if top is None:
                 raise RefusedError(UnavailableReason.MISSING, f"{printable(tail.path)}: no such file")
             mark = _begin(tail, top)
-        return _Reading(tail, top, files).run(mark, bytes_max)
+        return _Reading(tail, top, files, allowance).run(mark)
 
 
 class _Reading:
     """One call of `read_tail`: the files opened so far and what was taken from them."""
 
-    def __init__(self, tail: Tail, top: Opened | None, files: ExitStack) -> None:
-        self._tail, self._top, self._files = tail, top, files
+    def __init__(self, tail: Tail, top: Opened | None, files: ExitStack, allowance: Allowance) -> None:
+        self._tail, self._top, self._files, self._allowance = tail, top, files, allowance
         self._chunks: list[LogChunk] = []
-        self._left = 0
+        self._denied = False
         self._lost = 0
 
-    def run(self, mark: Mark, bytes_max: int) -> Piece:
-        self._left = bytes_max
+    def run(self, mark: Mark) -> Piece:
         for _ in range(GENERATIONS_MAX):
             file = self._locate(mark)
             if file is None:
@@ -136,24 +144,18 @@ class _Reading:
                         UnavailableReason.MISSING, f"{printable(self._tail.path)}: no such file any more"
                     )
                 mark = self._start_over(mark, self._top)
-                if mark.closed:
-                    return self._piece(mark)
                 file = self._top
             taken = self._take(file, mark)
             if taken is None:  # truncated under our hands: look again
                 continue
             mark = taken
             stop = self._stop(file, mark)
-            if mark.offset < stop:  # with bytes left to take, only a hole or a short read ends here: no hurry
-                return self._piece(mark, more=self._left <= 0)
+            if mark.offset < stop:  # if all was allowed, only a hole or a short read ends here: no hurry
+                return self._piece(mark, more=self._denied)
             following = self._following(file)
             if following is None:
                 return self._piece(replace(mark, closed=self._tail.over))
-            if self._tail.over and self._tail.may_hold_the_next(following):
-                return self._piece(replace(mark, closed=True))
             mark = Mark(inode=following.stat.st_ino, fresh=True, lost=mark.lost)
-            if self._left <= 0:
-                return self._piece(mark, more=True)
         return self._piece(mark, more=True)
 
     def _piece(self, mark: Mark, *, more: bool = False) -> Piece:
@@ -185,8 +187,6 @@ class _Reading:
         tail = self._tail
         known = 0 if mark.inherited else max(0, mark.own_end - mark.offset)
         self._lost += known
-        if tail.over and tail.may_hold_the_next(top):
-            return replace(mark, closed=True, lost=mark.lost + known)
         return Mark(
             inode=top.stat.st_ino,
             fresh=mark.fresh or (mark.offset > 0 and not mark.inherited),
@@ -226,15 +226,19 @@ class _Reading:
             return replace(mark, offset=stop) if tail.over else mark
         # The bytes before the new ones come in the same read: if they changed, the new ones are of another content.
         lead = min(TAIL_BYTES, start)
-        wanted = max(0, min(self._left, stop - start))
-        data = os.pread(file.fd, lead + wanted, start - lead)
-        before, data = data[:lead], data[lead:]
-        if start == mark.offset and fingerprint(before) != mark.tail:
-            return None
-        head = _head(file.fd, mark, start, data)
-        if head is None:
-            return None
-        self._left -= len(data)
+        wanted = max(0, stop - start)
+        granted = self._allowance.take(wanted) if wanted else 0
+        self._denied = granted < wanted
+        used = 0
+        try:
+            data = os.pread(file.fd, lead + granted, start - lead)
+            before, data = data[:lead], data[lead:]
+            head = _head(file.fd, mark, start, data)
+            if head is None or (start == mark.offset and fingerprint(before) != mark.tail):
+                return None
+            used = len(data)
+        finally:
+            self._allowance.give_back(granted - used)
         self._deliver(file, mark, start, data)
         offset = start + len(data)
         return replace(
@@ -276,8 +280,6 @@ def _begin(tail: Tail, top: Opened) -> Mark:
         return replace(_mark_at(top, size), inherited=True)
     before = tail.before
     if before is not None and before.offset and before.own_end <= size and _continues(top, before):
-        if before.own_end == size and tail.started_at is not None:
-            return Mark(inode=top.stat.st_ino)  # written since the start, and no longer: the same bytes again
         return replace(_mark_at(top, before.own_end), inherited=True)
     return Mark(inode=top.stat.st_ino)
 

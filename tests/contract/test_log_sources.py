@@ -1,8 +1,10 @@
 """What every log source that reads files promises, run on each of them."""
 
 import asyncio
+import fcntl
 import json
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -337,6 +339,35 @@ async def test_a_loud_file_does_not_starve_a_quiet_one(world: Harness) -> None:
     assert b"quiet\n" in {c.data for c in page.chunks}
     assert page.more
     assert sum(len(c.data) for c in page.chunks) == 16_384
+
+
+async def test_growing_files_take_turns(world: Harness) -> None:
+    """When all files grow faster than they may be read, each still gets its turn."""
+    files, source, cursor = world.many(8), world.make(), ""
+    heard: set[str] = set()
+    for _ in range(8):
+        for path in files:
+            append(path, b"g" * 8192)
+        page = await batch(source, world.request(cursor, files=files, bytes_max=4096))
+        cursor = page.cursor
+        heard |= {c.file for c in page.chunks}
+    assert heard == {str(path) for path in files}
+
+
+async def test_a_lease_on_the_file_does_not_hold_the_reader(world: Harness) -> None:
+    """Opening a file that somebody leased would wait for the lease to break: it is left for the next look."""
+    append(world.file, b"leased\n")
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    try:
+        with world.file.open("rb+") as held:
+            fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            async with asyncio.timeout(0.25):
+                answer = await read_one(world.make(), world.request())
+        assert isinstance(answer, Unavailable)
+        assert answer.reason is UnavailableReason.TIMEOUT
+    finally:
+        signal.signal(signal.SIGIO, before)
+    assert text(await batch(world.make(), world.request())) == b"leased\n"
 
 
 async def test_all_requests_together_are_bounded_and_take_turns(world: Harness) -> None:
