@@ -85,9 +85,9 @@ def observe(
         return progress
     last = _last(pattern, text) or first
     for match in (first, last) if last.start() != first.start() else (first,):
-        number = line + text.count(b"\n", 0, match.start("step"))
-        whole = _line_around(text, match.start("step"))
-        progress = _step(progress, form, int(match.group("step")), number, seen_at, printed(whole))
+        number = line + text.count(b"\n", 0, match.start(1))
+        whole = _line_around(text, match.start(1))
+        progress = _step(progress, form, int(match.group(1)), number, seen_at, printed(whole))
     return progress
 
 

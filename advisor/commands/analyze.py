@@ -1,0 +1,146 @@
+"""`advisor analyze PATH...`: why a job failed, from bundles or bare log files, and what to do.
+
+Exit 0 with a verdict for every path, 2 with one line when an input cannot be used.
+"""
+
+import json
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from advisor.bundle import BundleError, read_bundle
+from advisor.commands.output import CommandError, one_line
+from advisor.core.decide import decide
+from advisor.core.document import analysis_document
+from advisor.core.policy import Policy
+from advisor.core.rules import RuleSet
+from advisor.core.scan import Scanner
+from advisor.rules.loader import RulesError, load_rules
+
+app = typer.Typer()
+TIMELINE_MAX = 12
+EVIDENCE_MAX = 6
+
+
+class AnalyzeFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+    JSONL = "jsonl"
+
+
+@app.command()
+def analyze(
+    paths: Annotated[list[Path], typer.Argument(help="Bundle folders or log files.", metavar="PATH...")],
+    output: Annotated[
+        AnalyzeFormat, typer.Option("--format", help="text, json, or jsonl: one verdict a line.")
+    ] = AnalyzeFormat.TEXT,
+    rules_files: Annotated[list[Path] | None, typer.Option("--rules", help="More rules, as TOML.")] = None,
+) -> None:
+    """Say why a job failed, from a bundle or log files."""
+    from advisor.clock import SystemClock
+
+    now = SystemClock().now()
+    try:
+        rules = load_rules(tuple(rules_files or ()))
+    except RulesError as error:
+        more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
+        raise CommandError(f"rules: {error.problems[0]}{more}", code=2) from error
+    scanner = Scanner(rules)
+    documents: list[dict[str, Any]] = []
+    for path in paths:
+        document = analyze_path(path, scanner, rules, Policy(), now)
+        if output is AnalyzeFormat.JSONL:
+            print(json.dumps(document, ensure_ascii=True), flush=True)
+        documents.append(document)
+    if output is AnalyzeFormat.JSON:
+        print(json.dumps(documents[0] if len(documents) == 1 else documents, ensure_ascii=True, indent=2))
+    elif output is AnalyzeFormat.TEXT:
+        for path, document in zip(paths, documents, strict=True):
+            if len(paths) > 1:
+                print(f"== {one_line(str(path))}")
+            print(verdict_text(document))
+
+
+def analyze_path(path: Path, scanner: Scanner, rules: RuleSet, policy: Policy, now: datetime) -> dict[str, Any]:
+    """The analysis document of one bundle or file. Raises `CommandError` for unusable input."""
+    try:
+        snapshot = read_bundle(path, scanner, now)
+    except BundleError as error:
+        raise CommandError(str(error), code=2) from error
+    return analysis_document(decide(snapshot, rules, policy, now), snapshot)
+
+
+def verdict_text(document: dict[str, Any]) -> str:
+    """What a tired operator needs: what happened, who, what to do; then why one should believe it."""
+    incident, attribution, advice = document["incident"], document["attribution"], document["advice"]
+    confidence = round(attribution["confidence"] * 100)
+    lines = [
+        f"what  {incident['kind']}: {attribution['root_cause']}  [{attribution['category']}, {confidence} %]",
+        f"who   {_who(attribution['implicated'])}",
+        f"do    {_what(advice)}",
+    ]
+    evidence = attribution["evidence"][:EVIDENCE_MAX]
+    if evidence:
+        lines += ["", "evidence"]
+        lines += [f"  {_place(signal)}  {signal['text'][:200]}" for signal in evidence]
+    timeline = incident["signals"][:TIMELINE_MAX]
+    if len(timeline) > 1:
+        lines += ["", "timeline"]
+        lines += [
+            f"  {signal['at'] or '-':32} {signal['role']:10} {_whose(signal):14} {signal['rule']}{_times(signal)}"
+            for signal in timeline
+        ]
+        left = len(incident["signals"]) - len(timeline) + incident["signals_left_out"]
+        if left:
+            lines.append(f"  … {left} more")
+    alternatives = attribution["alternatives"][:1]
+    if alternatives:
+        other = alternatives[0]
+        lines += ["", f"runner-up  {other['category']}: {other['root_cause']} – {other['why_not']}"]
+    lines += ["", f"sources    {_sources(attribution['sources'])}"]
+    return "\n".join(one_line(line) for line in lines)
+
+
+def _who(implicated: dict[str, Any]) -> str:
+    parts = []
+    if implicated["nodes"]:
+        parts.append("node " + ", ".join(implicated["nodes"]))
+    if implicated["ranks"]:
+        shown = implicated["ranks"][:16]
+        parts.append("rank " + ", ".join(map(str, shown)) + (" …" if len(implicated["ranks"]) > 16 else ""))
+    if implicated["gpus"]:
+        parts.append("gpu " + ", ".join(implicated["gpus"]))
+    return "; ".join(parts) or "nobody in particular"
+
+
+def _what(advice: dict[str, Any]) -> str:
+    nodes = f" without {', '.join(advice['exclude_nodes'])}" if advice["exclude_nodes"] else ""
+    return f"{advice['action']}{nodes} ({advice['reason']})  {advice['explanation']}".rstrip()
+
+
+def _place(signal: dict[str, Any]) -> str:
+    return f"{signal['file']}:{signal['line']}" if signal["file"] else signal["trust"]
+
+
+def _whose(signal: dict[str, Any]) -> str:
+    if signal["node"]:
+        return str(signal["node"])
+    return f"rank {signal['rank']}" if signal["rank"] is not None else ""
+
+
+def _times(signal: dict[str, Any]) -> str:
+    return f" ×{signal['count']}" if signal["count"] > 1 else ""
+
+
+def _sources(sources: dict[str, Any]) -> str:
+    parts = []
+    for name, source in sources.items():
+        if not source["available"]:
+            parts.append(f"{name} ({source['reason']})")
+        else:
+            foreign = f", {source['foreign']} foreign" if source["foreign"] else ""
+            parts.append(f"{name} ({source['lines']} lines{foreign})")
+    return ", ".join(parts) or "none"
