@@ -112,6 +112,7 @@ class Stack:
     agent_mode: str = "act"
     watchdog_mode: str = "act"
     policy: Mapping[str, object] = field(default_factory=dict)
+    watchdog_dead_after_seconds: float = 10.0  # since the last completed tick
     slurm_bin: Path | None = None  # a folder of Slurm's tools for the agent, instead of PATH
     advisor: Program = field(init=False)
     agent: Program = field(init=False)
@@ -143,7 +144,7 @@ class Stack:
             (self.root / name).mkdir(exist_ok=True)
             shutil.chown(self.root / name, user, user)
         (self.root / "log").mkdir(exist_ok=True)
-        (self.root / "etc" / "policy.toml").write_text(_toml(self.policy), encoding="utf-8")
+        self._policy_file.write_text(_toml(self.policy), encoding="utf-8")
         self.config_file.write_text(self._advisor_toml(), encoding="utf-8")
         self._agent_file.write_text(self._agent_toml(), encoding="utf-8")
         self._watchdog_file.write_text(self._watchdog_toml(), encoding="utf-8")
@@ -165,6 +166,13 @@ class Stack:
         self.agent.start()
         self.watchdog.start()
         self._wait_program(self.agent, "the agent's tick file", self.tick_file.exists)
+
+    def restart_advisor(self, policy: Mapping[str, object]) -> None:
+        """Start the advisor again with another policy."""
+        self.advisor.stop()
+        self._policy_file.write_text(_toml(policy), encoding="utf-8")
+        self.advisor.start()
+        self.wait_ready()
 
     def wait_ready(self) -> None:
         """Until the advisor answers on its socket."""
@@ -208,6 +216,10 @@ class Stack:
     # ---- parts ----
 
     @property
+    def _policy_file(self) -> Path:
+        return self.root / "etc" / "policy.toml"
+
+    @property
     def _agent_file(self) -> Path:
         return self.root / "etc" / "agent.toml"
 
@@ -237,7 +249,7 @@ class Stack:
     def _advisor_toml(self) -> str:
         return (
             f'default_mode = "{self.mode}"\n'
-            f'policy_file = "{self.root}/etc/policy.toml"\n'
+            f'policy_file = "{self._policy_file}"\n'
             "[service]\n"
             f'socket = "{self.socket}"\n'
             f'data_dir = "{self.root}/advisor/data"\n'
@@ -270,7 +282,9 @@ class Stack:
             f'mode = "{self.watchdog_mode}"\n'
             f'tick_file = "{self.tick_file}"\n'
             "poll_seconds = 1.0\n"
+            f"dead_after_seconds = {self.watchdog_dead_after_seconds}\n"
             f'[slurm]\nconf = "{self.cluster.conf}"\n'
+            "[arithmetic]\ntake_over_seconds = 1.0\n"  # there is one advisor: nobody takes over
         )
 
 

@@ -1,11 +1,16 @@
 """Scenario g: parts of us die at the worst moment. One requeue each time, and no job waits on the dead."""
 
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from advisor.demo.training import Training
 from advisor.demo.waiting import holds_for, wait_for
 from advisor.demo.world import Run, World
 
+_SETTLE_SECONDS = 30.0
+_SLURM_DELAY_SECONDS = 6
 _FAULT = {"kind": "xid79", "attempt": 0, "node": "node2", "step": 6}
 
 
@@ -51,6 +56,39 @@ def test_g_the_advisor_dies_before_deciding(world: World) -> None:
     assert holds_for(lambda: (run.row.state, run.row.restarts) == ("COMPLETED", 1), seconds=5)
 
 
+@pytest.fixture
+def leasing(world: World) -> Iterator[World]:
+    """A policy under which exclusions may still change after Slurm's own delay, so that StartTime is leased."""
+    world.stack.restart_advisor({**world.stack.policy, "settle_seconds": {"gpu_hardware": _SETTLE_SECONDS}})
+    yield world
+    world.stack.restart_advisor(world.stack.policy)
+
+
+def test_g_a_leased_job_starts_by_its_deadline_with_all_of_us_dead(leasing: World) -> None:
+    """g: everything of ours is dead while a lease keeps the job pending: Slurm starts it when the lease ends."""
+    run = leasing.launch("alice", Training(name="scenario-g6", steps=12, collective_seconds=1, faults=[_FAULT]))
+    lease = wait_for("a lease", lambda: _lease_end(run), seconds=40)
+    for program in leasing.stack.programs:
+        program.kill()
+    row = run.wait("RUNNING", "COMPLETED", restarts=1, seconds=_SETTLE_SECONDS + 20)
+    assert row.start is not None
+    assert lease - 1 <= row.start <= lease + 5
+    assert run.wait("COMPLETED", restarts=1).excluded == {"node2"}
+
+
+def test_g_the_watchdog_alone_ends_a_lease_early(leasing: World) -> None:
+    """g: the same, and the watchdog alone comes back: it brings StartTime forward to what Slurm allows."""
+    run = leasing.launch("alice", Training(name="scenario-g7", steps=12, collective_seconds=1, faults=[_FAULT]))
+    lease = wait_for("a lease", lambda: _lease_end(run), seconds=40)
+    for program in leasing.stack.programs:
+        program.kill()
+    leasing.stack.watchdog.start()
+    row = run.wait("RUNNING", "COMPLETED", restarts=1, seconds=_SETTLE_SECONDS + 20)
+    assert row.start is not None
+    assert row.start < lease - 3
+    run.wait("COMPLETED", restarts=1)
+
+
 def test_g_with_all_of_us_dead_the_watchdog_alone_gives_exclusions_back(world: World) -> None:
     """g: our exclusion keeps a pending job from starting and all of us are dead; the watchdog alone comes back."""
     run = world.launch("alice", Training(name="scenario-g4", nodes=5, steps=12, collective_seconds=1, faults=[_FAULT]))
@@ -80,6 +118,14 @@ def test_g_after_a_restart_of_everything_nothing_is_done_twice(world: World) -> 
     row = run.wait("COMPLETED", restarts=1)
     assert row.excluded == {"node2"}
     assert holds_for(lambda: _at_rest(run), seconds=8)
+
+
+def _lease_end(run: Run) -> int | None:
+    """When a leased job may start, epoch seconds; None while its start is only Slurm's own delay away."""
+    row = run.row
+    if row.state != "PENDING" or row.restarts != 1 or row.start is None or row.submitted is None:
+        return None
+    return row.start if row.start > row.submitted + _SLURM_DELAY_SECONDS + 5 and row.excluded else None
 
 
 def _at_rest(run: Run) -> bool:
