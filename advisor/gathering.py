@@ -57,6 +57,7 @@ class Sighting:
     """One attempt during one tick: filled source by source. `failed`: its own tick ended with this error."""
 
     item: StoredAttempt
+    stored: TickState
     state: TickState
     signals: tuple[Signal, ...]
     more: bool = False
@@ -65,6 +66,11 @@ class Sighting:
     @property
     def key(self) -> AttemptKey:
         return self.item.key
+
+    @property
+    def changed(self) -> bool:
+        """This tick has something to save."""
+        return self.state is not self.stored or self.signals is not self.item.signals
 
     @property
     def progress(self) -> Progress:
@@ -76,18 +82,7 @@ class Sighting:
         return sum(source.foreign for source in self.state.sources.values())
 
 
-def sight(item: StoredAttempt) -> Sighting:
-    """Begin a tick for one attempt. Its first read begins where reading the attempt before it ended."""
-    state = _stored_state(item.key, item.detector_state)
-    if not state.sources:
-        before = _stored_state(item.key, item.predecessor_state)
-        state = replace(
-            state, sources={name: SourceState(predecessor=held.cursor) for name, held in before.sources.items()}
-        )
-    return Sighting(item=item, state=state, signals=item.signals)
-
-
-def _stored_state(key: AttemptKey, data: bytes) -> TickState:
+def _decoded(key: AttemptKey, data: bytes) -> TickState:
     if not data:
         return TickState()
     try:
@@ -110,7 +105,26 @@ class Gatherer:
         self._read_bytes_max = read_bytes_max
         self._signals_max = signals_max
         self._absorbing = asyncio.Lock()
+        self._decoded: dict[AttemptKey, tuple[bytes, TickState]] = {}  # decoding costs more than comparing bytes
         self.last: dict[str, tuple[Unavailable | None, datetime | None]] = {}
+
+    def sight(self, items: Iterable[StoredAttempt]) -> list[Sighting]:
+        """Begin a tick. An attempt's first read begins where reading the attempt before it ended."""
+        kept: dict[AttemptKey, tuple[bytes, TickState]] = {}
+        sightings = []
+        for item in items:
+            known = self._decoded.get(item.key)
+            same = known is not None and known[0] == item.detector_state
+            stored = known[1] if known is not None and same else _decoded(item.key, item.detector_state)
+            kept[item.key] = (item.detector_state, stored)
+            state = stored
+            if not state.sources and item.predecessor_state:
+                before = _decoded(item.key, item.predecessor_state)
+                begun = {name: SourceState(predecessor=held.cursor) for name, held in before.sources.items()}
+                state = replace(state, sources=begun)
+            sightings.append(Sighting(item=item, stored=stored, state=state, signals=item.signals))
+        self._decoded = kept
+        return sightings
 
     async def gather(self, sightings: Sequence[Sighting]) -> None:
         """Bring every sighting up to date. A source that fails is a value; a scan that fails is that job's alone."""
@@ -168,14 +182,13 @@ class Gatherer:
         return again
 
     def _absorb(self, source: LogSource, sighting: Sighting, answer: LogBatch | Unavailable, seen_at: datetime) -> bool:
-        held = sighting.state.sources.get(source.name, SourceState())
+        before = sighting.state.sources.get(source.name, SourceState())
         if isinstance(answer, Unavailable):
-            held = replace(held, unavailable=(answer,), capped=False)
-            more = False
+            held, more = replace(before, unavailable=(answer,), capped=False), False
         else:
-            held = self._scan(source, sighting, held, answer, seen_at)
-            more = answer.more
-        sighting.state = replace(sighting.state, sources={**sighting.state.sources, source.name: held})
+            held, more = self._scan(source, sighting, before, answer, seen_at), answer.more
+        if held != before:
+            sighting.state = replace(sighting.state, sources={**sighting.state.sources, source.name: held})
         return more
 
     def _scan(
@@ -203,7 +216,8 @@ class Gatherer:
             if chunk.backlog:
                 scanned = _within_attempt(scanned, sighting.item)
             files[chunk.file] = scanned.state
-            sighting.signals = fold_signals(sighting.signals, scanned, self._signals_max)
+            if scanned.signals or scanned.repeats:
+                sighting.signals = fold_signals(sighting.signals, scanned, self._signals_max)
             lines += scanned.lines
             foreign += scanned.foreign
             newest = max((moment for moment in (newest, scanned.newest_at) if moment is not None), default=None)

@@ -23,7 +23,7 @@ from advisor.core.modes import ModeSetting, effective_mode
 from advisor.core.policy import Policy
 from advisor.core.rules import RuleSet
 from advisor.core.words import Action, AttemptState, IncidentKind, Mode, Reason
-from advisor.gathering import Gatherer, Sighting, TickState, reports_of, sight, snapshot_of
+from advisor.gathering import Gatherer, Sighting, reports_of, snapshot_of
 from advisor.ports import Clock
 from advisor.replay import Inputs
 from advisor.store.errors import Conflict
@@ -95,7 +95,7 @@ class Pipeline:
         self._on_tick = on_tick
         self._packed_rules = codec.encode(rulebook.rules)
         self._packed_policy = codec.encode(rulebook.policy)
-        self._saved: dict[AttemptKey, DetectorState] = {}
+        self._over: set[AttemptKey] = set()
         self._reached: set[tuple[AttemptKey, MilestoneKind]] = set()
         self._failing: set[AttemptKey] = set()
         self._settles_at: datetime | None = None
@@ -155,9 +155,7 @@ class Pipeline:
             log.warning("attempts_capped", watched=len(keys), most=self._attempts_max)
             keys = keys[: self._attempts_max]
         stored = await self._store.load(keys, now=now)
-        for gone in self._saved.keys() - stored.keys():
-            del self._saved[gone]
-        return [sight(item) for item in stored.values()]
+        return self._gatherer.sight(stored.values())
 
     async def _conclude(self, sightings: Sequence[Sighting]) -> list[Verdict]:
         """Decide for all, off the event loop: streams and reports go on meanwhile."""
@@ -215,7 +213,7 @@ class Pipeline:
             snapshot = replace(snapshot, job=replace(job, mode=mode))
             decision = decide(snapshot, rules, policy, now)
         essence = essence_of(decision)
-        if not self._differs(sighting, decision, essence):
+        if not self._differs(sighting, decision, essence) and not self._lapsed(sighting.item, decision, now):
             return Verdict(sighting=sighting, decision=decision, essence=essence)
         detector = codec.content_hash(codec.encode(sighting.state))
         record = DecisionRecord(
@@ -247,6 +245,15 @@ class Pipeline:
             item.advice.category,
             tuple(sorted(item.advice.exclude_nodes)),
         )
+
+    def _lapsed(self, item: StoredAttempt, decision: Decision, now: datetime) -> bool:
+        """Nobody could apply the advice in its time, and an agent that is back still could: say it again."""
+        advice = item.advice
+        if advice is None or advice.applied or decision.action is Action.NONE or decision.mode is Mode.MONITOR:
+            return False
+        lived = timedelta(seconds=self._rulebook.policy.advice_time_to_live_seconds)
+        reachable = item.job.in_scope and item.successor is None and not item.forgotten
+        return reachable and item.generation < GENERATIONS_MAX and now >= advice.created_at + lived
 
     async def _commit(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
         committed = []
@@ -281,19 +288,20 @@ class Pipeline:
     async def _save(self, verdicts: Sequence[Verdict]) -> None:
         """Detector states that changed, all in one transaction."""
         states: dict[AttemptKey, DetectorState] = {}
+        over = {v.sighting.key for v in verdicts if v.sighting.item.attempt.state.ended}
         for verdict in verdicts:
             sighting = verdict.sighting
-            state = DetectorState(
-                state=_packed_state(sighting.state),
-                progress=sighting.progress,
-                signals=sighting.signals,
-                foreign=sighting.foreign,
-            )
-            if self._saved.get(sighting.key) != state and not _is_stored(sighting.item, state):
-                states[sighting.key] = state
+            # Once more when it is over, also without a change: the store closes what was looked at since its end.
+            if sighting.changed or sighting.key in over - self._over:
+                states[sighting.key] = DetectorState(
+                    state=codec.encode(sighting.state),
+                    progress=sighting.progress,
+                    signals=sighting.signals,
+                    foreign=sighting.foreign,
+                )
         if states:
             await self._store.save_states(states, now=self._clock.now())
-            self._saved.update(states)
+        self._over = over
 
     async def _record_milestones(self, verdicts: Sequence[Verdict]) -> None:
         """Those that come with no new decision: progress made, and a fault seen that changes nothing."""
@@ -351,20 +359,6 @@ def _moved_on(item: StoredAttempt) -> bool:
     successor = item.successor
     return successor is not None and (
         successor.state.live or (successor.state.ended and successor.state is not AttemptState.CANCELLED)
-    )
-
-
-def _packed_state(state: TickState) -> bytes:
-    # A state that holds nothing is stored as nothing: the attempt has not begun.
-    return codec.encode(state) if state != TickState() else b""
-
-
-def _is_stored(item: StoredAttempt, state: DetectorState) -> bool:
-    return (item.detector_state, item.progress, item.signals, item.foreign) == (
-        state.state,
-        state.progress,
-        state.signals,
-        state.foreign,
     )
 
 

@@ -1,0 +1,292 @@
+"""The whole service on its own Postgres, seen through its socket by an agent that is only a script."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import grpc
+import pytest
+
+from advisor.app import Service, StartError
+from advisor.config import Config
+from advisor.core import codec
+from advisor.core.model import Unavailable
+from advisor.core.words import Trust
+from advisor.ports import Clock, LogBatch, LogChunk, LogRequest, LogSource
+from advisor.replay import Packed, reproduce
+from advisor.service.wire import stamp
+from advisor.v1 import agent_pb2, audit_pb2, common_pb2, operator_pb2
+from tests.integration.service.world import CLUSTER, configuration, iteration, now, own_sources, short_folder, world_of
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with short_folder() as path:
+        yield path
+
+
+def _restart_without_node2(open_advice: Sequence[common_pb2.Advice]) -> bool:
+    return any(
+        advice.action == common_pb2.ACTION_RESTART and list(advice.exclude_nodes) == ["node2"] for advice in open_advice
+    )
+
+
+async def test_a_job_that_lost_a_gpu_is_advised_to_restart_without_that_node(folder: Path) -> None:
+    """From a report and two log files to advice on the stream, an audited decision, history, and an equal replay."""
+    async with world_of(folder) as world:
+        await world.fail_on_node2()
+        advice = next(a for a in await world.advice_where(_restart_without_node2) if a.exclude_nodes)
+        assert advice.category == "gpu_hardware"
+        assert advice.mode == common_pb2.MODE_MONITOR
+        assert advice.attempt.job_id == "17"
+        assert advice.attempt.attempt == 0
+        assert 0 < advice.time_to_live.seconds <= 240
+        assert any("Xid" in item.text and item.trust == "kernel" for item in advice.evidence)
+
+        decision = await world.audit.GetDecision(audit_pb2.GetDecisionRequest(decision_id=advice.advice_id))
+        assert json.loads(decision.analysis_json)["schema"] == "advisor.analysis/1"
+        kinds = {item.kind for item in decision.milestones}
+        assert {
+            common_pb2.MILESTONE_KIND_FAULT_VISIBLE,
+            common_pb2.MILESTONE_KIND_DETECTED,
+            common_pb2.MILESTONE_KIND_ADVISED,
+        } <= kinds
+        times = {item.kind: item.at.ToNanoseconds() for item in decision.milestones}
+        assert (
+            times[common_pb2.MILESTONE_KIND_FAULT_VISIBLE]
+            <= times[common_pb2.MILESTONE_KIND_DETECTED]
+            <= times[common_pb2.MILESTONE_KIND_ADVISED]
+        )
+
+        node = await world.audit.GetNode(audit_pb2.GetNodeRequest(cluster=CLUSTER, name="node2"))
+        assert [item.attempt.job_id for item in node.implications] == ["17"]
+
+        inputs = await world.audit.GetDecisionInputs(audit_pb2.GetDecisionInputsRequest(decision_id=advice.advice_id))
+        world.log().unlink()
+        packed = Packed(inputs=inputs.inputs, rules=inputs.rules, policy=inputs.policy)
+        assert codec.encode(reproduce(packed)) == inputs.decision
+
+
+async def test_advice_closes_when_the_agent_verified_it(folder: Path) -> None:
+    """A final reconciliation takes the advice off the stream and stays with the decision."""
+    async with world_of(folder) as world:
+        await world.fail_on_node2()
+        advice = next(a for a in await world.advice_where(_restart_without_node2) if a.exclude_nodes)
+        for status in (common_pb2.RECONCILIATION_STATUS_APPLIED, common_pb2.RECONCILIATION_STATUS_VERIFIED):
+            await world.agent.ReportReconciliation(
+                agent_pb2.ReportReconciliationRequest(
+                    cluster=CLUSTER,
+                    session=world.session,
+                    advice_id=advice.advice_id,
+                    attempt=advice.attempt,
+                    generation=advice.generation,
+                    status=status,
+                    reason=common_pb2.RECONCILIATION_REASON_OBSERVED,
+                    at=stamp(now()),
+                    excluded_nodes=["node2"],
+                )
+            )
+        await world.advice_where(lambda found: not found)
+        decision = await world.audit.GetDecision(audit_pb2.GetDecisionRequest(decision_id=advice.advice_id))
+        assert decision.status == common_pb2.RECONCILIATION_STATUS_VERIFIED
+        assert len(decision.reconciliations) == 2
+
+
+async def test_a_mode_set_by_an_operator_takes_effect_and_is_audited(folder: Path) -> None:
+    """Monitor is the default; a setting for one category turns open advice autonomous under the operator's account."""
+    async with world_of(folder) as world:
+        await world.fail_on_node2()
+        await world.advice_where(_restart_without_node2)
+        stored = await world.operator.SetMode(
+            operator_pb2.SetModeRequest(
+                setting=operator_pb2.ModeSetting(
+                    category="gpu_hardware", mode=common_pb2.MODE_AUTONOMOUS, why="agreed", set_by="somebody else"
+                )
+            )
+        )
+        assert stored.set_by not in {"", "somebody else"}
+        advice = await world.advice_where(lambda found: any(a.mode == common_pb2.MODE_AUTONOMOUS for a in found))
+        assert [a.generation for a in advice] == sorted({a.generation for a in advice})
+        assert advice[0].generation >= 2
+
+
+async def test_a_restarted_service_has_exactly_the_same_open_advice(folder: Path) -> None:
+    """Stopped and started again, the service publishes the same advice and decides nothing twice."""
+    async with world_of(folder) as world:
+        await world.fail_on_node2()
+        await world.advice_where(_restart_without_node2)
+        await world.ticks(20)  # past the settle time
+        before = await world.advice_where(_restart_without_node2)
+        decided = {decision.advice.advice_id for decision in await world.decisions()}
+    async with world_of(folder) as world:
+        await world.ticks(5)
+        await world.report(world.job("FAILED", started=None))
+        await world.ticks(5)
+        after = await world.advice_where(_restart_without_node2)
+        assert [a.advice_id for a in after] == [a.advice_id for a in before]
+        assert after[0].incarnation == before[0].incarnation
+        assert {decision.advice.advice_id for decision in await world.decisions()} == decided
+
+
+async def test_a_healthy_and_a_completed_job_get_no_advice(folder: Path) -> None:
+    """Progress gives no decision; completion is recorded once, as nothing to do."""
+    async with world_of(folder) as world:
+        world.log().write_text(iteration(1))
+        await world.report(world.job("RUNNING"))
+        await world.ticks(5)
+        assert await world.decisions() == []
+        await world.report(world.job("COMPLETED"))
+        await world.ticks(8)
+        found = await world.decisions()
+        assert [(d.advice.action, d.advice.reason) for d in found] == [(common_pb2.ACTION_NONE, "completed")]
+
+
+async def test_the_next_attempts_lines_never_count_for_the_last_one(folder: Path) -> None:
+    """Attempt 1 truncates the log of attempt 0: evidence of 0 stays, 1 starts clean, and neither sees the other's."""
+    async with world_of(folder) as world:
+        await world.fail_on_node2()
+        advice = next(a for a in await world.advice_where(_restart_without_node2) if a.exclude_nodes)
+        await world.ticks(10)  # the log's grace time is over: it was read to its end
+        world.log().write_text(iteration(15))
+        await world.report(world.job("RUNNING", attempt=1))
+        await world.ticks(3)
+        with world.log().open("a") as file:
+            file.write("RuntimeError: CUDA error: an illegal memory access was encountered\n")
+            file.write(iteration(16))
+            file.write(iteration(25))
+        await world.ticks(5)
+        first, second = [
+            await world.audit.GetAttempt(audit_pb2.GetAttemptRequest(cluster=CLUSTER, job_id="17", attempt=number))
+            for number in (0, 1)
+        ]
+        assert (first.first_step, first.last_step) == (1, 19)
+        assert (second.first_step, second.last_step) == (15, 25)
+        decision = await world.audit.GetDecision(audit_pb2.GetDecisionRequest(decision_id=advice.advice_id))
+        assert not any("illegal memory" in item.text for item in decision.advice.evidence)
+        reached = {item.kind: item.detail for item in decision.milestones}
+        assert common_pb2.MILESTONE_KIND_FIRST_PROGRESS in reached
+        assert reached[common_pb2.MILESTONE_KIND_CAUGHT_UP] == "steps lost: 4"
+
+
+async def test_a_missing_log_is_told_and_never_means_healthy(folder: Path) -> None:
+    """The log cannot be read: the failure is still decided, and the decision says which source was absent."""
+    async with world_of(folder) as world:
+        await world.report(world.job("RUNNING"))
+        await world.ticks(2)
+        await world.report(world.job("FAILED"))
+        advice = (await world.advice_where(bool))[0]
+        decision = await world.audit.GetDecision(audit_pb2.GetDecisionRequest(decision_id=advice.advice_id))
+        assert "missing" in json.dumps(json.loads(decision.analysis_json)["attribution"]["sources"])
+
+
+class PoisonedSource:
+    """Serves one job bytes that break the scan; the others it has nothing for."""
+
+    name = "poison"
+    trust = Trust.LOG
+
+    async def read(self, requests: Sequence[LogRequest]) -> Mapping[str, LogBatch | Unavailable]:
+        broken: bytes = None  # type: ignore[assignment]  # what no connector may give
+        chunk = LogChunk(file="/x", offset=0, data=broken)
+        return {
+            request.key: LogBatch(chunks=(chunk,) if request.job_id == "13" else (), cursor="1") for request in requests
+        }
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_one_jobs_broken_tick_stops_no_other(folder: Path) -> None:
+    """A crash while looking at one job is counted, and the job beside it still gets its advice."""
+
+    def sources(config: Config, clock: Clock) -> Sequence[LogSource]:
+        return (*own_sources(config, clock), PoisonedSource())
+
+    async with world_of(folder, make_sources=sources) as world:
+        await world.report(world.job("RUNNING", job="13"))
+        await world.fail_on_node2()
+        advice = await world.advice_where(_restart_without_node2)
+        assert {a.attempt.job_id for a in advice} == {"17"}
+        assert world.running.board.pulse.failed_jobs == 1
+
+
+async def test_bad_observations_are_refused_by_place_and_the_good_ones_count(folder: Path) -> None:
+    """One line per refused observation; the rest of the report is recorded."""
+    async with world_of(folder) as world:
+        bad = world.job("RUNNING", job="18")
+        bad.nodes.append("../etc")
+        answer = await world.report(world.job("RUNNING"), bad)
+        assert answer.accepted == 1
+        assert answer.refused[0].startswith("jobs[1].nodes[4]")
+
+
+@pytest.mark.parametrize(
+    ("method", "request_message", "place"),
+    [
+        ("Register", agent_pb2.RegisterRequest(cluster="a b", mode=agent_pb2.AGENT_MODE_ACT), "cluster"),
+        ("Register", agent_pb2.RegisterRequest(cluster="c"), "mode"),
+        ("ReportReconciliation", agent_pb2.ReportReconciliationRequest(cluster="c"), "attempt.job_id"),
+        (
+            "ReportMilestones",
+            agent_pb2.ReportMilestonesRequest(
+                cluster="c", milestones=[agent_pb2.Milestone(attempt=common_pb2.AttemptRef(job_id="1"))]
+            ),
+            r"milestones\[0\].kind",
+        ),
+    ],
+)
+async def test_bad_messages_are_located(folder: Path, method: str, request_message: object, place: str) -> None:
+    """INVALID_ARGUMENT, beginning with the field that is wrong."""
+    async with world_of(folder) as world:
+        with pytest.raises(grpc.aio.AioRpcError, match=place) as caught:
+            await getattr(world.agent, method)(request_message)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_lists_refuse_what_they_cannot_answer(folder: Path) -> None:
+    """A foreign cursor and an oversized page are bad input; an unknown id is not found."""
+    async with world_of(folder) as world:
+        for request in (
+            audit_pb2.ListDecisionsRequest(page=audit_pb2.Page(cursor="not ours")),
+            audit_pb2.ListDecisionsRequest(page=audit_pb2.Page(page_size=251)),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await world.audit.ListDecisions(request)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await world.audit.GetDecision(audit_pb2.GetDecisionRequest(decision_id="0" * 32))
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_status_tells_ticks_sources_and_the_agent(folder: Path) -> None:
+    """What doctor shows: ticks go on, sources answer, the agent was seen."""
+    async with world_of(folder) as world:
+        world.log().write_text("hello\n")
+        await world.report(world.job("RUNNING"))
+        await world.ticks(3)
+        status = await world.operator.GetStatus(operator_pb2.GetStatusRequest())
+        assert status.ticks >= 3
+        assert status.watched_jobs == 1
+        assert {source.name for source in status.sources} == {"job-output", "kernel"}
+        assert [(agent.cluster, agent.mode) for agent in status.agents] == [(CLUSTER, "act")]
+
+
+async def test_a_second_service_on_the_same_socket_is_refused(folder: Path) -> None:
+    """It ends with one sentence and disturbs neither the first service nor its database."""
+    async with world_of(folder) as world:
+        with pytest.raises(StartError, match="served already"):
+            await Service(configuration(folder), make_sources=own_sources).__aenter__()
+        await world.ticks(2)
+
+
+async def test_keepalives_carry_the_tick_age(folder: Path) -> None:
+    """With nothing changing, messages still come at least every second and say how old the last tick is."""
+    async with world_of(folder) as world:
+        await world.ticks(1)
+        stream = world.agent.WatchAdvice(agent_pb2.WatchAdviceRequest(cluster=CLUSTER, session=world.session))
+        messages = [await stream.read() for _ in range(4)]
+        stream.cancel()
+        assert all(message.tick_age.ToTimedelta().total_seconds() < 2 for message in messages)
+        assert messages[-1].ticks > messages[0].ticks

@@ -1,0 +1,182 @@
+"""How commands speak: harmless text, one-line errors, and a verdict that can be acted on."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from advisor.cli import COMMANDS
+from advisor.commands.decisions import verdict
+from advisor.commands.output import harmless, one_line
+from advisor.v1 import audit_pb2, common_pb2
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+def _advisor(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "advisor", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=PROJECT,
+        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "COLUMNS": "200", **(environment or {})},
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain – text", "plain – text"),
+        ("\x1b[2Jgone", "\\x1b[2Jgone"),
+        ("a\rb\tc", "a\\x0db\\x09c"),
+        ("\x9b31m", "\\x9b31m"),
+        ("\u202eevil", "\\u202eevil"),
+        ("\udcff", "\\udcff"),
+    ],
+)
+def test_text_of_others_cannot_drive_a_terminal(text: str, shown: str) -> None:
+    """Control characters, direction overrides and broken bytes are shown, never obeyed."""
+    assert harmless(text) == shown
+
+
+def test_a_line_stays_one_line() -> None:
+    """A line break inside a value cannot forge a second row."""
+    assert one_line("a\nb") == "a\\nb"
+
+
+def _decision() -> audit_pb2.Decision:
+    advice = common_pb2.Advice(
+        advice_id="id-1",
+        attempt=common_pb2.AttemptRef(job_id="17", user="alice", cluster="c"),
+        action=common_pb2.ACTION_RESTART,
+        exclude_nodes=["node2"],
+        reason="nodes_implicated",
+        explanation="node2 lost a GPU",
+        mode=common_pb2.MODE_MONITOR,
+        generation=1,
+        evidence=[
+            common_pb2.Evidence(
+                rule="kernel.xid",
+                role="initiating",
+                trust="kernel",
+                node="node2",
+                file="/k/node2.log",
+                line=7,
+                text="Xid 79\x1b[2J",
+            )
+        ],
+    )
+    advice.evidence[0].at.FromJsonString("2026-03-01T12:00:00Z")
+    analysis = {
+        "attribution": {
+            "category": "gpu_hardware",
+            "root_cause": "GPU fell off the bus",
+            "confidence": 0.97,
+            "implicated": {"nodes": ["node2"], "gpus": ["node2:3"], "ranks": []},
+            "alternatives": [{"root_cause": "a collective time-out", "why_not": "seen by everyone"}],
+        }
+    }
+    decision = audit_pb2.Decision(advice=advice, partition="train", analysis_json=json.dumps(analysis), build="b")
+    for kind, seconds in ((1, 0), (2, 1), (3, 3)):
+        milestone = decision.milestones.add(kind=kind)
+        milestone.at.FromJsonString(f"2026-03-01T12:00:0{seconds}Z")
+    return decision
+
+
+def test_a_verdict_says_what_who_what_to_do_why_and_how_long_it_took() -> None:
+    """The first line is the action; everything needed to act follows, with evidence by file and line."""
+    lines = list(verdict(_decision()))
+    text = "\n".join(lines)
+    assert lines[0].startswith("RESTART  job 17, attempt 0, user alice, train  excluding node2")
+    assert "what     GPU fell off the bus" in lines
+    assert "node node2; GPU node2:3  (gpu_hardware, confidence 0.97)" in text
+    assert "yours (monitor mode touches nothing): requeue job 17 with node2 added to its excluded nodes" in text
+    assert "not      a collective time-out: seen by everyone" in lines
+    assert "/k/node2.log:7" in text
+    assert "Xid 79\\x1b[2J" in text
+    assert "has not answered yet" in text
+    assert "advised" in text
+    assert "3.00 s in all" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "mode", "words"),
+    [
+        (common_pb2.RECONCILIATION_STATUS_VERIFIED, common_pb2.MODE_AUTONOMOUS, "nothing: done"),
+        (common_pb2.RECONCILIATION_STATUS_PENDING, common_pb2.MODE_AUTONOMOUS, "the agent is about to"),
+        (common_pb2.RECONCILIATION_STATUS_WITHHELD, common_pb2.MODE_AUTONOMOUS, "the agent did not"),
+    ],
+)
+def test_what_is_left_to_do_depends_on_what_the_agent_did(
+    status: common_pb2.ReconciliationStatus, mode: common_pb2.Mode, words: str
+) -> None:
+    """Done, about to be done, and withheld each leave the operator something else."""
+    decision = _decision()
+    decision.status = status
+    decision.advice.mode = mode
+    assert any(line.startswith("to do") and words in line for line in verdict(decision))
+
+
+def test_help_names_every_command_and_imports_none_of_them() -> None:
+    """`advisor --help` is the table of commands; gRPC, SQLAlchemy and RE2 are not loaded for it."""
+    probe = (
+        "import sys\nfrom advisor.cli import main\ntry:\n main(['--help'])\nexcept SystemExit: pass\n"
+        "print('LOADED', sorted({'grpc', 'sqlalchemy', 're2', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=PROJECT, check=True)
+    assert all(name in done.stdout for name in COMMANDS)
+    assert "LOADED []" in done.stdout
+
+
+def test_a_service_that_is_not_there_is_one_line_and_exit_1() -> None:
+    """A client command without a service says what to do."""
+    done = _advisor("decisions", "list", "--socket", "/nonexistent/advisor.sock")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.strip() == (
+        "advisor: nothing listens on /nonexistent/advisor.sock: start `advisor serve`, or give --socket"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("mode", "set", "autonomous"), "say why"),
+        (("mode", "set", "autonomous", "--why", "x", "--category", "nonsense"), "choose one of"),
+        (("decisions", "list", "--since", "yesterday"), "30m, 6h or 2d"),
+        (("decisions", "list", "--action", "dance"), "choose one of"),
+        (("serve", "--config", "/nonexistent.toml"), "cannot be read"),
+        (("nonsense",), "No such command"),
+    ],
+)
+def test_wrong_usage_is_exit_2_with_a_reason(arguments: tuple[str, ...], words: str) -> None:
+    """What was asked wrongly is said, and nothing is done."""
+    done = _advisor(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_config_check_lists_all_problems(tmp_path: Path) -> None:
+    """Every problem on its own line, exit 2; a good file says so with exit 0."""
+    bad = tmp_path / "bad.toml"
+    bad.write_text("bogus = 1\n[tick]\ninterval_seconds = -1\n")
+    done = _advisor("config", "check", "--config", str(bad))
+    assert done.returncode == 2
+    assert len(done.stdout.splitlines()) == 2
+    bad.write_text("")
+    done = _advisor("config", "check", "--config", str(bad), "--format", "json")
+    assert (done.returncode, json.loads(done.stdout)["ok"]) == (0, True)
+
+
+def test_config_check_looks_into_the_files_that_are_named(tmp_path: Path) -> None:
+    """A policy with an unknown key and a missing rules file are problems of the configuration too."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text("no_such_number = 1\n")
+    path = tmp_path / "advisor.toml"
+    path.write_text(f'policy_file = "{policy}"\nrules_files = ["/nonexistent/rules.toml"]\n')
+    done = _advisor("config", "check", "--config", str(path), "--format", "json")
+    keys = [problem["key"] for problem in json.loads(done.stdout)["problems"]]
+    assert (done.returncode, sorted(keys)) == (2, ["policy_file", "rules_files"])
