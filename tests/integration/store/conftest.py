@@ -1,0 +1,95 @@
+"""One real Postgres per test session, one migrated database per test."""
+
+import asyncio
+import fcntl
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from advisor.store.embedded import EmbeddedPostgres
+from advisor.store.migrate import migrate
+from advisor.store.store import Store
+
+_TEMPLATE = "migrated"
+
+
+@pytest.fixture(scope="session")
+def open_folder() -> Iterator[Path]:
+    """A temporary folder that other users can enter. What a killed session left behind is removed first."""
+    parent = Path(tempfile.gettempdir()) / f"advisor-store-tests-{os.geteuid()}"
+    parent.mkdir(mode=0o755, exist_ok=True)
+    for other in parent.iterdir():
+        if _abandoned(other):
+            shutil.rmtree(other, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(dir=parent))
+    folder.chmod(0o755)
+    with (folder / "alive").open("w") as alive:
+        fcntl.flock(alive, fcntl.LOCK_EX)
+        yield folder
+        shutil.rmtree(folder)
+
+
+def _abandoned(folder: Path) -> bool:
+    try:
+        with (folder / "alive").open("r+") as alive:
+            fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False  # just being made
+    except BlockingIOError:
+        return False
+    return True
+
+
+@pytest.fixture
+def data_folder(open_folder: Path) -> Iterator[Path]:
+    """A data folder of the test's own."""
+    folder = Path(tempfile.mkdtemp(dir=open_folder))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def postgres(open_folder: Path) -> Iterator[EmbeddedPostgres]:
+    """A running server with a migrated template database."""
+    folder = open_folder / "shared"
+    with EmbeddedPostgres(folder) as server:
+        execute(server, f"CREATE DATABASE {_TEMPLATE}")
+        asyncio.run(migrate(server.url_of(_TEMPLATE)))
+        yield server
+
+
+def execute(server: EmbeddedPostgres, statement: str) -> None:
+    with psycopg.connect(server.url_of("postgres").replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(statement)
+
+
+@pytest.fixture
+def empty_url(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """A database without any table."""
+    name = f"test_{uuid.uuid1().hex}"
+    execute(postgres, f"CREATE DATABASE {name}")
+    yield postgres.url_of(name)
+    execute(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def url(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """A migrated database."""
+    name = f"test_{uuid.uuid1().hex}"
+    execute(postgres, f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE}")
+    yield postgres.url_of(name)
+    execute(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    opened = await Store.open(url)
+    yield opened
+    await opened.close()
