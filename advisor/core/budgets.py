@@ -52,7 +52,9 @@ def spent(job: Job, past: Sequence[PastAttempt], progress: Progress, attribution
         total=sum(map(spends, past)),
         ceiling=policy.restarts_ceiling if job.restarts_max is None else min(policy.restarts_ceiling, job.restarts_max),
         same_failure=sum(
-            attempt.fingerprint == attribution.fingerprint != "" and attempt.last_step == progress.last_step
+            attempt.fingerprint == attribution.fingerprint != ""
+            and attempt.last_step == progress.last_step
+            and attempt.reason is not Reason.SCHEDULER_EVENT  # it may have logged the same, but did not die of it
             for attempt in window
         ),
         confirmations=sum(
@@ -67,12 +69,13 @@ def durable_progress(past: Sequence[PastAttempt], progress: Progress) -> bool:
     """True when running the attempt again starts further on than before.
 
     Running longer is not enough: a job without checkpoints reaches about the same step each time, a few more or less.
-    The first attempt is believed when it took a step; a later one must have started, or saved, further on.
+    The first that is known to have run is believed when it took a step; a later one must have started, or saved,
+    further on.
     """
     if progress.last_step is None:
         return False
     _, best = _since_progress(past)
-    if not past:
+    if best is None:
         return progress.first_step is None or progress.last_step > progress.first_step
     if not _further(progress.last_step, best):
         return False

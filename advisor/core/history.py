@@ -31,7 +31,7 @@ def trust_weight(trust: Trust) -> float:
         case Trust.TELEMETRY:
             return 0.9
         case Trust.LOG:
-            return 0.3
+            return 0.45
         case _:
             assert_never(trust)
 

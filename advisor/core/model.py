@@ -218,6 +218,7 @@ class Incident:
     detected_at: datetime | None = None
     ended: bool = False  # the attempt is over
     summary: str = ""
+    trusted_fatal: bool = False  # trusted evidence that a GPU or a node is gone, whatever its ranks still think
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

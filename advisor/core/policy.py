@@ -12,7 +12,7 @@ from advisor.core.words import Category
 def _settle_seconds() -> Mapping[Category, float]:
     # How long after the first evidence slower facts may still change who is blamed: a scrape takes 15 s, a log
     # store 5-10 s, a file none. A STOP waits for its settle time in full.
-    return {category: 2.0 for category in Category}
+    return dict.fromkeys(Category, 2.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

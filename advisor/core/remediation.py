@@ -17,7 +17,7 @@ from advisor.core.explanation import explain
 from advisor.core.model import Attribution, Decision, Incident, Isolation, Snapshot
 from advisor.core.policy import Policy
 from advisor.core.situation import Situation, assess
-from advisor.core.words import Action, AttemptState, IncidentKind, Reason
+from advisor.core.words import Action, IncidentKind, Reason
 
 _DOUBLINGS_MAX = 6
 
@@ -42,8 +42,8 @@ TABLE: tuple[Row, ...] = (
     Row(
         Action.NONE,
         Reason.COMPLETED,
-        "the attempt completed",
-        lambda s: s.state is AttemptState.COMPLETED,
+        "the attempt completed, or finished and saved its training before it failed",
+        lambda s: s.complete,
     ),
     Row(
         Action.NONE,
@@ -159,7 +159,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         Action.STOP,
         Reason.CERTAIN_STARTUP_ERROR,
-        "a start-up configuration error on all ranks of a job that never got anywhere",
+        "certain to fail again, as a start-up configuration error on all ranks is",
         lambda s: s.certain_to_fail_again,
     ),
     Row(

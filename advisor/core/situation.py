@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from advisor.core.budgets import Spent, durable_progress, spent
 from advisor.core.model import Attribution, Incident, Isolation, OpenAdvice, Signal, Snapshot, Successor
 from advisor.core.policy import Policy
-from advisor.core.words import Action, AttemptState, Category, IncidentKind, Trust
+from advisor.core.words import Action, AttemptState, Category, IncidentKind, Mode, Trust
 
 _SCHEDULER_ENDED = frozenset({AttemptState.PREEMPTED, AttemptState.NODE_FAILURE, AttemptState.TIME_LIMIT})
 _UPDATABLE = frozenset({AttemptState.PENDING, AttemptState.COMPLETING})
@@ -68,11 +68,13 @@ class Situation:
 
     @property
     def our_restart(self) -> OpenAdvice | None:
-        """Our advice to restart this attempt, once the scheduler accepted it."""
+        """Our advice to restart this attempt, once it was followed."""
         advice, successor = self.snapshot.advice, self.snapshot.successor
         if advice is None or advice.action is not Action.RESTART:
             return None
-        return advice if advice.applied or (successor is not None and successor.by_us) else None
+        # Where an agent acts, a successor that carries no mark yet is ours too: the agent died, or is about to mark it.
+        told = self.snapshot.job.mode is Mode.AUTONOMOUS
+        return advice if advice.applied or (successor is not None and (successor.by_us or told)) else None
 
     @property
     def successor(self) -> Successor | None:
@@ -85,6 +87,23 @@ class Situation:
     # how far it is with this attempt
 
     @property
+    def complete(self) -> bool:
+        """It reached its end: by its exit, or by its own word with the last step saved. What its processes printed and
+        returned after that is teardown.
+        """
+        if self.state is AttemptState.COMPLETED:
+            return True
+        progress = self.snapshot.progress
+        if (
+            not progress.finished
+            or self.state is not AttemptState.FAILED
+            or self.incident.kind is not IncidentKind.NONE
+        ):
+            return False
+        saved, last = progress.checkpoint_step, progress.last_step
+        return saved is not None and last is not None and saved >= last
+
+    @property
     def outcome_unknown(self) -> bool:
         """Ended or ending, and it is not visible yet whether somebody cancelled it. Offline, evidence decides."""
         if self.snapshot.offline:
@@ -95,7 +114,7 @@ class Situation:
     @property
     def failed(self) -> bool:
         """The attempt is over and did not complete, or it may be ended by us."""
-        if self.snapshot.offline and not self.state.ended:
+        if self.snapshot.offline and (not self.state.ended or self.incident.kind is IncidentKind.NONE):
             return self._failed_by_evidence
         return self.state.ended or self.may_end_live_attempt
 
@@ -151,7 +170,7 @@ class Situation:
     def _fatal_limit_at(self) -> datetime | None:
         if self.state is not AttemptState.RUNNING or self.attribution.category not in _HARDWARE:
             return None
-        if not self.attribution.trusted or not self.attribution.nodes or self.incident.kind is IncidentKind.NONE:
+        if not self.incident.trusted_fatal or not self.attribution.trusted or not self.attribution.nodes:
             return None
         times = [_time_of(item) for item in self.incident.signals if item.trust.trusted and item.id in self._evidence]
         if not times:
@@ -196,9 +215,13 @@ class Situation:
 
     @property
     def certain_to_fail_again(self) -> bool:
-        """A start-up configuration error of a job that never got anywhere. One that did get somewhere could start."""
-        ever = (self.snapshot.progress.last_step, *(attempt.last_step for attempt in self.snapshot.past))
-        return self.attribution.certain and not self.attribution.trusted and all(step is None for step in ever)
+        """Certain by its kind, unless an earlier attempt shows that the job could start. A failure that is certain
+        although this attempt took steps (an exceeded quota) needs no such doubt.
+        """
+        if not self.attribution.certain or self.attribution.trusted:
+            return False
+        started = self.snapshot.progress.last_step is not None
+        return started or all(attempt.last_step is None for attempt in self.snapshot.past)
 
     @property
     def failed_alike_before(self) -> bool:

@@ -115,6 +115,19 @@ def test_a_restart_that_was_only_advised_may_still_be_withdrawn() -> None:
     assert _short(case.decide()) == (Action.STOP, Reason.CERTAIN_STARTUP_ERROR)
 
 
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        (Mode.AUTONOMOUS, (Action.RESTART, Reason.HANG)),
+        (Mode.MONITOR, (Action.NONE, Reason.ALREADY_REQUEUED)),
+    ],
+)
+def test_a_requeue_that_was_advised_and_bears_no_mark_yet_is_ours(mode: Mode, expected: tuple[Action, Reason]) -> None:
+    """An agent that died between requeue and mark must not make the restart look like somebody else's, and free."""
+    case = world(advice=advice(applied=False), successor=successor(by_us=False), job=job(mode=mode))
+    assert _short(case.decide()) == expected
+
+
 def test_an_accepted_restart_ends_with_its_successor() -> None:
     """Once the next attempt is over as well, advice for this one says nothing any more."""
     case = world(advice=advice(), successor=successor(S.FAILED, by_us=True))
@@ -204,6 +217,13 @@ def test_trusted_fatal_hardware_ends_a_live_attempt_that_stands_still(
     assert decision.may_end_live_attempt == ends
 
 
+def test_trusted_evidence_that_ends_no_gpu_waits_for_the_exit() -> None:
+    """A contained error implicates its node when the attempt is over; it does not end a live one."""
+    contained = (signal(trust=Trust.KERNEL, at=after(-60)),)
+    case = world(S.RUNNING, cause=bad_gpu("node2"), exclude=("node2",), signals=contained, fatal=False)
+    assert _short(case.decide()) == (Action.NONE, Reason.AWAITING_EXIT)
+
+
 def test_log_evidence_never_ends_a_live_attempt() -> None:
     """Anybody can print "Xid 79": without trusted evidence a live attempt waits for its exit or the hang limit."""
     case = world(S.RUNNING, cause=bad_gpu("node2", trust=Trust.LOG), exclude=("node2",), now=after(500))
@@ -248,6 +268,8 @@ def test_a_start_up_error_of_a_job_that_once_ran_is_not_certain() -> None:
     assert _short(world(cause=broken).decide()) == (Action.STOP, Reason.CERTAIN_STARTUP_ERROR)
     ran = world(cause=broken, past=(past(0, C.NUMERICS, last_step=900),))
     assert _short(ran.decide()) == (Action.RESTART, Reason.CONFIRMATION_RETRY)
+    quota = world(cause=broken, past=(past(0, C.NUMERICS, last_step=900),), progress=progress(950))
+    assert quota.decide().action is Action.STOP
 
 
 def test_a_different_bad_node_each_time_is_bad_luck() -> None:
@@ -468,6 +490,20 @@ def test_a_bundle_waits_for_nothing() -> None:
     """There are no slower facts than those in the bundle."""
     decision = world(S.OTHER, offline=True, now=NOON, cause=replace(KEY_ERROR, certain=True)).decide()
     assert _short(decision) == (Action.STOP, Reason.CERTAIN_STARTUP_ERROR)
+
+
+@pytest.mark.parametrize(("saved", "action"), [(900, Action.NONE), (800, Action.RESTART), (None, Action.RESTART)])
+def test_training_that_finished_and_was_saved_is_complete(saved: int | None, action: Action) -> None:
+    """A crash in teardown loses nothing then; without the last step saved the bias is to restart."""
+    done = progress(900, checkpoint_step=saved, finished=True)
+    assert world(S.FAILED, K.NONE, progress=done).decide().action is action
+    assert world(S.FAILED, K.CRASH, progress=done).decide().action is Action.RESTART
+    assert world(S.PREEMPTED, K.NONE, progress=done).decide().action is Action.RESTART
+
+
+def test_a_bundle_in_which_nothing_failed_needs_nothing() -> None:
+    """The verdict on a bundle does not contradict itself: no incident, no advice."""
+    assert _short(world(S.FAILED, K.NONE, offline=True).decide()) == (Action.NONE, Reason.HEALTHY)
 
 
 def test_an_ended_attempt_is_never_healthy() -> None:

@@ -165,12 +165,13 @@ def world(
     now: datetime = LATER,
     policy: Policy | None = None,
     signals: tuple[Signal, ...] = (),
+    fatal: bool = True,
     **changes: Any,
 ) -> World:
     """A failed attempt of a restartable job, changed as told; `changes` are fields of its snapshot."""
     return World(
         snapshot=snapshot(state, **changes),
-        incident=incident(kind, *signals),
+        incident=incident(kind, *signals, trusted_fatal=fatal and any(item.trust.trusted for item in signals)),
         attribution=cause or attribution(),
         isolation=Isolation(exclude_for_job=exclude),
         policy=policy or Policy(),
