@@ -93,7 +93,7 @@ def _kind(snapshot: Snapshot, fresh: Iterable[tuple[Signal, Rule]], silent: bool
 
 
 def _weighs(signal: Signal, rule: Rule) -> bool:
-    """A trusted Xid that does not end the GPU is no incident by itself; neither is a user's Ctrl-C word in a live log."""
+    """Strong enough to open an incident by itself. An Xid that an application caused is not."""
     return rule.weight >= 0.4 and not (signal.rule in XID_LOG_RULES and rule.category is Category.APPLICATION)
 
 
@@ -210,15 +210,16 @@ def _hang_signal(snapshot: Snapshot, rules: RuleSet, policy: Policy, now: dateti
         seconds, since = (now - anchor).total_seconds(), anchor + timedelta(seconds=limit)
         if seconds < limit:
             return None
+    step = "none" if progress.last_step is None else str(progress.last_step)
     return Signal(
-        id=_signal_id(snapshot, "advisor.no_progress", str(progress.last_step)),
+        id=_signal_id(snapshot, "advisor.no_progress", step),
         rule="advisor.no_progress",
         trust=Trust.LOG,
         source="advisor",
         seen_at=since,
         at=since,
         # The limit, not the seconds so far: the same hang is the same signal at every tick.
-        text=f"no progress for more than {limit:.0f} s; last step {progress.last_step if progress.last_step is not None else 'none'}",
+        text=f"no progress for more than {limit:.0f} s; last step {step}",
         role=Role.SYMPTOM,
         category=Category.UNKNOWN,
     )

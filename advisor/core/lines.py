@@ -1,8 +1,8 @@
 """Bytes to lines that patterns can be matched on.
 
-Once per chunk, not per line: carriage returns end lines (a fault is often glued to a progress bar), terminal colours and
-NULs go, over-long lines keep head and tail (the return code stands at the end). Text stays bytes until a rule hits;
-only then is it decoded, with replacement, since nobody promised UTF-8.
+Once per chunk, not per line: carriage returns end lines (a fault is often glued to a progress bar), terminal colours
+and NULs go, over-long lines keep head and tail (the return code stands at the end). Text stays bytes until a rule
+hits; only then is it decoded, with replacement, since nobody promised UTF-8.
 """
 
 import re

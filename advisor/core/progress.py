@@ -25,7 +25,8 @@ _STEP_FORMATS: Mapping[str, str] = {
     "nemo": r"(?m)\bglobal_step[=: ]+(?P<step>\d{1,12})\b",
     "deepspeed": r"(?m)\bstep=(?P<step>\d{1,12}), skipped=",
     "maxtext": r"(?m)\bcompleted step: (?P<step>\d{1,12})\b",
-    "step": r"(?m)(?:^|[ \[(|,:\]])(?i:train_step|global step|step|iteration|iter|num_updates|update)(?:s)?(?:[=:/#]| [=:#]?)? {0,8}(?P<step>\d{1,12})\b[^\n]{0,400}?(?i:loss|lr\b|tok|/s|grad|ppl|ms\b|sec)",
+    "step": r"(?m)(?:^|[ \[(|,:\]])(?i:train_step|global step|step|iteration|iter|num_updates|update)s?"
+    r"(?:[=:/#]| [=:#]?)? {0,8}(?P<step>\d{1,12})\b[^\n]{0,400}?(?i:loss|lr\b|tok|/s|grad|ppl|ms\b|sec)",
 }
 # Bars count within one epoch: they show that something moves, not how far the run is.
 _BAR_FORMATS: Mapping[str, str] = {
@@ -36,10 +37,16 @@ FORMATS: Mapping[str, str] = {**_STEP_FORMATS, **_BAR_FORMATS}
 COMPILED: Mapping[str, Any] = {name: re2.compile(pattern.encode(), _OPTIONS) for name, pattern in FORMATS.items()}
 
 MARKS: Mapping[str, str] = {
-    "saved": r"(?im)(?:successfully saved checkpoint|checkpoint saved|saved checkpoint|saved? (?:the )?checkpoint (?:at|for)|checkpoint .{0,120}successfully saved)[^\n]{0,200}?(?:iteration|step|iter)?[ =_:-]{0,8}(?P<step>\d{1,12})\b",
-    "loaded": r"(?im)(?:loaded checkpoint|resum(?:ed|ing)\b[^\n]{0,80}?(?:checkpoint|from)|restored [^\n]{0,60}checkpoint|loading checkpoint)[^\n]{0,200}?(?:(?:iteration|step|iter)[ =_:-]{0,8}(?P<step>\d{1,12})\b|$)",
-    "saving": r"(?im)\b(?:saving|writing) (?:a |the |latest |final |model |full )*(?:checkpoint|ckpt|model)\b|saving model to '",
-    "finished": r"(?im)\[after training is done\]|\btraining (?:is )?(?:complete|finished|done)\b[d.!]?|`?Trainer\.fit`? stopped: `?max_(?:epochs|steps)|\btraining completed\b",
+    "saved": r"(?im)(?:successfully saved checkpoint|checkpoint saved|saved checkpoint"
+    r"|saved? (?:the )?checkpoint (?:at|for)|checkpoint .{0,120}successfully saved)"
+    r"[^\n]{0,200}?(?:iteration|step|iter)?[ =_:-]{0,8}(?P<step>\d{1,12})\b",
+    "loaded": r"(?im)(?:loaded checkpoint|resum(?:ed|ing)\b[^\n]{0,80}?(?:checkpoint|from)"
+    r"|restored [^\n]{0,60}checkpoint|loading checkpoint)"
+    r"[^\n]{0,200}?(?:(?:iteration|step|iter)[ =_:-]{0,8}(?P<step>\d{1,12})\b|$)",
+    "saving": r"(?im)\b(?:saving|writing) (?:a |the |latest |final |model |full )*(?:checkpoint|ckpt|model)\b"
+    r"|saving model to '",
+    "finished": r"(?im)\[after training is done\]|\btraining (?:is )?(?:complete|finished|done)\b[d.!]?"
+    r"|`?Trainer\.fit`? stopped: `?max_(?:epochs|steps)|\btraining completed\b",
 }
 MARKS_COMPILED: Mapping[str, Any] = {name: re2.compile(pattern.encode(), _OPTIONS) for name, pattern in MARKS.items()}
 

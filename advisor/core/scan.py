@@ -8,23 +8,26 @@ A leading `^` in a rule means the start of the line after the prefixes that laun
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import re2
 
 from advisor.core import progress as progress_module
-from advisor.core.hostlist import HostlistError, expand, short
+from advisor.core.hostlist import short
 from advisor.core.lines import cap, clean, decode, mask, raw_line_numbers, shorten
 from advisor.core.model import Signal
-from advisor.core.places import RANK_MAX, Place, place_of
-from advisor.core.progress import FileProgress
+from advisor.core.places import Place, place_of
+from advisor.core.placing import Placer
 from advisor.core.ranks import fold_ranks, parse_ranks
 from advisor.core.rules import Rule, RuleSet, effective
+from advisor.core.scan_state import FileContext, FileState, Repeat, Scanned, fold_signals
 from advisor.core.times import learn_offset, line_time
 from advisor.core.traceback import ROOT_CAUSE_LINES, frames_before, root_cause_line
 from advisor.core.words import Implicates, IncidentKind, Role, Trust
+
+__all__ = ["FileContext", "FileState", "Repeat", "Scanned", "Scanner", "fold_signals"]
 
 CHUNK_BYTES = 65_536
 TAIL_BYTES_MAX = 65_536
@@ -33,64 +36,6 @@ REPEATS_PER_RULE_MAX = 48
 _BLOCK_BYTES = 2_048
 _LOOKBACK_BYTES = 6_144
 _KERNEL_STALE = timedelta(seconds=5)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileContext:
-    """What is known about a file before reading it. `node` comes from the transport, never from the text."""
-
-    source: str
-    trust: Trust
-    file: str
-    node: str | None = None
-    rank: int | None = None  # from the file's name
-    nodes: tuple[str, ...] | None = None  # the allocation; None = not known
-    started_at: datetime | None = None  # of the attempt: older kernel lines are not its business
-    tasks_per_node: int | None = None
-    world_size: int | None = None
-    rank_nodes: Mapping[int, str] = field(default_factory=dict)
-    live: bool = True  # False: read long after it was written, so only the lines' own times count
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repeat:
-    """One distinct error of a file. `key`: rule, place and masked text."""
-
-    key: str
-    id: str
-    rule: str
-    count: int = 1
-    ranks: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileState:
-    """Where scanning stands in one file. `tail` is the unfinished last line, bytes as Latin-1 text."""
-
-    tail: str = ""
-    recent: str = ""  # the end of what was scanned, for tracebacks that began before this read
-    offset: int = 0
-    line: int = 0  # complete lines so far
-    last_time: datetime | None = None
-    zone_seconds: float | None = None  # learned offset of times without a zone
-    progress: FileProgress = FileProgress()
-    repeats: tuple[Repeat, ...] = ()
-    foreign: int = 0
-    dropped: int = 0  # hits beyond the bounds: counted only
-    block: Mapping[str, str] = field(default_factory=dict)  # an open torchelastic "Root Cause" block
-    block_lines: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scanned:
-    """`signals`: new ones, and newer counts of known ones under their old id (see `fold_signals`)."""
-
-    state: FileState
-    signals: tuple[Signal, ...] = ()
-    repeats: tuple[Repeat, ...] = ()  # signals of earlier reads that were seen again
-    foreign: int = 0
-    lines: int = 0
-    newest_at: datetime | None = None
 
 
 class Scanner:
@@ -127,8 +72,8 @@ class Scanner:
     ) -> Scanned:
         """Scan the next bytes of a file.
 
-        `fresh`: the file was replaced or truncated: forget its state. `final`: nothing follows; the last line counts even
-        without its newline. `seen_at`: when the bytes could be read.
+        `fresh`: the file was replaced or truncated: forget its state. `final`: nothing follows; the last line counts
+        even without its newline. `seen_at`: when the bytes could be read.
         """
         work = _Work(self, context, FileState() if fresh else state, seen_at)
         buffer = work.state.tail.encode("latin-1") + data
@@ -176,8 +121,7 @@ class _Work:
         self.context = context
         self.state = state
         self.seen_at = seen_at
-        self.allocation = frozenset(short(node) for node in context.nodes) if context.nodes is not None else None
-        self.ordered = tuple(short(node) for node in context.nodes or ())
+        self.placer = Placer(context)
         self.progress = state.progress
         self.line = state.line
         self.last_time = state.last_time
@@ -283,7 +227,7 @@ class _Work:
         if not rule_ids:
             return
         text = decode(shorten(line))
-        place = place_of(text, self.allocation)
+        place = place_of(text, self.placer.allocation)
         best = self._best(rule_ids, text, place)
         if best is None:
             return
@@ -337,7 +281,7 @@ class _Work:
     def _emit(
         self, rule: Rule, captures: dict[str, str], place: Place, text: str, number: int, at: datetime | None
     ) -> None:
-        resolved = self._resolve(rule, captures, place)
+        resolved = self.placer.resolve(captures, place)
         if resolved is None:
             self.foreign += 1
             return
@@ -391,89 +335,6 @@ class _Work:
         self.touched[key] = None
         return True
 
-    def _resolve(
-        self, rule: Rule, captures: Mapping[str, str], place: Place
-    ) -> tuple[int | None, tuple[str, ...], tuple[str, ...]] | None:
-        """Rank, nodes and peers of a hit. None: the line is about nodes that this attempt does not have."""
-        context = self.context
-        named = _named_nodes(captures)
-        if context.trust is not Trust.LOG:
-            return None, (short(context.node),) if context.node else (), ()
-        if named:
-            kept = tuple(node for node in named if self.allocation is None or node in self.allocation)
-            if not kept:
-                return None
-            return self._rank(captures, place), kept, ()
-        if (
-            place.kernel
-            and place.node is not None
-            and self.allocation is not None
-            and place.node not in self.allocation
-        ):
-            return None
-        rank = self._rank(captures, place)
-        node = place.node
-        if node is not None and self.allocation is not None and node not in self.allocation:
-            node = None
-        if node is None:
-            node = self._node_of(rank, place) or (short(context.node) if context.node else None)
-        peers = tuple(short(peer) for peer in (captures.get("peer", ""),) if peer)
-        return rank, (node,) if node else (), peers
-
-    def _rank(self, captures: Mapping[str, str], place: Place) -> int | None:
-        context = self.context
-        per_node = self._ranks_per_node()
-        rank: int | None = None
-        for name in ("rank", "task"):
-            value = captures.get(name, "")
-            if value.isdigit():
-                rank = int(value)
-                break
-        if rank is None:
-            rank = place.rank
-        if rank is None and place.local is not None:
-            node_index = place.replica
-            if node_index is None and place.node in self.ordered:
-                node_index = self.ordered.index(place.node)
-            if node_index is None and place.task is not None:
-                node_index = place.task
-            if not node_index or len(self.ordered) == 1:
-                rank = place.local
-            elif per_node:
-                rank = node_index * per_node + place.local
-        if rank is None and place.task is not None and not self._label_is_node():
-            rank = place.task
-        if rank is None:
-            rank = context.rank
-        return rank if rank is not None and rank < RANK_MAX else None
-
-    def _ranks_per_node(self) -> int | None:
-        context = self.context
-        if context.world_size and self.ordered and context.world_size % len(self.ordered) == 0:
-            return context.world_size // len(self.ordered)
-        return context.tasks_per_node
-
-    def _label_is_node(self) -> bool:
-        """srun labels count launchers, one per node, where each launcher has several ranks."""
-        context = self.context
-        return context.tasks_per_node == 1 and bool(context.world_size) and context.world_size != len(self.ordered)
-
-    def _node_of(self, rank: int | None, place: Place) -> str | None:
-        context = self.context
-        if place.task is not None and self._label_is_node() and place.task < len(self.ordered):
-            return self.ordered[place.task]
-        if rank is None:
-            return None
-        if rank in context.rank_nodes:
-            node = short(context.rank_nodes[rank])
-            return node if self.allocation is None or node in self.allocation else None
-        per_node = self._ranks_per_node()
-        if len(self.ordered) == 1:
-            return self.ordered[0]
-        if per_node and rank // per_node < len(self.ordered):
-            return self.ordered[rank // per_node]
-        return None
-
     def _block_line(self, line: bytes, number: int) -> None:
         """One line of torchelastic's block: collect until it is complete."""
         self.block_lines -= 1
@@ -491,9 +352,10 @@ class _Work:
         host = block.get("host", "")
         if host:
             node = short(host)
-            if self.allocation is None or node in self.allocation:
+            if self.placer.allocation is None or node in self.placer.allocation:
                 captures["node"] = node
-        text = f"{block['text']} host {host or '?'} rank {block.get('rank', '?')} exitcode {block['exitcode']} {block.get('error', '')}"
+        where = f"host {host or '?'} rank {block.get('rank', '?')}"
+        text = f"{block['text']} {where} exitcode {block['exitcode']} {block.get('error', '')}"
         at = line_time(block.get("time", ""), self.seen_at)
         when = at.at + timedelta(seconds=0 if at.zoned else self.zone or 0.0) if at is not None else None
         self._emit(rule, captures, Place(body=text), text.strip(), int(block["line"]), when)
@@ -550,44 +412,6 @@ def _named(match: Any) -> dict[str, bytes | None]:
     return {name.decode() if isinstance(name, bytes) else name: value for name, value in groups.items()}
 
 
-def _named_nodes(captures: Mapping[str, str]) -> tuple[str, ...]:
-    """Nodes that the line itself is about: the groups `node` and `nodes` (a hostlist)."""
-    text = captures.get("node") or captures.get("nodes") or ""
-    try:
-        return tuple(short(node) for node in expand(text, hosts_max=4_096)) if text else ()
-    except HostlistError:
-        return (short(text.strip("[]{}(),;:'\"")),)
-
-
 def _gpu(captures: Mapping[str, str], place: Place) -> int | None:
     text = captures.get("gpu", "")
     return int(text) if text.isdigit() and len(text) < 3 else place.gpu
-
-
-def fold_signals(known: Iterable[Signal], scanned: Scanned, signals_max: int) -> tuple[Signal, ...]:
-    """Known signals with what a read added: newer counts in place, new ones after them, within the bound.
-
-    When the bound bites, what can be a cause stays: trusted first, then initiating, then the earliest.
-    """
-    by_id = {signal.id: signal for signal in known}
-    for repeat in scanned.repeats:
-        signal = by_id.get(repeat.id)
-        if signal is not None:
-            fields = {**signal.fields, "ranks": repeat.ranks} if repeat.ranks else signal.fields
-            by_id[repeat.id] = replace(signal, count=repeat.count, fields=fields)
-    for signal in scanned.signals:
-        by_id[signal.id] = signal
-    folded = tuple(by_id.values())
-    if len(folded) <= signals_max:
-        return folded
-    ranked = sorted(
-        enumerate(folded),
-        key=lambda item: (
-            not item[1].trust.trusted,
-            item[1].role is not Role.INITIATING,
-            item[1].role is Role.TEARDOWN,
-            item[0],
-        ),
-    )
-    keep = sorted(index for index, _ in ranked[:signals_max])
-    return tuple(folded[index] for index in keep)

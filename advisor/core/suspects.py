@@ -12,8 +12,8 @@ _REPORTS = frozenset({"torch.collective_timeout", "torch.timeout_at_work"})
 def missing_ranks(hang: Sequence[Signal], world_size: int | None) -> tuple[tuple[int, ...], str]:
     """Ranks that kept the others waiting, and how that is known. Empty when it is not.
 
-    Lists of *missing* ranks are taken as they are, lists of *ready* ranks complemented; of time-out reports the ranks that
-    did not report are suspects, when most did.
+    Lists of *missing* ranks are taken as they are, lists of *ready* ranks complemented; where most ranks report the
+    time-out, those that do not are the suspects.
     """
     listed = {rank for s in hang for rank in parse_ranks(s.fields.get("missing", ""))}
     if listed:

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 
 _HEAD_CHARS = 200
-_MONTHS = {name: number for number, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
-_MONTH = "(?P<mon>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+_MONTH_NAMES = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
+_MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES.split("|"), 1)}
+_MONTH = f"(?P<mon>{_MONTH_NAMES})"
 _CLOCK = r"(?P<h>[0-2]\d):(?P<m>[0-5]\d):(?P<s>[0-6]\d)(?:[.,](?P<f>\d{1,9}))?"
 _PATTERNS = tuple(
     re.compile(pattern)
     for pattern in (
         # 2026-11-29T03:00:01.123456+00:00 · 2026-11-29 03:00:01,123 · 2023-10-24,10:01:02 · 2024/10/09 15:47:38
-        rf"(?<!\d)(?P<y>(?:19|20)\d\d)[-/](?P<mo>[01]\d)[-/](?P<d>[0-3]\d)[T ,_]{_CLOCK} ?(?P<z>Z\b|[+-]\d\d:?\d\d(?!\d))?",
+        rf"(?<!\d)(?P<y>(?:19|20)\d\d)[-/](?P<mo>[01]\d)[-/](?P<d>[0-3]\d)[T ,_]{_CLOCK}"
+        r" ?(?P<z>Z\b|[+-]\d\d:?\d\d(?!\d))?",
         # glog and torch: E0410 01:50:33.889 · [E507 17:31:56.885473996
         rf"(?<![\w.])[IWEFD](?P<mo>1[0-2]|0?[1-9])(?P<d>[0-3]\d) {_CLOCK}",
         # dmesg -T, asctime: Fri Aug 28 22:45:13 2026

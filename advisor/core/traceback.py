@@ -18,7 +18,7 @@ def frames_before(text: bytes) -> str:
     start = text.rfind(b"Traceback (most recent call last)")
     found = [
         (path.decode("utf-8", "replace"), function.decode("ascii", "replace"))
-        for path, function in _FRAME.findall(text[start if start >= 0 else 0 :])
+        for path, function in _FRAME.findall(text[max(start, 0) :])
     ]
     own = [frame for frame in found if not any(mark in frame[0] for mark in _LIBRARY)]
     return ";".join(f"{path.rsplit('/', 1)[-1]}:{function}" for path, function in (own or found)[-FRAMES_KEPT:])

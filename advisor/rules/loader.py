@@ -45,7 +45,7 @@ class RulesError(ValueError):
 
 
 def load_rules(extra: Sequence[Path] = ()) -> RuleSet:
-    """The shipped rules, then those of `extra` TOML files, which may replace shipped ones by id. Raises `RulesError`."""
+    """The shipped rules, then those of `extra` files, which may replace shipped ones by id. Raises `RulesError`."""
     problems: list[str] = []
     rules: dict[str, Rule] = {}
     folder = resources.files("advisor.rules")
@@ -109,9 +109,7 @@ def _values(table: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """Checked constructor arguments of one rule."""
     known = {item.name for item in fields(Rule)}
     values: dict[str, Any] = {}
-    for key in _REQUIRED:
-        if not table.get(key):
-            problems.append(f"{key}: missing")
+    problems.extend(f"{key}: missing" for key in _REQUIRED if not table.get(key))
     for key, value in table.items():
         if key not in known:
             problems.append(f"{key}: unknown key")
@@ -139,7 +137,7 @@ def _values(table: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
 
 def _word(word: type[_Word], key: str, value: object, problems: list[str]) -> _Word | None:
     try:
-        return word(value)
+        return word(str(value))
     except ValueError:
         problems.append(f"{key}: {value!r} is not one of {', '.join(sorted(item.value for item in word))}")
         return None

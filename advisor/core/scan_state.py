@@ -1,0 +1,96 @@
+"""What the scanner is told about a file, what it remembers of it, and what it gives back: frozen values only."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from advisor.core.model import Signal
+from advisor.core.progress import FileProgress
+from advisor.core.words import Role, Trust
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileContext:
+    """What is known about a file before reading it. `node` comes from the transport, never from the text."""
+
+    source: str
+    trust: Trust
+    file: str
+    node: str | None = None
+    rank: int | None = None  # from the file's name
+    nodes: tuple[str, ...] | None = None  # the allocation; None = not known
+    started_at: datetime | None = None  # of the attempt: older kernel lines are not its business
+    tasks_per_node: int | None = None
+    world_size: int | None = None
+    rank_nodes: Mapping[int, str] = field(default_factory=dict)
+    live: bool = True  # False: read long after it was written, so only the lines' own times count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """One distinct error of a file. `key`: rule, place and masked text."""
+
+    key: str
+    id: str
+    rule: str
+    count: int = 1
+    ranks: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileState:
+    """Where scanning stands in one file. `tail` is the unfinished last line, bytes as Latin-1 text."""
+
+    tail: str = ""
+    recent: str = ""  # the end of what was scanned, for tracebacks that began before this read
+    offset: int = 0
+    line: int = 0  # complete lines so far
+    last_time: datetime | None = None
+    zone_seconds: float | None = None  # learned offset of times without a zone
+    progress: FileProgress = field(default_factory=FileProgress)
+    repeats: tuple[Repeat, ...] = ()
+    foreign: int = 0
+    dropped: int = 0  # hits beyond the bounds: counted only
+    block: Mapping[str, str] = field(default_factory=dict)  # an open torchelastic "Root Cause" block
+    block_lines: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scanned:
+    """`signals`: new ones, and newer counts of known ones under their old id (see `fold_signals`)."""
+
+    state: FileState
+    signals: tuple[Signal, ...] = ()
+    repeats: tuple[Repeat, ...] = ()  # signals of earlier reads that were seen again
+    foreign: int = 0
+    lines: int = 0
+    newest_at: datetime | None = None
+
+
+def fold_signals(known: Iterable[Signal], scanned: Scanned, signals_max: int) -> tuple[Signal, ...]:
+    """Known signals with what a read added: newer counts in place, new ones after them, within the bound.
+
+    When the bound bites, what can be a cause stays: trusted first, then initiating, then the earliest.
+    """
+    by_id = {signal.id: signal for signal in known}
+    for repeat in scanned.repeats:
+        signal = by_id.get(repeat.id)
+        if signal is not None:
+            fields = {**signal.fields, "ranks": repeat.ranks} if repeat.ranks else signal.fields
+            by_id[repeat.id] = replace(signal, count=repeat.count, fields=fields)
+    for signal in scanned.signals:
+        by_id[signal.id] = signal
+    folded = tuple(by_id.values())
+    if len(folded) <= signals_max:
+        return folded
+    ranked = sorted(
+        enumerate(folded),
+        key=lambda item: (
+            not item[1].trust.trusted,
+            item[1].role is not Role.INITIATING,
+            item[1].role is Role.TEARDOWN,
+            item[0],
+        ),
+    )
+    keep = sorted(index for index, _ in ranked[:signals_max])
+    return tuple(folded[index] for index in keep)
