@@ -42,7 +42,7 @@ class Narrator:
         self._zero: float | None = None
 
     def heading(self, text: str) -> None:
-        self._console.print(f"\n[bold]{escape(text)}[/bold]")
+        self._console.print(f"\n[bold]{escape(text)}[/bold]", highlight=False, soft_wrap=True)
 
     def zero(self) -> None:
         self._zero = time.monotonic()
@@ -67,13 +67,18 @@ def tell(world: World, narrator: Narrator) -> bool:
     narrator.line("training", _last_progress(run.text))
 
     narrator.heading(f"{BAD_NODE} loses a GPU")
-    wait_for("the fault", lambda: cluster.kernel_log(BAD_NODE).read_text(), seconds=30, every_seconds=0.01)
+    kernel_log = cluster.kernel_log(BAD_NODE)
+    record = wait_for("the fault", lambda: kernel_log.read_text().strip() or None, seconds=30, every_seconds=0.01)
     narrator.zero()
-    narrator.line("fault", cluster.kernel_log(BAD_NODE).read_text().strip().split("kernel: ")[1], "red")
+    narrator.line("fault", record.partition("kernel: ")[2], "red")
+    seen = run.wait_decision("the detection", lambda item: item["analysis"]["incident"]["kind"] != "none", 60)
+    narrator.line("detected", f"{seen['analysis']['attribution']['root_cause']}{_at(seen, 'DETECTED')}", "yellow")
+    if seen["advice"].get("action") != "ACTION_RESTART":
+        narrator.line("waiting", seen["advice"].get("explanation", ""), "yellow")
     decision = run.wait_decision("a restart", lambda item: item["advice"].get("action") == "ACTION_RESTART", 60)
-    for name, word in (("DETECTED", "detected"), ("ADVISED", "advised")):
-        at = _milestone(decision, name)
-        narrator.line(word, _words_of(decision, word) + (f"  (at {at:%H:%M:%S})" if at else ""), "yellow")
+    advice = decision["advice"]
+    nodes = ",".join(advice.get("exclude_nodes", [])) or "nobody"
+    narrator.line("advised", f"restart, excluding {nodes}: {advice['reason']}{_at(decision, 'ADVISED')}", "yellow")
     row = wait_for("the requeue", lambda: _restarted(run), seconds=60)
     narrator.line("requeued", f"Slurm's own record: {row.state}, not on {','.join(sorted(row.excluded))}", "cyan")
 
@@ -101,20 +106,12 @@ def _restarted(run: Run) -> JobRow | None:
     return row if row.restarts == 1 and row.excluded else None
 
 
-def _milestone(decision: dict[str, Any], name: str) -> datetime | None:
+def _at(decision: dict[str, Any], milestone: str) -> str:
+    """When the advisor says that it was, which is before we could ask."""
     for item in decision.get("milestones", []):
-        if item["kind"] == f"MILESTONE_KIND_{name}":
-            return datetime.fromisoformat(item["at"]).astimezone()
-    return None
-
-
-def _words_of(decision: dict[str, Any], word: str) -> str:
-    if word == "detected":
-        attribution = (decision.get("analysis") or {}).get("attribution") or {}
-        return str(attribution.get("root_cause") or decision["advice"].get("category", ""))
-    advice = decision["advice"]
-    nodes = ",".join(advice.get("exclude_nodes", []))
-    return f"restart without {nodes or 'excluding anybody'}: {advice.get('reason', '')}"
+        if item["kind"] == f"MILESTONE_KIND_{milestone}":
+            return f"  [{datetime.fromisoformat(item['at']).astimezone():%H:%M:%S.%f}"[:-3] + "]"
+    return ""
 
 
 def _last_progress(text: str) -> str:
