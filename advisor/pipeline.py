@@ -141,7 +141,7 @@ class Pipeline:
         if expired or committed:
             await self._board.refresh()
             await self._board.refresh({verdict.sighting.item.job.cluster for verdict in committed})
-        await self._save(verdicts)
+        await self._save(verdicts, now)
         await self._record_milestones(verdicts)
         failed = sum(sighting.failed is not None for sighting in sightings)
         self._more = any(sighting.more and sighting.failed is None for sighting in sightings)
@@ -285,8 +285,8 @@ class Pipeline:
             )
         return committed
 
-    async def _save(self, verdicts: Sequence[Verdict]) -> None:
-        """Detector states that changed, all in one transaction."""
+    async def _save(self, verdicts: Sequence[Verdict], looked_at: datetime) -> None:
+        """Detector states that changed, all in one transaction, dated by the moment that the tick began to look."""
         states: dict[AttemptKey, DetectorState] = {}
         over = {v.sighting.key for v in verdicts if v.sighting.item.attempt.state.ended}
         for verdict in verdicts:
@@ -300,7 +300,7 @@ class Pipeline:
                     foreign=sighting.foreign,
                 )
         if states:
-            await self._store.save_states(states, now=self._clock.now())
+            await self._store.save_states(states, now=looked_at)
         self._over = over
 
     async def _record_milestones(self, verdicts: Sequence[Verdict]) -> None:

@@ -105,18 +105,13 @@ async def watched(connection: AsyncConnection, now: datetime) -> tuple[AttemptKe
 
 
 def _looked_at_since_its_end() -> Any:
-    # A tick that changes no decision leaves only its state behind, so either tells.
-    state_saved = (
+    # A tick saves its state once more when it has seen the end, dated by the moment it began to look: a decision's own
+    # time would not do, as the end may be reported between the look and the decision.
+    return (
         select(detector_states.c.saved_at)
         .where(of_attempt(detector_states, attempts), detector_states.c.saved_at >= attempts.c.over_seen_at)
         .exists()
     )
-    decided = (
-        select(decisions.c.id)
-        .where(of_attempt(decisions, attempts), decisions.c.created_at >= attempts.c.over_seen_at)
-        .exists()
-    )
-    return or_(state_saved, decided)
 
 
 def _decided_for_good(now: datetime) -> Any:
