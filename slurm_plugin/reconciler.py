@@ -285,7 +285,9 @@ class Reconciler:
         released = min(now, row.start) if started and row.start is not None else now
         self._moment(row.job_id, who, common_pb2.MILESTONE_KIND_NODES_RELEASED, released)
         if row.eligible is not None and row.eligible <= now:
-            self._moment(row.job_id, who, common_pb2.MILESTONE_KIND_ELIGIBLE, row.eligible)
+            # A dead node can hold the job beyond its eligible time, which Slurm then leaves in the past.
+            at = max(row.eligible, min(released, row.start) if started and row.start is not None else row.eligible)
+            self._moment(row.job_id, who, common_pb2.MILESTONE_KIND_ELIGIBLE, at)
         if started and row.start is not None:
             self._moment(row.job_id, who, common_pb2.MILESTONE_KIND_RUNNING, row.start)
 

@@ -136,13 +136,13 @@ class JobRow:
 
     @property
     def held(self) -> bool:
-        """True for a hold of anybody's. Priority 0 alone is not one: BadConstraints sets it too."""
+        """True for a hold of anybody's. Slurm reserves priority 0 for holds, and uses it for BadConstraints besides.
+
+        The reason does not tell: right after a `requeuehold` it still is that of the attempt's end.
+        """
         if self.state in {"SPECIAL_EXIT", "REQUEUE_HOLD"}:
             return True
-        return self.state == "PENDING" and self.priority == 0 and self.reason.lower().replace("_", "") in _HOLDS
-
-
-_HOLDS = frozenset({"jobheldadmin", "jobhelduser", "jobrequeuedinheldstate", "jobrequeueinheldstate"})
+        return self.state == "PENDING" and self.priority == 0 and self.reason != "BadConstraints"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

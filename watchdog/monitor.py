@@ -133,9 +133,10 @@ def arithmetic(config: Config, *, requeue_delay_seconds: float, kill_wait_second
 class Watchdog:
     """One look at a time. What is said twice in a row is said once."""
 
-    def __init__(self, config: Config, slurm: Slurm) -> None:
-        self._config, self._slurm = config, slurm
+    def __init__(self, config: Config, slurm: Slurm, *, once: bool = False) -> None:
+        self._config, self._slurm, self._once = config, slurm, once
         self._said: dict[str, str] = {}
+        self._seen_before: set[str] = set()  # shortages of the last look, by job
         self._delay: int | None = None
 
     def start(self) -> None:
@@ -168,11 +169,18 @@ class Watchdog:
             return False
         self._say("slurm", "", once=True)
         good = True
+        seen: set[str] = set()
         for job in marked[:RELEASES_PER_LOOK_MAX]:
             facts = self._facts(advisor, fitting(job, wishes.get(job.job_id), nodes))
             planned = release.plan(job, facts)
-            if planned is not None:
-                good &= self._give_back(job, planned, facts)
+            if planned is None:
+                continue
+            if planned.confirm:
+                seen.add(job.job_id)
+                if job.job_id not in self._seen_before and not self._once:
+                    continue
+            good &= self._give_back(job, planned, facts)
+        self._seen_before = seen
         return good
 
     def _facts(self, advisor: liveness.Liveness, fits: tuple[str, ...] | None) -> release.Facts:
@@ -241,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"advisor-watchdog: {line}", file=sys.stderr)
         return 2
     slurm = Slurm(conf=config.slurm_conf, bin_dir=config.slurm_bin, timeout_seconds=config.slurm_timeout_seconds)
-    watchdog = Watchdog(config, slurm)
+    watchdog = Watchdog(config, slurm, once=options.once)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from watchdog.liveness import Liveness
 from watchdog.marks import Mark, find, given_back
 
-_HOLDS = frozenset({"jobheldadmin", "jobhelduser", "jobrequeuedinheldstate", "jobrequeueinheldstate"})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -43,13 +41,17 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One update. `start_time` and `excluded` are None when left alone. `why`: one line for the journal."""
+    """One update. `start_time` and `excluded` are None when left alone. `why`: one line for the journal.
+
+    `confirm`: it rests on which nodes are up at this moment, so it must be seen twice before it is believed.
+    """
 
     start_time: int | None
     excluded: tuple[str, ...] | None
     returned: tuple[str, ...]
     admin_comment: str
     why: str
+    confirm: bool = False
 
 
 def marked(job: Job) -> Mark | None:
@@ -68,14 +70,14 @@ def plan(job: Job, facts: Facts) -> Release | None:
     if mark is None:
         return None
     start, start_why = _start(job, mark, facts)
-    nodes_why = _why_nodes(job, mark, facts)
+    nodes_why, confirm = _why_nodes(job, mark, facts)
     if start is None and not nodes_why:
         return None
     ours = _ours(job, mark) if nodes_why else ()
     excluded = tuple(node for node in job.excluded or () if node not in ours) if nodes_why else None
     comment = given_back(job.admin_comment, mark, nodes=bool(nodes_why), start=start is not None)
     why = "; ".join(text for text in (start_why, nodes_why) if text)
-    return Release(start_time=start, excluded=excluded, returned=ours, admin_comment=comment, why=why)
+    return Release(start_time=start, excluded=excluded, returned=ours, admin_comment=comment, why=why, confirm=confirm)
 
 
 def _ours(job: Job, mark: Mark) -> tuple[str, ...]:
@@ -104,26 +106,26 @@ def _start(job: Job, mark: Mark, facts: Facts) -> tuple[int | None, str]:
     return earliest, f"StartTime {mark.start} brought forward to {earliest}: {why}"
 
 
-def _why_nodes(job: Job, mark: Mark, facts: Facts) -> str:
+def _why_nodes(job: Job, mark: Mark, facts: Facts) -> tuple[str, bool]:
+    """(why our exclusions are given back, or "", whether it must be seen twice)."""
     ours = _ours(job, mark)
     if not ours:
-        return ""
+        return "", False
     given = f"exclusion of {','.join(ours)} given back"
     if job.reason == "BadConstraints":
-        return f"{given}: Slurm says BadConstraints"
-    if job.priority == 0 and job.reason.lower().replace("_", "") in _HOLDS:
-        return ""  # somebody's hold keeps it, not our exclusions
-    excluded = set(job.excluded or ())
-    wanted = max(job.nodes_wanted, 1)
+        return f"{given}: Slurm says BadConstraints", False
+    waiting = facts.now - max(job.eligible or 0, job.submit or 0)
+    if job.priority == 0 or job.eligible is None or waiting < 0:
+        return "", False  # a hold, a dependency or its begin time keeps it, not our exclusions
     if facts.fitting is not None:
+        excluded, wanted = set(job.excluded or ()), max(job.nodes_wanted, 1)
         with_ours = len(set(facts.fitting) - excluded)
         without = len(set(facts.fitting) - (excluded - set(ours)))
         if with_ours < wanted <= without:
-            return f"{given}: only {with_ours} of {wanted} nodes fit with it, {without} without"
-    waiting = facts.now - max(job.eligible or 0, job.submit or 0) if job.eligible is not None else 0.0
+            return f"{given}: only {with_ours} of {wanted} nodes fit with it, {without} without", True
     if waiting > facts.pending_seconds:
-        return f"{given}: pending for {waiting / 60:.0f} minutes"
+        return f"{given}: pending for {waiting / 60:.0f} minutes", False
     unavailable = job.reason.startswith("ReqNodeNotAvail") or facts.fitting is None
-    if not facts.advisor.alive and waiting > 0 and unavailable:
-        return f"{given}: the job does not start, and the advisor is taken for dead ({facts.advisor.reason})"
-    return ""
+    if not facts.advisor.alive and unavailable:
+        return f"{given}: it does not start, and the advisor is taken for dead ({facts.advisor.reason})", True
+    return "", False
