@@ -1,7 +1,7 @@
 """Slurm's own tools, run by argument vector and read so that no user's text can forge a record. Stdlib only.
 
 Two kinds of columns exist. Those that no user can write come from the cheap listing (`Slurm.jobs`): fields end with
-the unit separator, records with the record separator. Job name, comment, account, paths and constraints are written
+the unit separator, records with a separator made for the one call. Job name, comment, account, paths and constraints are written
 by users; they come only from `--json` (`Slurm.details`), where they are quoted, or one field of one job at a time
 (`Slurm.comment`). `scontrol show job` is never parsed. Measured on 22.05.8; see docs/slurm.md.
 
@@ -224,16 +224,16 @@ class Slurm:
         the answer is empty when Slurm knows no such job.
         """
         which = ("-j", shown_id) if shown_id else ()
+        end = _record_end()
         try:
-            listing = self._answer("squeue", "-h", "-a", "-r", "-t", "all", *which, "-O", _format())
-            excluded = parse_excluded(
-                self._answer("squeue", "-h", "-a", "-r", "-t", "all", *which, "-o", f"%A{UNIT}%x{RECORD}")
-            )
+            ask = ("-h", "-a", "-r", "-t", "all", *which)
+            listing = self._answer("squeue", *ask, "-O", _format(end))
+            excluded = parse_excluded(self._answer("squeue", *ask, "-o", f"%A{UNIT}%x{end}"), end=end)
         except SlurmError as error:
             if shown_id and _UNKNOWN_JOB in error.detail:
                 return ()
             raise
-        rows = parse_jobs(listing, excluded)
+        rows = parse_jobs(listing, excluded, end=end)
         return tuple(row for row in rows if shown_id in (None, row.shown_id, row.job_id))
 
     def comment(self, shown_id: str) -> str:
@@ -248,7 +248,8 @@ class Slurm:
         return parse_details(self._answer("squeue", "-a", *which, "--json"))
 
     def nodes(self) -> tuple[NodeRow, ...]:
-        return parse_nodes(self._answer("sinfo", "-h", "-a", "-N", "-o", _NODE_FORMAT))
+        end = _record_end()
+        return parse_nodes(self._answer("sinfo", "-h", "-a", "-N", "-o", _NODE_FORMAT + end), end=end)
 
     def config(self) -> SlurmConfig:
         return parse_config(self._answer("scontrol", "show", "config"))
@@ -262,18 +263,23 @@ def first_line(raw: bytes) -> str:
     return "no message"
 
 
-def _format() -> str:
-    return ",".join(f"{name}:{RECORD if name == _COLUMNS[-1] else UNIT}" for name in _COLUMNS)
+def _record_end() -> str:
+    """What ends a record: nobody can have put it into an AdminComment or a node's reason beforehand."""
+    return RECORD + os.urandom(8).hex()
+
+
+def _format(end: str) -> str:
+    return ",".join(f"{name}:{end if name == _COLUMNS[-1] else UNIT}" for name in _COLUMNS)
 
 
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")
 
 
-def parse_excluded(raw: bytes) -> dict[str, tuple[str, ...]]:
-    """ExcNodeList by bare job id, from `-o '%A<unit>%x<record>'`."""
+def parse_excluded(raw: bytes, *, end: str = RECORD) -> dict[str, tuple[str, ...]]:
+    """ExcNodeList by bare job id, from `-o '%A<unit>%x<end>'`."""
     found: dict[str, tuple[str, ...]] = {}
-    for record in _records(raw):
+    for record in _records(raw, end):
         job_id, separator, nodes = record.partition(UNIT)
         if not separator or not job_id.isdigit():
             raise SlurmError("garbled", f"squeue: not an exclusion record: {record[:80]!r}")
@@ -281,11 +287,11 @@ def parse_excluded(raw: bytes) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def parse_jobs(raw: bytes, excluded: Mapping[str, tuple[str, ...]]) -> tuple[JobRow, ...]:
+def parse_jobs(raw: bytes, excluded: Mapping[str, tuple[str, ...]], *, end: str = RECORD) -> tuple[JobRow, ...]:
     """Rows of the cheap listing. A record that does not have exactly our columns makes the whole listing garbled."""
     rows: dict[str, JobRow] = {}
     repeated: set[str] = set()
-    for record in _records(raw):
+    for record in _records(raw, end):
         fields = record.split(UNIT, len(_COLUMNS) - 1)
         if len(fields) != len(_COLUMNS):
             raise SlurmError("garbled", f"squeue: {len(fields)} fields instead of {len(_COLUMNS)}: {record[:80]!r}")
@@ -296,10 +302,10 @@ def parse_jobs(raw: bytes, excluded: Mapping[str, tuple[str, ...]]) -> tuple[Job
     return tuple(row for job_id, row in rows.items() if job_id not in repeated)
 
 
-def _records(raw: bytes) -> list[str]:
-    records = _text(raw).split(RECORD + "\n")
+def _records(raw: bytes, end: str) -> list[str]:
+    records = _text(raw).split(end + "\n")
     if records.pop():
-        raise SlurmError("garbled", "squeue: the last record is cut")
+        raise SlurmError("garbled", "the last record is cut")
     return records
 
 
@@ -406,13 +412,13 @@ def _details(job: Mapping[str, object]) -> JobDetails:
 
 
 # The reason is an administrator's free text and comes last.
-_NODE_FORMAT = UNIT.join(("%N", "%T", "%R", "%c", "%m", "%G", "%f", "%E")) + RECORD
+_NODE_FORMAT = UNIT.join(("%N", "%T", "%R", "%c", "%m", "%G", "%f", "%E"))
 
 
-def parse_nodes(raw: bytes) -> tuple[NodeRow, ...]:
+def parse_nodes(raw: bytes, *, end: str = RECORD) -> tuple[NodeRow, ...]:
     """`sinfo -N` prints a node once per partition; the partitions are folded."""
     nodes: dict[str, NodeRow] = {}
-    for record in _records(raw):
+    for record in _records(raw, end):
         fields = record.split(UNIT, 7)
         if len(fields) != 8:
             raise SlurmError("garbled", f"sinfo: {len(fields)} fields instead of 8: {record[:80]!r}")

@@ -98,15 +98,16 @@ class Slurm:
         """Pending jobs, or the one named. Array tasks not yet split off share an id and carry no mark: left out."""
         which = ("-j", shown_id) if shown_id else ()
         ask = ("-h", "-a", "-r", "-t", "PENDING", *which)
-        columns = ",".join(f"{name}:{RECORD if name == _COLUMNS[-1] else UNIT}" for name in _COLUMNS)
+        end = _record_end()
+        columns = ",".join(f"{name}:{end if name == _COLUMNS[-1] else UNIT}" for name in _COLUMNS)
         try:
-            listing = _records(self._answer("squeue", *ask, "-O", columns))
+            listing = _records(self._answer("squeue", *ask, "-O", columns), end)
         except SlurmError as error:
             if shown_id and "Invalid job id specified" in str(error):
                 return []
             raise
         excluded: dict[str, tuple[str, ...]] = {}
-        for record in _records(self._answer("squeue", *ask, "-o", f"%A{UNIT}%x{RECORD}")):
+        for record in _records(self._answer("squeue", *ask, "-o", f"%A{UNIT}%x{end}"), end):
             job_id, _, nodes = record.partition(UNIT)
             excluded[job_id] = expand(nodes)
         found: dict[str, Job] = {}
@@ -129,9 +130,10 @@ class Slurm:
             raise SlurmError("squeue --json: not the JSON of a job listing") from None
 
     def up_nodes(self) -> list[Node]:
-        form = UNIT.join(("%N", "%T", "%R", "%c", "%m", "%G", "%f")) + RECORD
+        end = _record_end()
+        form = UNIT.join(("%N", "%T", "%R", "%c", "%m", "%G", "%f")) + end
         found = []
-        for record in _records(self._answer("sinfo", "-h", "-a", "-N", "-o", form)):
+        for record in _records(self._answer("sinfo", "-h", "-a", "-N", "-o", form), end):
             fields = record.split(UNIT)
             if len(fields) != 7:
                 raise SlurmError(f"sinfo: not a node record: {record[:80]!r}")
@@ -193,10 +195,15 @@ def fitting(job: Job, wish: Wish | None, nodes: Iterable[Node]) -> tuple[str, ..
     return tuple(sorted(found))
 
 
-def _records(text: str) -> list[str]:
-    records = text.split(RECORD + "\n")
+def _record_end() -> str:
+    """What ends a record: made for one call, so that no AdminComment can hold it."""
+    return RECORD + os.urandom(8).hex()
+
+
+def _records(text: str, end: str) -> list[str]:
+    records = text.split(end + "\n")
     if records.pop():
-        raise SlurmError("squeue: the last record is cut")
+        raise SlurmError("the last record of a listing is cut")
     return records
 
 
