@@ -1,9 +1,9 @@
 """Slurm's own tools, run by argument vector and read so that no user's text can forge a record. Stdlib only.
 
 Two kinds of columns exist. Those that no user can write come from the cheap listing (`Slurm.jobs`): fields end with
-the unit separator, records with a separator made for the one call. Job name, comment, account, paths and constraints are written
-by users; they come only from `--json` (`Slurm.details`), where they are quoted, or one field of one job at a time
-(`Slurm.comment`). `scontrol show job` is never parsed. Measured on 22.05.8; see docs/slurm.md.
+the unit separator, records with a separator made for the one call. Job name, comment, account, paths and constraints
+are written by users; they come only from `--json` (`Slurm.details`), where they are quoted, or one field of one job
+at a time (`Slurm.comment`). `scontrol show job` is never parsed. Measured on 22.05.8; see docs/slurm.md.
 
 Errors: everything that a source can do wrong (no answer in time, a status other than 0, *any* text on stderr, output
 that cannot be what was asked for) is a `SlurmError` with one of `PROBLEMS` as its problem. It never means "no jobs".

@@ -81,13 +81,14 @@ class Tools:
             case "scontrol":
                 return CONFIG.encode()
             case "sinfo":
-                return self.nodes
+                return self.nodes.replace(b"\x1e", argv[-1].rpartition("%E")[2].encode())
             case _ if "-O" in argv:
                 columns = [item.split(":") for item in argv[-1].split(",")]
                 records = ["".join(row[name] + end for name, end in columns) for row in self.rows]
                 return "".join(record + "\n" for record in records).encode()
             case _:
-                return "".join(f"{row['JobID']}\x1f{self.excluded}\x1e\n" for row in self.rows).encode()
+                end = argv[-1].rpartition("%x")[2]
+                return "".join(f"{row['JobID']}\x1f{self.excluded}{end}\n" for row in self.rows).encode()
 
 
 def reader(tools: Tools) -> SchedulerReader:
