@@ -19,11 +19,24 @@ from advisor.core.words import AttemptState, Category, Implicates, IncidentKind,
 
 LATER_PENALTY = 0.12
 SURVIVED_PENALTY = 0.35
+AFTERMATH_PENALTY = 0.3
 TRUSTED_BONUS = 0.3
 WEAK = 0.4  # below this a hypothesis does not name a category
 STRONG_HARDWARE = 0.9
 RANKS_MAX = 64
 HARDWARE = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT, Category.SYSTEM_SOFTWARE})
+
+_EXITS = frozenset(
+    {
+        "slurm.task_signal",
+        "slurm.task_exited",
+        "torchelastic.root_cause",
+        "torch.process_terminated",
+        "mpi.exited_on_signal",
+    }
+)
+# What processes print when a collective time-out has already begun to end them.
+_AFTERMATH = frozenset({Category.APPLICATION, Category.UNKNOWN, Category.GPU_OUT_OF_MEMORY, Category.USER_CANCEL})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +76,7 @@ def _score(
     initiating = [(s, rule) for s, rule in judged if rule.role is Role.INITIATING]
     skew = timedelta(seconds=policy.clock_skew_seconds)
     first = next(((s, rule) for s, rule in initiating if rule.weight >= 0.5), None)
+    stalled = next((s for s, rule in judged if rule.kind is IncidentKind.HANG and rule.role is Role.SYMPTOM), None)
     scored: list[_Scored] = []
     for position, (signal, rule) in enumerate(initiating):
         score, against = rule.weight, ""
@@ -71,6 +85,14 @@ def _score(
         elif first is not None and signal is not first[0] and _later(signal, first[0], skew):
             score -= LATER_PENALTY
             against = f"it came after {first[1].title.lower()}"
+        if (
+            stalled is not None
+            and not signal.trust.trusted
+            and rule.category in _AFTERMATH
+            and _later(signal, stalled, skew)
+        ):
+            score -= AFTERMATH_PENALTY
+            against = "it came after the time-out, when processes were being ended"
         if rule.clears and incident.kind is not IncidentKind.NONE and _was_survived(signal, snapshot):
             score -= SURVIVED_PENALTY
             against = "training went on after it"
@@ -125,15 +147,14 @@ def _symptom(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]], places: 
             evidence=evidence,
         )
     if not hang:
-        exits = [
-            s for s, rule in judged if rule.id in {"slurm.task_signal", "slurm.task_exited", "torchelastic.root_cause"}
-        ]
+        exits = [s for s, rule in judged if rule.id in _EXITS]
         exits = [s for s in exits if s.fields.get("exitcode", "") not in {"-15", "-6"}]
         ranks = tuple(sorted({rank for s in exits[:1] for rank in ranks_of(s)}))[:RANKS_MAX]
+        killed = _killed(snapshot)
         return Hypothesis(
-            category=Category.UNKNOWN,
+            category=Category.HOST_OUT_OF_MEMORY if killed else Category.UNKNOWN,
             root_cause=_exit_text(snapshot, exits),
-            confidence=0.3,
+            confidence=0.35 if killed else 0.3,
             ranks=ranks,
             evidence=tuple(s.id for s in exits[:4]) or evidence,
         )
@@ -147,12 +168,19 @@ def _symptom(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]], places: 
     )
 
 
+def _killed(snapshot: Snapshot) -> bool:
+    """Ended by SIGKILL, and nobody says by whom: mostly the OOM killer."""
+    status = snapshot.attempt.exit
+    return status is not None and (status.code == 137 or (status.code, status.signal) in {(9, 0), (0, 9)})
+
+
 def _exit_text(snapshot: Snapshot, exits: Sequence[Signal]) -> str:
     if exits:
         return f"the first task to end: {exits[0].text[:160]}"
     status = snapshot.attempt.exit
     if status is not None and (status.code or status.signal):
-        return f"the attempt ended with exit code {status.code}, signal {status.signal}, and nothing says why"
+        why = "mostly the host's memory ran out" if _killed(snapshot) else "nothing says why"
+        return f"the attempt ended with exit code {status.code}, signal {status.signal}: {why}"
     return "nothing says why the attempt failed"
 
 
@@ -184,7 +212,7 @@ def _from_lead(
     trusted = any(item.signal.trust.trusted and set(places.nodes(item.signal)) & set(nodes) for item in group)
     if nodes and not trusted and _elsewhere_too(snapshot.past, print_, nodes, rule.weight):
         category, nodes, note = Category.APPLICATION, (), "the same failure came on other nodes too"
-    ranks = _ranks(snapshot, group, lead, places, nodes)
+    ranks = _ranks(snapshot, group, lead, places, nodes) or symptom.ranks
     gpus = _gpus(group, places, nodes)
     runner = [_hypothesis(g[0], places, _why_not(g[0], lead)) for g in groups[1:4]]
     if symptom.category is not Category.UNKNOWN:

@@ -23,6 +23,9 @@ _STATE_RULES: Mapping[AttemptState, str] = {
 }
 # What may say something about the machine although the job goes on.
 _DEGRADING = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT, Category.SCHEDULER_EVENT})
+_ONGOING = frozenset({IncidentKind.STRAGGLER, IncidentKind.DIVERGENCE})
+ALIVE_SECONDS = 30.0  # a bundle's running job that printed so recently is alive
+NAN_LINES_MIN = 3  # one NaN step is skipped and forgotten; a diverged run prints it again and again
 NODE_FACT_LAG = timedelta(seconds=90)  # a node declared down this long after the end may still be the cause
 
 
@@ -74,6 +77,9 @@ def _kind(snapshot: Snapshot, fresh: Iterable[tuple[Signal, Rule]], silent: bool
     if snapshot.progress.finished and state in {AttemptState.FAILED, AttemptState.OTHER, AttemptState.RUNNING}:
         # Errors after the end of training are teardown noise, whatever the exit code says.
         return IncidentKind.NONE
+    if snapshot.offline and state is AttemptState.RUNNING and (attempt.silent_seconds or ALIVE_SECONDS) < ALIVE_SECONDS:
+        # It printed seconds before the bundle was taken: what its log alone complains about has not ended it.
+        evidence = [(s, rule) for s, rule in evidence if s.trust.trusted or rule.kind in _ONGOING]
     symptom = any(rule.kind is IncidentKind.HANG for _, rule in evidence)
     ending = [(s, rule) for s, rule in evidence if rule.role is Role.INITIATING and rule.ends and _weighs(s, rule)]
     if state.ended or state is AttemptState.REQUEUE_HELD:
@@ -84,11 +90,14 @@ def _kind(snapshot: Snapshot, fresh: Iterable[tuple[Signal, Rule]], silent: bool
         return IncidentKind.CRASH
     if any(s.trust.trusted and _fatal(s, rules) for s, _ in ending):
         return IncidentKind.CRASH
+    ending = [(s, rule) for s, rule in ending if rule.id != "numerics.loss_nan" or s.count >= NAN_LINES_MIN]
     if ending:
         divergence = all(rule.kind is IncidentKind.DIVERGENCE for _, rule in ending)
         return IncidentKind.DIVERGENCE if divergence else IncidentKind.CRASH
     if symptom or silent:
         return IncidentKind.HANG
+    if any(rule.kind is IncidentKind.STRAGGLER for _, rule in evidence):
+        return IncidentKind.STRAGGLER
     return IncidentKind.NONE
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from advisor.core.model import Signal, Snapshot
 from advisor.core.ranks import parse_ranks
 
-_EXIT_RULES = frozenset({"slurm.task_exited", "slurm.task_signal", "slurm.task_oom"})
+_EXIT_RULES = frozenset({"slurm.task_exited", "slurm.task_signal", "slurm.task_oom", "mpi.exited_on_signal"})
 
 
 def ranks_of(signal: Signal) -> frozenset[int]:

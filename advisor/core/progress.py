@@ -1,7 +1,7 @@
 """Progress of an attempt from what it prints: steps, checkpoints, the end, and restarts inside the job.
 
 One newest step is kept per file, whichever rank printed it: ranks of synchronous training are at most a step apart. A
-step that goes back is an in-job restart when a crash or a loaded checkpoint was seen since, or when it stays back.
+step that goes back is an in-job restart when a checkpoint was loaded since, or when it stays back.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,16 +37,17 @@ FORMATS: Mapping[str, str] = {**_STEP_FORMATS, **_BAR_FORMATS}
 COMPILED: Mapping[str, Any] = {name: re2.compile(pattern.encode(), _OPTIONS) for name, pattern in FORMATS.items()}
 
 MARKS: Mapping[str, str] = {
-    "saved": r"(?im)(?:successfully saved checkpoint|checkpoint saved|saved checkpoint"
-    r"|saved? (?:the )?checkpoint (?:at|for)|checkpoint .{0,120}successfully saved)"
-    r"[^\n]{0,200}?(?:iteration|step|iter)?[ =_:-]{0,8}(?P<step>\d{1,12})\b",
+    "saved": r"(?im)(?:successfully saved checkpoint|checkpoint saved|saved checkpoint|finished saving checkpoint"
+    r"|saved (?:the |model )?checkpoint|checkpoint .{0,120}successfully saved)"
+    r"[^\n]{0,200}?(?:(?:iteration|step|iter)[ =_:-]{0,8}(?P<step>\d{1,12})\b|$)",
     "loaded": r"(?im)(?:loaded checkpoint|resum(?:ed|ing)\b[^\n]{0,80}?(?:checkpoint|from)"
     r"|restored [^\n]{0,60}checkpoint|loading checkpoint)"
     r"[^\n]{0,200}?(?:(?:iteration|step|iter)[ =_:-]{0,8}(?P<step>\d{1,12})\b|$)",
     "saving": r"(?im)\b(?:saving|writing) (?:a |the |latest |final |model |full )*(?:checkpoint|ckpt|model)\b"
     r"|saving model to '",
-    "finished": r"(?im)\[after training is done\]|\btraining (?:is )?(?:complete|finished|done)\b[d.!]?"
-    r"|`?Trainer\.fit`? stopped: `?max_(?:epochs|steps)|\btraining completed\b",
+    "finished": r"(?im)\[after training is done\]|\btraining (?:is |was |has )?(?:complete|finished|done)\b"
+    r"|\b(?:finished|done with|completed) training\b|'train_runtime': |exiting program at iteration"
+    r"|`?Trainer\.fit`? stopped: `?max_(?:epochs|steps)|\btraining (?:successfully )?completed\b|\bmax_steps? reached",
 }
 MARKS_COMPILED: Mapping[str, Any] = {name: re2.compile(pattern.encode(), _OPTIONS) for name, pattern in MARKS.items()}
 
@@ -167,7 +168,7 @@ def _step(
         )
     if step > p.last_step:
         return _advance(p, step, line, at, printed)
-    if step == p.last_step:
+    if step == p.last_step and not (p.broken and p.reloaded):
         return replace(p, low_steps=()) if not p.broken else p
     if form in _BAR_FORMATS:
         # The next epoch, or a validation bar.
@@ -175,7 +176,7 @@ def _step(
             _advance(p, step, line, at, printed), restarts=p.restarts + (1 if p.broken and p.reloaded else 0)
         )
     low = p.low_steps if p.low_steps and p.low_steps[-1] >= step else (*p.low_steps, step)[-3:]
-    if (p.broken and p.reloaded) or len(low) >= 3:
+    if p.reloaded or len(low) >= 3:
         restarted = replace(
             p, restarts=p.restarts + 1, low_steps=(), last_step=None, printed_at=None, broken=False, reloaded=False
         )

@@ -24,7 +24,7 @@ from advisor.core.ranks import fold_ranks, parse_ranks
 from advisor.core.rules import Rule, RuleSet, effective
 from advisor.core.scan_state import FileContext, FileState, Repeat, Scanned, fold_signals
 from advisor.core.times import learn_offset, line_time
-from advisor.core.traceback import ROOT_CAUSE_LINES, frames_before, root_cause_line
+from advisor.core.traceback import ROOT_CAUSE_LINES, frames_before, ignored_before, root_cause_line
 from advisor.core.words import Implicates, IncidentKind, Role, Trust
 
 __all__ = ["FileContext", "FileState", "Repeat", "Scanned", "Scanner", "fold_signals"]
@@ -237,7 +237,10 @@ class _Work:
             return
         if rule.id.startswith("python."):
             before = self.recent + b"\n" + b"\n".join(lines[max(0, position - 60) : position])
-            frames = frames_before(before[-_LOOKBACK_BYTES:])
+            before = before[-_LOOKBACK_BYTES:]
+            if ignored_before(before):
+                return
+            frames = frames_before(before)
             if frames:
                 captures["frames"] = frames
         self._emit(rule, captures, place, text, number, at)

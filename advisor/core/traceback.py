@@ -24,6 +24,15 @@ def frames_before(text: bytes) -> str:
     return ";".join(f"{path.rsplit('/', 1)[-1]}:{function}" for path, function in (own or found)[-FRAMES_KEPT:])
 
 
+def ignored_before(text: bytes) -> bool:
+    """The last traceback in `text` is one that Python prints while it shuts down ("Exception ignored in")."""
+    start = text.rfind(b"Traceback (most recent call last)")
+    if start < 0:
+        return False
+    before = text[: text.rfind(b"\n", 0, start) + 1].rstrip().rsplit(b"\n", 1)[-1]
+    return b"Exception ignored in" in before
+
+
 def root_cause_line(line: str, block: dict[str, str]) -> bool:
     """Put one line of the block into `block`; True when it was the last."""
     match = _FIELD.search(line.rstrip())
