@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -33,6 +34,8 @@ def open_folder() -> Iterator[Path]:
         fcntl.flock(alive, fcntl.LOCK_EX)
         yield folder
         shutil.rmtree(folder)
+    with suppress(OSError):
+        parent.rmdir()  # unless another session uses it
 
 
 def _abandoned(folder: Path) -> bool:

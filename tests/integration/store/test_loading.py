@@ -1,0 +1,307 @@
+"""What a tick reads: which attempts, and all that is known of them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event
+
+from advisor.core.model import Progress
+from advisor.core.words import Action, AttemptState, Category, Mode, Reason
+from advisor.store.records import (
+    AttemptKey,
+    DetectorState,
+    Milestone,
+    MilestoneKind,
+    Reconciliation,
+    ReconciliationReason,
+    ReconciliationStatus,
+)
+from advisor.store.store import Store
+from tests.integration.store.worlds import (
+    at,
+    decision,
+    healthy,
+    implication,
+    pending,
+    record,
+    report,
+    running,
+    seen,
+    signal,
+)
+
+pytestmark = pytest.mark.postgres
+
+FAILED = seen(AttemptState.FAILED, observed_at=at(60), ended_at=at(59))
+REQUEUED = pending(attempt=1, submitted_at=at(90), observed_at=at(91))
+STATE = DetectorState(
+    state=b"\x00cursor",
+    progress=Progress(first_step=1, last_step=50, checkpoint_step=40, in_job_restarts=2, last_at=at(30)),
+    signals=(signal(),),
+    foreign=3,
+)
+VERIFIED = Reconciliation(
+    status=ReconciliationStatus.VERIFIED, reason=ReconciliationReason.OBSERVED, at=at(95), excluded_nodes=("node2",)
+)
+MONITORED = Reconciliation(status=ReconciliationStatus.WITHHELD, reason=ReconciliationReason.MONITOR_MODE, at=at(70))
+
+
+@contextmanager
+def statements() -> Iterator[list[str]]:
+    """Every statement that is sent to a database meanwhile."""
+    sent: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        sent.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield sent
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+
+
+async def test_state_is_given_back_as_it_was_saved(store: Store) -> None:
+    """Detector state, progress, signals and the foreign count come back equal, and the next save replaces them."""
+    key = await running(store)
+    fresh = (await store.load([key], now=at(11)))[key]
+    assert (fresh.detector_state, fresh.signals, fresh.progress, fresh.foreign) == (b"", (), Progress(), 0)
+    await store.save_states({key: STATE}, now=at(31))
+    stored = (await store.load([key], now=at(32)))[key]
+    assert (
+        DetectorState(
+            state=stored.detector_state, progress=stored.progress, signals=stored.signals, foreign=stored.foreign
+        )
+        == STATE
+    )
+    await store.save_states({key: replace(STATE, signals=(), state=b"2")}, now=at(33))
+    stored = (await store.load([key], now=at(34)))[key]
+    assert (stored.detector_state, stored.signals) == (b"2", ())
+
+
+async def test_job_and_attempt_as_observed(store: Store) -> None:
+    """What the agent saw of the job is in the loaded values; the mode is left for the category to decide."""
+    key = await running(store, restarts_max=5)
+    stored = (await store.load([key], now=at(11)))[key]
+    assert (stored.job.user, stored.job.partition, stored.job.restarts_max) == ("ada", "gpu", 5)
+    assert (stored.job.in_scope, stored.job.batch, stored.job.requeueable) == (True, True, True)
+    assert stored.job.mode is Mode.MONITOR
+    assert (stored.stdout_path, stored.user_id, stored.nodes_fitting) == ("/home/ada/out.log", 1001, 8)
+    assert [fact.name for fact in stored.nodes] == ["node1", "node2", "node3", "node4"]
+
+
+async def test_constant_number_of_queries(store: Store) -> None:
+    """Loading and saving a hundred attempts takes as many statements as one does."""
+    jobs = [seen(job_id=str(number)) for number in range(100)]
+    keys = (await report(store, *jobs)).changed
+    with statements() as for_one:
+        await store.load(keys[:1], now=at(20))
+        await store.save_states({keys[0]: STATE}, now=at(20))
+    with statements() as for_all:
+        assert len(await store.load(keys, now=at(20))) == 100
+        await store.save_states(dict.fromkeys(keys, STATE), now=at(20))
+    assert len(for_all) == len(for_one)
+
+
+async def test_unknown_keys_are_left_out(store: Store) -> None:
+    """A key that the store does not know is not in the answer."""
+    key = await running(store)
+    unknown = AttemptKey(job_key=key.job_key, number=9)
+    assert list(await store.load([key, unknown], now=at(20))) == [key]
+    assert await store.load([], now=at(20)) == {}
+
+
+async def test_past_attempts_carry_their_decisions(store: Store) -> None:
+    """Earlier attempts come oldest first, with the newest decision about each and how far they got."""
+    first = await running(store)
+    await store.save_states({first: STATE}, now=at(20))
+    await store.commit_decision(record(first, decision=healthy()))
+    await store.commit_decision(record(first, 1))
+    await report(store, seen(attempt=1, submitted_at=at(90), observed_at=at(100)))
+    await report(store, seen(attempt=2, submitted_at=at(190), observed_at=at(200)))
+    third = AttemptKey(job_key=first.job_key, number=2)
+    stored = (await store.load([third], now=at(201)))[third]
+    assert stored.predecessor_state == b""
+    one, two = stored.past
+    assert (one.number, one.category, one.fingerprint, one.reason, one.action) == (
+        0,
+        Category.GPU_HARDWARE,
+        "xid79",
+        Reason.NODES_IMPLICATED,
+        Action.RESTART,
+    )
+    assert (one.implicated_nodes, one.excluded_nodes, one.trusted) == (("node2",), ("node2",), True)
+    assert (one.first_step, one.last_step, one.checkpoint_step) == (1, 50, 40)
+    assert (two.number, two.category, two.reason, two.action) == (1, Category.UNKNOWN, None, None)
+    second = AttemptKey(job_key=first.job_key, number=1)
+    stored = (await store.load([second], now=at(201)))[second]
+    assert stored.predecessor_state == b"\x00cursor"
+    assert stored.successor is not None
+    assert stored.successor.number == 2
+
+
+async def test_node_history_of_other_jobs_only(store: Store) -> None:
+    """A node's score counts what other jobs said of it, decayed, and not what this job said."""
+    mine = await running(store)
+    others = [await running(store, job_id=str(number)) for number in (8, 9)]
+    for key in [mine, *others]:
+        await store.commit_decision(record(key))
+    now = at(21) + timedelta(days=7)
+    facts = {fact.name: fact for fact in (await store.load([mine], now=now))[mine].nodes}
+    assert facts["node2"].other_jobs == 2
+    assert facts["node2"].score == pytest.approx(2 * 0.95 / 2)
+    assert (facts["node1"].score, facts["node1"].other_jobs) == (0.0, 0)
+
+
+async def test_node_that_is_no_longer_named_has_no_weight(store: Store) -> None:
+    """A later generation that blames another node takes the weight off the first, and keeps its row."""
+    mine = await running(store)
+    other = await running(store, job_id="8")
+    await store.commit_decision(record(other))
+    changed = replace(decision().attribution, nodes=("node3",), implications=(implication("node3", 0.5),))
+    await store.commit_decision(record(other, 1, decision=decision(attribution=changed)))
+    facts = {fact.name: fact for fact in (await store.load([mine], now=at(22)))[mine].nodes}
+    assert facts["node2"].score == 0.0
+    assert facts["node3"].score == pytest.approx(0.5, rel=1e-3)
+    node = await store.node("alps", "node2", now=at(22))
+    assert node is not None
+    assert [row.weight for row in node.implications] == [0.0]
+
+
+async def test_open_advice_is_the_newest(store: Store) -> None:
+    """The newest advice is there with its generation, and counts as applied once the scheduler accepted any of it."""
+    key = await running(store)
+    assert (await store.load([key], now=at(20)))[key].advice is None
+    first = await store.commit_decision(record(key, decision=decision(settled=False)))
+    await store.record_reconciliation(
+        first.decision_id, replace(VERIFIED, status=ReconciliationStatus.APPLIED), who="a"
+    )
+    await store.commit_decision(record(key, 1, created_at=at(23)))
+    stored = (await store.load([key], now=at(24)))[key]
+    assert stored.generation == 2
+    advice = stored.advice
+    assert advice is not None
+    assert (advice.generation, advice.action, advice.applied) == (2, Action.RESTART, True)
+    assert (advice.exclude_nodes, advice.created_at) == (("node2",), at(23))
+    await store.commit_decision(record(key, 2, decision=decision(action=Action.STOP)))
+    stopped = (await store.load([key], now=at(24)))[key].advice
+    assert stopped is not None
+    assert not stopped.applied
+
+
+async def test_milestones_come_once(store: Store) -> None:
+    """Milestones are known with the attempt, and the first of each kind stays."""
+    key = await running(store)
+    await store.record_milestones({key: [Milestone(kind=MilestoneKind.DETECTED, at=at(20))]})
+    await store.record_milestones({key: [Milestone(kind=MilestoneKind.DETECTED, at=at(99))]})
+    assert (await store.load([key], now=at(20)))[key].milestones == {MilestoneKind.DETECTED}
+    row = await store.attempt(cluster="alps", job_id="7", number=0)
+    assert row is not None
+    assert [milestone.at for milestone in row.milestones] == [at(20)]
+
+
+# which attempts are watched
+
+
+async def test_running_is_watched_and_waiting_is_not(store: Store) -> None:
+    """A running attempt is looked at; one that waits for the first time has nothing that could fail."""
+    key = await running(store)
+    await report(store, pending(job_id="8"), complete=False)
+    assert await store.watched(at(20)) == (key,)
+
+
+async def test_ended_is_watched_until_its_advice_is_final_and_it_runs_again(store: Store) -> None:
+    """An ended attempt stays watched until its settled advice is verified and its successor runs."""
+    key = await running(store)
+    await report(store, FAILED)
+    assert key in await store.watched(at(61))
+    committed = await store.commit_decision(record(key, created_at=at(62)))
+    await store.save_states({key: STATE}, now=at(62))
+    assert key in await store.watched(at(63))
+    await report(store, REQUEUED)
+    assert await store.watched(at(92)) == (key,)
+    successor = AttemptKey(job_key=key.job_key, number=1)
+    await report(store, seen(attempt=1, submitted_at=at(90), observed_at=at(94)))
+    assert await store.watched(at(94)) == (key, successor)
+    await store.record_reconciliation(committed.decision_id, VERIFIED, who="agent")
+    assert await store.watched(at(96)) == (successor,)
+
+
+async def test_running_successor_alone_does_not_close(store: Store) -> None:
+    """When the scheduler restarts a job before we looked, its failed attempt is still looked at."""
+    key = await running(store)
+    await report(store, FAILED)
+    await report(store, seen(attempt=1, submitted_at=at(90), observed_at=at(94)))
+    assert key in await store.watched(at(95))
+
+
+async def test_look_from_before_the_end_does_not_close(store: Store) -> None:
+    """A look at the running attempt says nothing about its end: it is looked at once more."""
+    key = await running(store)
+    await store.commit_decision(record(key, decision=healthy(), created_at=at(30)))
+    await store.save_states({key: STATE}, now=at(30))
+    await report(store, FAILED)
+    assert key in await store.watched(at(61))
+    await store.save_states({key: STATE}, now=at(62))
+    assert await store.watched(at(63)) == ()
+
+
+async def test_unsettled_advice_is_watched(store: Store) -> None:
+    """Advice whose exclusions may still be refined is not final, whatever came of it."""
+    key = await running(store)
+    await report(store, FAILED)
+    committed = await store.commit_decision(record(key, created_at=at(62), decision=decision(settled=False)))
+    await store.save_states({key: STATE}, now=at(62))
+    await store.record_reconciliation(committed.decision_id, MONITORED, who="agent")
+    assert key in await store.watched(at(71))
+
+
+async def test_monitored_advice_is_done(store: Store) -> None:
+    """In monitor mode nothing follows, and the attempt is done; its incident is closed."""
+    key = await running(store)
+    await report(store, FAILED)
+    committed = await store.commit_decision(record(key, created_at=at(62)))
+    await store.save_states({key: STATE}, now=at(62))
+    assert await store.open_incident_count() == 1
+    await store.record_reconciliation(committed.decision_id, MONITORED, who="agent")
+    assert await store.watched(at(71)) == ()
+    assert await store.open_incident_count() == 0
+
+
+async def test_expired_advice_is_done(store: Store) -> None:
+    """Advice that nobody took in its time is final."""
+    key = await running(store)
+    await report(store, FAILED)
+    await store.commit_decision(record(key, created_at=at(62)))
+    await store.save_states({key: STATE}, now=at(62))
+    assert key in await store.watched(at(301))
+    assert await store.watched(at(302)) == ()
+
+
+async def test_nothing_is_watched_for_ever(store: Store) -> None:
+    """An ended attempt that nobody ever decides on is dropped after an hour, also when only a hook told of its end."""
+    key = await running(store)
+    silent = await running(store, job_id="8")
+    await report(store, FAILED, complete=False)
+    await report(
+        store,
+        seen(AttemptState.COMPLETING, job_id="8", observed_at=at(60), ended_at=at(60), nodes=None),
+        complete=False,
+    )
+    assert set(await store.watched(at(61))) == {key, silent}
+    assert await store.watched(at(61) + timedelta(hours=1)) == ()
+
+
+async def test_forgotten_while_running_is_not_watched(store: Store) -> None:
+    """Nobody will see how a job ended that the scheduler forgot while it ran; an ended one is still decided."""
+    running_key = await running(store)
+    ended = await running(store, job_id="8")
+    await report(store, replace(FAILED, job_id="8"), complete=False)
+    await report(store, now=at(100))
+    watched = await store.watched(at(101))
+    assert ended in watched
+    assert running_key not in watched

@@ -1,0 +1,114 @@
+"""Migrations: once, by whoever comes first, to exactly the tables that the code speaks of."""
+
+import asyncio
+
+import pytest
+from alembic import command
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from advisor.store.errors import SchemaMismatch
+from advisor.store.migrate import alembic_config, migrate
+from advisor.store.store import Store
+from advisor.store.tables import APPEND_ONLY, metadata
+from tests.integration.store.worlds import at, healthy, pending, record, report, running
+
+pytestmark = pytest.mark.postgres
+
+
+async def test_concurrent_migrators(empty_url: str) -> None:
+    """Three replicas that start at once end with one migrated schema and no error."""
+    await asyncio.gather(*(migrate(empty_url) for _ in range(3)))
+    await (await Store.open(empty_url)).close()
+
+
+async def test_metadata_is_what_migrations_create(url: str) -> None:
+    """Alembic finds nothing to add or change between the migrated schema and the tables in code."""
+    engine = create_async_engine(url)
+    async with engine.connect() as connection:
+        await connection.run_sync(lambda plain: command.check(alembic_config(plain)))
+    await engine.dispose()
+
+
+async def test_down_and_up_again(url: str) -> None:
+    """The first migration can be undone without a trace, and done again."""
+    engine = create_async_engine(url)
+    async with engine.connect() as connection:
+        await connection.run_sync(lambda plain: command.downgrade(alembic_config(plain), "base"))
+        await connection.commit()
+        left = await connection.execute(text("SELECT tablename FROM pg_tables WHERE schemaname = 'public'"))
+        assert left.scalars().all() == ["alembic_version"]
+    await engine.dispose()
+    await migrate(url)
+
+
+async def test_unmigrated_database_is_refused(empty_url: str) -> None:
+    """A store does not open on a database without its tables, and says what to do."""
+    with pytest.raises(SchemaMismatch, match="run the migrations"):
+        await Store.open(empty_url)
+
+
+@pytest.mark.parametrize("statement", ["UPDATE {} SET {} = {}", "DELETE FROM {}", "TRUNCATE {} CASCADE"])
+async def test_append_only(store: Store, url: str, statement: str) -> None:
+    """History cannot be changed, deleted or emptied, not even by the table's owner."""
+    await store.commit_decision(record(await running(store)))
+    engine = create_async_engine(url)
+    async with engine.connect() as connection:
+        for table in APPEND_ONLY:
+            column = metadata.tables[table].columns.keys()[-1]
+            with pytest.raises(DBAPIError, match=f"table {table} is append-only"):
+                await connection.execute(text(statement.format(table, column, column)))
+            await connection.rollback()
+    await engine.dispose()
+
+
+async def test_every_table_but_the_append_only_ones_can_change(store: Store, url: str) -> None:
+    """The list in code names exactly the tables that the database protects."""
+    engine = create_async_engine(url)
+    async with engine.connect() as connection:
+        found = await connection.execute(
+            text("SELECT tgrelid::regclass::text FROM pg_trigger WHERE tgname = 'append_only' ORDER BY 1")
+        )
+        assert found.scalars().all() == sorted(APPEND_ONLY)
+    await engine.dispose()
+
+
+async def test_incarnation_stays_until_a_restore(url: str) -> None:
+    """The same store keeps its incarnation over restarts; after a restored backup it has another for good."""
+    first = await Store.open(url)
+    await first.close()
+    second = await Store.open(url)
+    assert second.incarnation == first.incarnation
+    renewed = await second.new_incarnation(who="root", why="restored last night's backup", now=at(0))
+    await second.close()
+    third = await Store.open(url)
+    assert third.incarnation == renewed != first.incarnation
+    await third.close()
+
+
+async def test_restore_on_another_server_is_noticed(url: str) -> None:
+    """A store whose server is not the one it was written on begins a new incarnation by itself."""
+    first = await Store.open(url)
+    await first.close()
+    engine = create_async_engine(url)
+    async with engine.begin() as connection:
+        await connection.execute(
+            text(
+                "INSERT INTO incarnations (id, created_at, why, system_identifier, timeline) "
+                "SELECT gen_random_uuid(), created_at, why, '1', timeline FROM incarnations"
+            )
+        )
+    await engine.dispose()
+    second = await Store.open(url)
+    assert second.incarnation != first.incarnation
+    await second.close()
+
+
+async def test_generation_of_another_incarnation_has_another_id(store: Store) -> None:
+    """The same decision of another incarnation is another decision."""
+    first = await store.commit_decision(record(await running(store), decision=healthy()))
+    await store.new_incarnation(who="root", why="restored", now=at(0))
+    other = await report(store, pending(job_id="8", observed_at=at(30)), complete=False)
+    second = await store.commit_decision(record(other.changed[0], decision=healthy()))
+    assert first.decision_id != second.decision_id
