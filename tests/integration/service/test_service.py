@@ -120,9 +120,10 @@ async def test_a_restarted_service_has_exactly_the_same_open_advice(folder: Path
         await world.ticks(20)  # past the settle time
         before = await world.advice_where(_restart_without_node2)
         decided = {decision.advice.advice_id for decision in await world.decisions()}
-    async with world_of(folder) as world:
+        submitted = world.submitted
+    async with world_of(folder, submitted=submitted) as world:
         await world.ticks(5)
-        await world.report(world.job("FAILED", started=None))
+        await world.report(world.job("FAILED"))
         await world.ticks(5)
         after = await world.advice_where(_restart_without_node2)
         assert [a.advice_id for a in after] == [a.advice_id for a in before]

@@ -233,13 +233,15 @@ async def world_of(
     folder: Path,
     config: Config | None = None,
     make_sources: Callable[[Config, Clock], Sequence[LogSource]] = own_sources,
+    submitted: datetime | None = None,
 ) -> AsyncIterator[World]:
+    """A service that has an agent. `submitted`: when its jobs were, for a world that goes on from an earlier one."""
     config = config or configuration(folder)
     async with (
         Service(config, make_sources=make_sources) as running,
         grpc.aio.insecure_channel(f"unix:{running.socket}") as channel,
     ):
-        submitted = now().replace(microsecond=0) - timedelta(seconds=30)
+        submitted = submitted or now().replace(microsecond=0) - timedelta(seconds=30)
         world = World(folder=folder, running=running, channel=channel, submitted=submitted)
         await world.register()
         yield world
