@@ -276,15 +276,17 @@ def _lease(situation: Situation) -> datetime | None:
     if situation.settled or settles_at is None or successor is None or not situation.successor_updatable:
         return None
     margin = timedelta(seconds=situation.policy.settle_margin_seconds)
-    if successor.eligible_at is None or settles_at <= successor.eligible_at - margin:
-        return None
     deadline = situation.decision_deadline
-    return settles_at + margin if deadline is None else min(settles_at + margin, deadline)
+    if deadline is None or successor.eligible_at is None or settles_at <= successor.eligible_at - margin:
+        return None
+    return min(settles_at + margin, deadline)
 
 
 def _storage_delay(situation: Situation) -> datetime | None:
     """Each vain restart doubles the wait: an outage may last longer than a few retries in a row."""
-    if not situation.attribution.transient_storage or situation.settle_base is None:
+    if not situation.attribution.transient_storage:
         return None
     doublings = min(situation.spent.root_cause, _DOUBLINGS_MAX)
-    return situation.settle_base + timedelta(seconds=situation.policy.storage_delay_seconds * 2**doublings)
+    return (situation.settle_base or situation.now) + timedelta(
+        seconds=situation.policy.storage_delay_seconds * 2**doublings
+    )

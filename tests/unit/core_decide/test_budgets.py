@@ -86,3 +86,5 @@ def test_durable_progress_starts_the_next_attempt_further_on(
     """Running longer from the same beginning is not progress, and starting later without getting further is not."""
     history = (past(0, first_step=1, last_step=100, checkpoint_step=50),)
     assert durable_progress(history, progress(last, first, checkpoint_step=saved)) == durable
+    lesser = past(1, first_step=0, last_step=20, checkpoint_step=10)
+    assert durable_progress((*history, lesser), progress(last, first, checkpoint_step=saved)) == durable

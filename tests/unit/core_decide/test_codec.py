@@ -5,7 +5,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -23,6 +23,7 @@ class Leaf:
     tags: frozenset[str] = frozenset()
     every: timedelta = timedelta(0)
     pair: tuple[int, str] = (0, "")
+    which: Literal["one", "two"] = "one"
     derived: int = field(init=False, default=7)
 
 
@@ -68,6 +69,9 @@ def test_every_kind_of_field_comes_back() -> None:
     ):
         assert decode(Tree, encode(tree)) == tree
     assert b"derived" not in encode(leaf)
+    with pytest.raises(CodecError, match=r"\$.which: expected one of 'one', 'two'"):
+        decode(Leaf, b'{"which":"three"}')
+    assert encode(None) == b"null"
     assert decode(Policy, encode(Policy())) == Policy()
     assert decode(tuple[Leaf, ...], encode((leaf, leaf))) == (leaf, leaf)
 

@@ -30,7 +30,8 @@ def test_each_job_counts_once() -> None:
     assert node_score(noisy, NOON, POLICY) == pytest.approx(1.0)
     assert node_score([*noisy, _ago(7, "b")], NOON, POLICY) == pytest.approx(1.5)
     assert node_score([*noisy, _ago(7, "b")], NOON, POLICY, except_job="a") == pytest.approx(0.5)
-    assert other_jobs([*noisy, _ago(7, "b"), _ago(40, "c")], NOON, POLICY, except_job="a") == 1
+    assert other_jobs([_ago(30, "b")], NOON, POLICY) == 1
+    assert other_jobs([*noisy, _ago(7, "b"), _ago(40, "c"), _ago(1, "d", 0.0)], NOON, POLICY, except_job="a") == 1
 
 
 def test_the_order_of_history_changes_no_bit() -> None:

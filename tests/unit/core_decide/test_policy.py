@@ -106,6 +106,16 @@ def test_a_file_that_is_no_policy_gives_one_clear_error(tmp_path: Path, data: by
     assert str(path) in str(caught.value)
 
 
+def test_bounds_are_allowed_values(tmp_path: Path) -> None:
+    """What is not above a limit is within it: equal pairs of keys, and a file of the largest size."""
+    equal = (
+        "evidence_max = 200\nexclusions_per_incident_max = 8\nrestarts_per_root_cause = 20\nhang_startup_seconds = 600"
+    )
+    path = tmp_path / "policy.toml"
+    path.write_text(equal + "\n#" + "-" * (FILE_BYTES_MAX - len(equal) - 2))
+    assert load_policy(path).evidence_max == 200
+
+
 def test_a_missing_file_gives_one_clear_error(tmp_path: Path) -> None:
     """A policy file that was named must be there."""
     with pytest.raises(PolicyError, match="cannot be read: No such file"):

@@ -217,6 +217,18 @@ def test_trusted_fatal_hardware_ends_a_live_attempt_that_stands_still(
     assert decision.may_end_live_attempt == ends
 
 
+def test_the_first_of_many_kernel_records_counts() -> None:
+    """A dead GPU floods the kernel log: the wait counts from its first record, also where only reading has a time."""
+    flood = tuple(signal(f"s{n}", trust=Trust.KERNEL, at=after(-25 + n)) for n in range(25))
+    cause = bad_gpu("node2", evidence=tuple(item.id for item in flood))
+    case = world(S.RUNNING, cause=cause, exclude=("node2",), signals=flood, now=NOON)
+    assert case.decide().reason is Reason.TRUSTED_FATAL
+    timeless = tuple(replace(item, at=None) for item in flood)
+    assert replace(case, incident=replace(case.incident, signals=timeless)).decide().reason is Reason.TRUSTED_FATAL
+    reread = tuple(replace(item, seen_at=NOON) for item in flood)
+    assert replace(case, incident=replace(case.incident, signals=reread)).decide().reason is Reason.TRUSTED_FATAL
+
+
 def test_trusted_evidence_that_ends_no_gpu_waits_for_the_exit() -> None:
     """A contained error implicates its node when the attempt is over; it does not end a live one."""
     contained = (signal(trust=Trust.KERNEL, at=after(-60)),)
@@ -409,6 +421,9 @@ def test_shared_storage_waits_longer_each_time() -> None:
     history = tuple(past(n, C.STORAGE, reason=Reason.STORAGE_DELAY) for n in range(2))
     delays = [world(cause=down, past=history[:n]).decide().delay_until for n in range(3)]
     assert delays == [after(300), after(600), after(1200)]
+    timeless = world(S.OTHER, offline=True, cause=down)
+    bundle = replace(timeless, incident=replace(timeless.incident, signals=(), visible_at=None, detected_at=None))
+    assert bundle.decide().delay_until == LATER + timedelta(seconds=300)
 
 
 def test_the_deadline_of_a_live_attempt_counts_from_when_it_could_be_ended() -> None:
@@ -417,6 +432,15 @@ def test_the_deadline_of_a_live_attempt_counts_from_when_it_could_be_ended() -> 
     first, second = (world(S.RUNNING, K.HANG, progress=seen, now=after(s)).decide() for s in (0, 1))
     assert first == second
     assert first.decision_deadline == after(-10)
+
+
+def test_a_hang_on_dead_hardware_counts_from_the_earlier_limit() -> None:
+    """The deadline belongs to the first moment at which the attempt could be ended."""
+    seen = progress(5, last_at=after(-700), interval_seconds=1.0)
+    case = world(S.RUNNING, K.HANG, progress=seen, signals=(signal(trust=Trust.KERNEL, at=after(-690)),))
+    hung = replace(case, attribution=bad_gpu("node2"))
+    assert hung.decide().decision_deadline == after(-690 + 20 + 90)
+    assert case.decide().decision_deadline == after(-100 + 90)
 
 
 # --- what else a decision carries

@@ -1,0 +1,134 @@
+"""The four steps together, with the shipped rules: the scenarios a site would ask about first."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from advisor.core.codec import decode, encode
+from advisor.core.decide import decide
+from advisor.core.model import Decision, NodeFact, PastAttempt, Progress, Signal, Snapshot, SourceReport
+from advisor.core.policy import Policy
+from advisor.core.rules import XID_RULE, RuleSet
+from advisor.core.words import Action, AttemptState, Category, NodeState, Reason, Trust
+from advisor.rules.loader import load_rules
+from tests.unit.core_decide.worlds import LATER, NOON, after, attempt, progress, snapshot, successor
+
+RULES = load_rules()
+S = AttemptState
+
+
+def _signal(rule_id: str, trust: Trust = Trust.LOG, at: float = 0.0, **changes: Any) -> Signal:
+    rule = RULES.by_id()[rule_id]
+    plain = Signal(
+        id=f"{rule_id}-{at}-{changes.get('rank')}",
+        rule=rule_id,
+        trust=trust,
+        source="kernel" if trust is Trust.KERNEL else "files",
+        seen_at=after(at),
+        at=after(at),
+        role=rule.role,
+        category=rule.category,
+        text=rule.title,
+    )
+    return replace(plain, **changes)
+
+
+def _xid(node: str, at: float = -5.0, trust: Trust = Trust.KERNEL) -> Signal:
+    entry = RULES.xids[79]
+    return _signal(XID_RULE, trust, at, nodes=(node,), fields={"xid": "79"}, role=entry.role, category=entry.category)
+
+
+LOG_READ = (SourceReport(source="files", trust=Trust.LOG, newest_at=NOON),)
+
+
+def _decide(case: Snapshot, seconds: float = 30.0) -> Decision:
+    return decide(case, RULES, Policy(), after(seconds))
+
+
+def test_a_dead_gpu_restarts_without_its_node() -> None:
+    """The kernel blames node2; time-outs of the others are symptoms."""
+    timeouts = tuple(_signal("torch.collective_timeout", rank=rank) for rank in (0, 1, 3))
+    case = snapshot(S.FAILED, signals=(_xid("node2"), *timeouts), sources=LOG_READ)
+    decision = _decide(case, 0.1)
+    assert (decision.action, decision.reason) == (Action.RESTART, Reason.NODES_IMPLICATED)
+    assert decision.attribution.category is Category.GPU_HARDWARE
+    assert decision.isolation.exclude_for_job == ("node2",)
+
+
+def test_a_job_that_keeps_its_exclusions_gathers_them() -> None:
+    """The next bad node joins the one before; the user's own stays the user's."""
+    before = PastAttempt(
+        number=0,
+        category=Category.GPU_HARDWARE,
+        fingerprint="x",
+        reason=Reason.NODES_IMPLICATED,
+        action=Action.RESTART,
+        implicated_nodes=("node9",),
+        excluded_nodes=("node9",),
+        trusted=True,
+    )
+    case = snapshot(S.FAILED, signals=(_xid("node3"),), past=(before,), user_excluded=("node8",))
+    assert _decide(case).isolation.exclude_for_job == ("node3", "node9")
+
+
+def test_another_jobs_log_reaches_nobody() -> None:
+    """A log line about a node outside the allocation excludes nothing, live or ended."""
+    forged = _xid("node77", trust=Trust.LOG)
+    for state in (S.RUNNING, S.FAILED):
+        decision = _decide(snapshot(state, signals=(forged,), sources=LOG_READ))
+        assert decision.isolation.exclude_for_job == ()
+        assert decision.isolation.isolate_for_cluster == ()
+
+
+def test_a_node_that_is_gone_ends_a_hanging_job() -> None:
+    """The scheduler itself says that node2 is down while the job runs on: requeued without it."""
+    down = NodeFact(name="node2", state=NodeState.DOWN, since=after(-60))
+    case = snapshot(S.RUNNING, nodes=(down,), progress=progress(9, 1, last_at=after(-70)), sources=LOG_READ)
+    decision = _decide(case, 0.0)
+    assert (decision.action, decision.reason) == (Action.RESTART, Reason.TRUSTED_FATAL)
+    assert decision.may_end_live_attempt
+    assert decision.isolation.exclude_for_job == ("node2",)
+    stepping = replace(case, progress=progress(99, 1, last_at=after(-1), interval_seconds=1.0))
+    assert _decide(stepping, 0.0).action is Action.NONE
+
+
+@pytest.mark.parametrize(
+    ("state", "action", "reason"),
+    [
+        (S.COMPLETED, Action.NONE, Reason.COMPLETED),
+        (S.CANCELLED, Action.NONE, Reason.USER_CANCELLED),
+        (S.PREEMPTED, Action.RESTART, Reason.SCHEDULER_EVENT),
+        (S.NODE_FAILURE, Action.RESTART, Reason.SCHEDULER_EVENT),
+        (S.COMPLETING, Action.NONE, Reason.OUTCOME_NOT_VISIBLE),
+        (S.OTHER, Action.NONE, Reason.OUTCOME_NOT_VISIBLE),
+        (S.PENDING, Action.NONE, Reason.HEALTHY),
+        (S.RUNNING, Action.NONE, Reason.HEALTHY),
+        (S.SUSPENDED, Action.NONE, Reason.HELD_BY_OTHERS),
+        (S.REQUEUE_HELD, Action.NONE, Reason.HELD_BY_OTHERS),
+        (S.FAILED, Action.RESTART, Reason.WITHIN_BUDGET),
+        (S.OUT_OF_MEMORY, Action.RESTART, Reason.CONFIRMATION_RETRY),
+        (S.LAUNCH_FAILURE, Action.RESTART, Reason.WITHIN_BUDGET),
+    ],
+)
+def test_what_the_scheduler_alone_leads_to(state: AttemptState, action: Action, reason: Reason) -> None:
+    """Without any log each state has its plain consequence."""
+    decision = _decide(snapshot(state))
+    assert (decision.action, decision.reason) == (action, reason)
+
+
+def test_the_decision_replays_from_stored_bytes() -> None:
+    """Snapshot, rules and policy, read back from what was stored, give the same bytes."""
+    case = snapshot(
+        S.FAILED,
+        signals=(_xid("node2"), _signal("torch.collective_timeout", rank=3, fields={"z": "1", "a": "2"})),
+        attempt=attempt(S.FAILED, rank_nodes={31: "node4", 8: "node2", 0: "node1"}),
+        progress=Progress(cleared_lines={"b.log": 3, "a.log": 4}),
+        successor=successor(),
+    )
+    first = encode(_decide(case))
+    rules = decode(RuleSet, encode(RULES))
+    assert rules == RULES
+    again = decide(decode(Snapshot, encode(case)), rules, decode(Policy, encode(Policy())), LATER)
+    assert encode(again) == first
+    assert decode(Decision, first) == again
