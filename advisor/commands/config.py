@@ -17,7 +17,9 @@ app = typer.Typer(rich_markup_mode=None, help="Check and show the configuration.
 def check(configuration: ConfigOption = None, form: FormatOption = Format.TABLE) -> None:
     """Read everything the service would read and list all problems. Exit 0 when there are none, 2 otherwise.
 
-    Example: advisor config check --config /etc/recovery-advisor/advisor.toml
+    \b
+    Examples:
+      advisor config check --config /etc/recovery-advisor/advisor.toml
     """
     path = config.find_file(configuration, os.environ)
     problems: tuple[config.Problem, ...] = ()
@@ -57,7 +59,9 @@ def check_referenced(chosen: config.Config) -> None:
 def show(configuration: ConfigOption = None, form: FormatOption = Format.TABLE) -> None:
     """Print every key with its value in force and where the value comes from. Secrets live in files: none is shown.
 
-    Example: advisor config show --format json
+    \b
+    Examples:
+      advisor config show --format json
     """
     loaded = load_config(configuration)
     if form is Format.JSON:

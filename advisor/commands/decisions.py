@@ -51,8 +51,10 @@ def list_decisions(
 ) -> None:
     """List decisions, newest first.
 
-    Examples: advisor decisions list --since 1d --action restart
-              advisor decisions list --job 4711 --format json
+    \b
+    Examples:
+      advisor decisions list --since 1d --action restart
+      advisor decisions list --job 4711 --format json
     """
     if action and action not in ACTIONS:
         raise CommandError(f"--action {action}: choose one of {', '.join(ACTIONS)}", code=2)
@@ -94,7 +96,9 @@ def show(
 ) -> None:
     """One decision: what happened, who, what to do, why, the evidence, what the agent did, and how long it took.
 
-    Example: advisor decisions show 01890c7e-…
+    \b
+    Examples:
+      advisor decisions show 01890c7e-…
     """
     with connected(socket, configuration) as client:
         decision = client.decision(decision_id)

@@ -58,8 +58,10 @@ class Check:
 def doctor(socket: SocketOption = None, configuration: ConfigOption = None, form: FormatOption = Format.TABLE) -> None:
     """Check configuration, folders, service, store, sources, agent and modes. Exit 1 when anything fails.
 
-    Examples: advisor doctor
-              advisor doctor --format json
+    \b
+    Examples:
+      advisor doctor
+      advisor doctor --format json
     """
     checks = list(examine(socket, configuration))
     if form is Format.JSON:

@@ -19,7 +19,9 @@ app = typer.Typer(rich_markup_mode=None, help="Monitor or autonomous: see and se
 def get(socket: SocketOption = None, configuration: ConfigOption = None, form: FormatOption = Format.TABLE) -> None:
     """All settings. The one with the most fields wins; at a tie, monitor wins. None fits: the default_mode configured.
 
-    Example: advisor mode get
+    \b
+    Examples:
+      advisor mode get
     """
     with connected(socket, configuration) as client:
         settings = client.modes()
@@ -58,8 +60,10 @@ def set_mode(
 ) -> None:
     """Set one mode. It takes effect with the next tick, and is audited with your account.
 
-    Examples: advisor mode set autonomous --partition train --why "two weeks of monitor mode agreed with us"
-              advisor mode set monitor --why "investigating"
+    \b
+    Examples:
+      advisor mode set autonomous --partition train --why "two weeks of monitor mode agreed with us"
+      advisor mode set monitor --why "investigating"
     """
     if not why.strip():
         raise CommandError("say why: --why TEXT is kept with the setting", code=2)

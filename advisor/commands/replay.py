@@ -31,8 +31,10 @@ def replay(
 ) -> None:
     """Reproduce a decision from its stored inputs, byte for byte. Exit 0 when it is the same, 1 with a diff when not.
 
-    Examples: advisor replay 01890c7e-…
-              advisor replay 01890c7e-… --policy stricter.toml
+    \b
+    Examples:
+      advisor replay 01890c7e-…
+      advisor replay 01890c7e-… --policy stricter.toml
     """
     try:
         other = load_policy(policy) if policy is not None else None

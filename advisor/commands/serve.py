@@ -23,8 +23,10 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 def serve(configuration: ConfigOption = None) -> None:
     """Run the service. Without a configuration it listens on a Unix socket only and runs its own Postgres.
 
-    Examples: advisor serve
-              advisor serve --config /etc/recovery-advisor/advisor.toml
+    \b
+    Examples:
+      advisor serve
+      advisor serve --config /etc/recovery-advisor/advisor.toml
     """
     loaded = load_config(configuration)
     set_up_logging(loaded.config.log)
