@@ -313,17 +313,21 @@ def notify(state: str) -> None:
 
 
 def _source_healths(gatherer: Gatherer) -> list[SourceHealth]:
+    """A source is available while it serves anybody; what it could not serve is told all the same."""
     found = []
     for source in gatherer.sources:
-        missing, answered_at = gatherer.last.get(source.name, (None, None))
+        last = gatherer.last.get(source.name)
+        first = last.first if last is not None else None
+        served = last is None or last.attempts > last.failed
+        share = f"{last.failed} of {last.attempts} attempts: " if last is not None and last.failed else ""
         found.append(
             SourceHealth(
                 name=source.name,
-                kind=f"{source.trust} log",
-                available=missing is None,
-                reason=missing.reason if missing is not None else "",
-                detail=missing.detail if missing is not None else "",
-                newest_at=answered_at,
+                kind=f"{source.trust}, {'trusted' if source.trust.trusted else 'not trusted'}",
+                available=served,
+                reason=first.reason if first is not None else "",
+                detail=f"{share}{first.detail}" if first is not None else "",
+                newest_at=last.at if last is not None else None,
             )
         )
     return found

@@ -52,6 +52,16 @@ class TickState:
     generation: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """How a source served its newest requests. `first`: one of the things that it could not read."""
+
+    at: datetime
+    attempts: int
+    failed: int
+    first: Unavailable | None
+
+
 @dataclass(slots=True, kw_only=True)
 class Sighting:
     """One attempt during one tick: filled source by source. `failed`: its own tick ended with this error."""
@@ -106,7 +116,7 @@ class Gatherer:
         self._signals_max = signals_max
         self._absorbing = asyncio.Lock()
         self._decoded: dict[AttemptKey, tuple[bytes, TickState]] = {}  # decoding costs more than comparing bytes
-        self.last: dict[str, tuple[Unavailable | None, datetime | None]] = {}
+        self.last: dict[str, Answered] = {}
 
     def sight(self, items: Iterable[StoredAttempt]) -> list[Sighting]:
         """Begin a tick. An attempt's first read begins where reading the attempt before it ended."""
@@ -234,10 +244,12 @@ class Gatherer:
         )
 
     def _remember(self, source: LogSource, answers: Mapping[str, LogBatch | Unavailable], seen_at: datetime) -> None:
-        """How the source answered last, for `status` and `doctor`: available when anybody could be served."""
+        """How the source answered last, for `status` and `doctor`."""
         failures = [answer for answer in answers.values() if isinstance(answer, Unavailable)]
-        served = len(failures) < len(answers)
-        self.last[source.name] = (None if served or not failures else failures[0], seen_at if served else None)
+        parts = [part for answer in answers.values() if isinstance(answer, LogBatch) for part in answer.unavailable]
+        self.last[source.name] = Answered(
+            at=seen_at, attempts=len(answers), failed=len(failures), first=next(iter((*failures, *parts)), None)
+        )
 
 
 def _wants(sighting: Sighting, source: str) -> bool:

@@ -145,7 +145,7 @@ def _tick(status: operator_pb2.Status) -> Check:
 
 def _sources(status: operator_pb2.Status, chosen: Config) -> Iterator[Check]:
     for source in status.sources:
-        if source.available:
+        if source.available and not source.reason:
             seen = f", answered {source.newest_at.ToDatetime(UTC):%H:%M:%S}" if source.HasField("newest_at") else ""
             yield Check(
                 name="source", state=State.OK, found=f"{source.name} ({source.kind}){seen or ': not asked yet'}"
@@ -153,8 +153,8 @@ def _sources(status: operator_pb2.Status, chosen: Config) -> Iterator[Check]:
         else:
             yield Check(
                 name="source",
-                state=State.WARN,
-                found=f"{source.name}: {source.reason}: {source.detail}",
+                state=State.WARN if source.available else State.FAIL,
+                found=f"{source.name} ({source.kind}): {source.reason}: {source.detail}",
                 to_do=_TO_DO_ABOUT.get(source.reason, "see the service's log"),
             )
     if not chosen.kernel:

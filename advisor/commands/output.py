@@ -11,6 +11,9 @@ ESCAPED = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))
 ESCAPED |= {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029, 0x200F)}
 
 
+PIPE_COLUMNS = 2_000
+
+
 class Format(StrEnum):
     TABLE = "table"
     JSON = "json"
@@ -49,14 +52,15 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for at, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=at == 0)
     count = 0
     for row in rows:
         table.add_row(*(Text(one_line(cell)) for cell in row))
         count += 1
     if count:
-        Console(soft_wrap=not sys.stdout.isatty(), highlight=False).print(table)
+        # A pipe has no width: one row is one line there.
+        Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False).print(table)
     else:
         print(empty)
 
