@@ -150,7 +150,7 @@ def _symptom(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]], places: 
         exits = [s for s, rule in judged if rule.id in _EXITS]
         exits = [s for s in exits if s.fields.get("exitcode", "") not in {"-15", "-6"}]
         ranks = tuple(sorted({rank for s in exits[:1] for rank in ranks_of(s)}))[:RANKS_MAX]
-        killed = _killed(snapshot)
+        killed = _killed(snapshot) or any(s.fields.get("signal") == "9" for s in exits)
         return Hypothesis(
             category=Category.HOST_OUT_OF_MEMORY if killed else Category.UNKNOWN,
             root_cause=_exit_text(snapshot, exits),

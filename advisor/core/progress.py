@@ -72,7 +72,8 @@ class FileProgress:
     advance_at: datetime | None = None
     cleared_line: int = 0  # line of the advance before the newest: earlier errors were survived
     cleared_at: datetime | None = None
-    low_steps: tuple[int, ...] = ()  # steps below `last_step` seen in a row
+    rank: int | None = None  # who printed the newest step
+    low_steps: tuple[int, ...] = ()  # steps below `last_step` that the same rank printed since
     broken: bool = False  # a crash line since the newest advance
     reloaded: bool = False  # a checkpoint was loaded since
 
@@ -82,7 +83,7 @@ def observe(
 ) -> FileProgress:
     """Progress lines of a piece of cleaned text that starts at `line`: the first and the newest one are enough.
 
-    `printed(line_bytes)` gives a line's own time or None; it is asked for those two lines only.
+    `printed(line_bytes)` gives a line's own time and its rank, each or None; it is asked for those two lines only.
     """
     form = _choose(progress, forms)
     if form is None:
@@ -95,7 +96,8 @@ def observe(
     for match in (first, last) if last.start() != first.start() else (first,):
         number = line + text.count(b"\n", 0, match.start(1))
         whole = _line_around(text, match.start(1))
-        progress = _step(progress, form, int(match.group(1)), number, seen_at, printed(whole))
+        own, rank = printed(whole)
+        progress = _step(progress, form, _Seen(int(match.group(1)), number, seen_at, own, rank))
     return progress
 
 
@@ -150,65 +152,73 @@ def _line_around(text: bytes, position: int) -> bytes:
     return text[start : end if end >= 0 else len(text)]
 
 
-def _step(
-    p: FileProgress, form: str, step: int, line: int, seen_at: datetime, printed: datetime | None
-) -> FileProgress:
-    """One progress line."""
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One progress line. `at`: as read; `printed`: its own time; `rank`: who printed it."""
+
+    step: int
+    line: int
+    at: datetime
+    printed: datetime | None
+    rank: int | None
+
+
+def _step(p: FileProgress, form: str, seen: _Seen) -> FileProgress:
+    """Take one progress line into account."""
     if p.form != form:
         # Another format: numbers do not compare. It only shows that the attempt goes on.
         p = replace(p, form=form, last_step=None, low_steps=())
-    at = seen_at
     if p.last_step is None:
-        return _advance(
-            replace(p, first_step=p.first_step if p.first_step is not None else step, first_at=p.first_at or at),
-            step,
-            line,
-            at,
-            printed,
-        )
-    if step > p.last_step:
-        return _advance(p, step, line, at, printed)
-    if step == p.last_step and not (p.broken and p.reloaded):
-        return replace(p, low_steps=()) if not p.broken else p
+        first = p.first_step if p.first_step is not None else seen.step
+        return _advance(replace(p, first_step=first, first_at=p.first_at or seen.at), seen)
+    if seen.step > p.last_step:
+        return _advance(p, seen)
     if form in _BAR_FORMATS:
         # The next epoch, or a validation bar.
-        return replace(
-            _advance(p, step, line, at, printed), restarts=p.restarts + (1 if p.broken and p.reloaded else 0)
-        )
-    low = p.low_steps if p.low_steps and p.low_steps[-1] >= step else (*p.low_steps, step)[-3:]
-    if p.reloaded or len(low) >= 3:
-        restarted = replace(
-            p, restarts=p.restarts + 1, low_steps=(), last_step=None, printed_at=None, broken=False, reloaded=False
-        )
-        return _advance(restarted, step, line, at, printed)
+        restarted = p.broken and p.reloaded and seen.step < p.last_step
+        return replace(_advance(p, seen), restarts=p.restarts + (1 if restarted else 0))
+    if p.reloaded:
+        return _restart(p, seen)
+    if seen.rank != p.rank or seen.step == p.last_step:
+        # Other ranks are behind by a step, or by their whole output buffer.
+        return p
+    low = p.low_steps if p.low_steps and p.low_steps[-1] >= seen.step else (*p.low_steps, seen.step)[-3:]
+    if len(low) >= 3 or (p.broken and low[-1] - low[0] >= 2):
+        return _restart(p, seen)
     return replace(p, low_steps=low)
 
 
-def _advance(p: FileProgress, step: int, line: int, at: datetime, printed: datetime | None) -> FileProgress:
+def _restart(p: FileProgress, seen: _Seen) -> FileProgress:
+    """The ranks began anew from a checkpoint: what they did after it does not count any more."""
+    again = replace(p, restarts=p.restarts + 1, last_step=None, printed_at=None, broken=True, reloaded=False)
+    return _advance(again, seen)
+
+
+def _advance(p: FileProgress, seen: _Seen) -> FileProgress:
     intervals = p.intervals
-    if p.last_step is not None and step > p.last_step:
-        seconds = (printed - p.printed_at).total_seconds() if printed and p.printed_at else 0.0
+    if p.last_step is not None and seen.step > p.last_step:
+        seconds = (seen.printed - p.printed_at).total_seconds() if seen.printed and p.printed_at else 0.0
         if seconds <= 0 and p.last_at is not None:
-            seconds = (at - p.last_at).total_seconds()
+            seconds = (seen.at - p.last_at).total_seconds()
         if seconds > 0:
-            intervals = (*intervals, seconds / (step - p.last_step))[-INTERVALS_KEPT:]
-    restarts = p.restarts + (1 if p.broken and p.reloaded and p.cleared_line < p.advance_line else 0)
-    first_after_break = p.broken
+            intervals = (*intervals, seconds / (seen.step - p.last_step))[-INTERVALS_KEPT:]
+    # The first step after a crash line may be one that another rank was just finishing: it clears nothing yet.
     return replace(
         p,
-        last_step=step,
-        last_at=at,
-        printed_at=printed or p.printed_at,
+        last_step=seen.step,
+        rank=seen.rank,
+        last_at=seen.at,
+        printed_at=seen.printed or p.printed_at,
         intervals=intervals,
-        cleared_line=p.cleared_line if first_after_break else p.advance_line,
-        cleared_at=p.cleared_at if first_after_break else p.advance_at,
-        advance_line=line,
-        advance_at=at,
+        cleared_line=p.cleared_line if p.broken else p.advance_line,
+        cleared_at=p.cleared_at if p.broken else p.advance_at,
+        advance_line=seen.line,
+        advance_at=seen.at,
         low_steps=(),
         saving_line=0,
         broken=False,
         reloaded=False,
-        restarts=restarts,
+        restarts=p.restarts + (1 if p.broken and p.reloaded else 0),
         finished=False,
     )
 

@@ -154,10 +154,12 @@ class _Work:
     def _observe(self, text: bytes, forms: Iterable[str], line: int) -> None:
         if self.context.trust is Trust.LOG:
             at = self.seen_at
-            self.progress = progress_module.observe(self.progress, text, forms, line, at, self._own_time)
+            self.progress = progress_module.observe(self.progress, text, forms, line, at, self._printed)
 
-    def _own_time(self, line: bytes) -> datetime | None:
-        return self._time(decode(line))
+    def _printed(self, line: bytes) -> tuple[datetime | None, int | None]:
+        text = decode(shorten(line))
+        place = place_of(text, self.placer.allocation)
+        return self._time(text), place.rank if place.rank is not None else place.task
 
     def _time(self, text: str) -> datetime | None:
         """A line's time in UTC, the source's learned zone applied."""

@@ -1,7 +1,8 @@
 """Timestamps of log lines: ISO and its relatives, glog, syslog, `dmesg -T`, Python logging, Slurm.
 
 Many have no zone and some no year. `LineTime.zoned` says which; the scanner learns a source's offset from when lines
-were read, and the year is the one nearest to that. `dmesg` uptimes (`[87474.83]`) have no date and count as no time.
+were read, and the year is the newest that is not in the future. `dmesg` uptimes (`[87474.83]`) have no date and count
+as no time.
 """
 
 import re
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 
 _HEAD_CHARS = 200
+_AHEAD = timedelta(days=2)  # zones, and clocks that are fast; nothing is written longer before it is read
 _MONTH_NAMES = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
 _MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES.split("|"), 1)}
 _MONTH = f"(?P<mon>{_MONTH_NAMES})"
@@ -64,7 +66,8 @@ def _build(match: re.Match[str], near: datetime) -> LineTime | None:
             continue
     if not candidates:
         return None
-    return LineTime(at=min(candidates, key=lambda at: abs(at - near)), zoned=zone is not None)
+    past = [at for at in candidates if at <= near + _AHEAD]
+    return LineTime(at=max(past) if past else min(candidates), zoned=zone is not None)
 
 
 def _zone(text: str | None) -> timezone | None:
