@@ -270,7 +270,7 @@ def _write(parts: _Parts, folder: Path, *, redact: bool, clock: Clock) -> None:
         "schema": SCHEMA,
         "at": clock.now().isoformat(),
         "redacted": redact,
-        "sources": parts.sources if not redact else {name: text.split(":")[0] for name, text in parts.sources.items()},
+        "sources": parts.sources if not redact else {name: hide.text(text) for name, text in parts.sources.items()},
         "notes": parts.notes if not redact else [hide.text(note) for note in parts.notes],
     }
     try:
