@@ -6,6 +6,7 @@ survived does not open an incident; what an unavailable source did not show is n
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from advisor.core.model import Incident, NodeFact, Signal, Snapshot
@@ -22,7 +23,8 @@ _STATE_RULES: Mapping[AttemptState, str] = {
     AttemptState.LAUNCH_FAILURE: "scheduler.launch_failure",
 }
 # What may say something about the machine although the job goes on.
-_DEGRADING = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT, Category.SCHEDULER_EVENT})
+_MACHINE = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT})
+_DEGRADING = _MACHINE | {Category.SCHEDULER_EVENT}
 _ONGOING = frozenset({IncidentKind.STRAGGLER, IncidentKind.DIVERGENCE})
 ALIVE_SECONDS = 30.0  # a bundle's running job that printed so recently is alive
 NAN_LINES_MIN = 3  # one NaN step is skipped and forgotten; a diverged run prints it again and again
@@ -56,7 +58,7 @@ def detect(snapshot: Snapshot, rules: RuleSet, policy: Policy, now: datetime) ->
         if silent is not None:
             kept.append(silent)
     ordered = causal_order(kept, live=not snapshot.offline)
-    return Incident(
+    incident = Incident(
         kind=kind,
         signals=ordered,
         visible_at=min((s.seen_at for s in ordered), default=None),
@@ -64,6 +66,7 @@ def detect(snapshot: Snapshot, rules: RuleSet, policy: Policy, now: datetime) ->
         ended=ended,
         summary=_summary(kind, snapshot, ordered),
     )
+    return replace(incident, trusted_fatal=trusted_fatal(incident, rules))
 
 
 def _kind(snapshot: Snapshot, fresh: Iterable[tuple[Signal, Rule]], silent: bool, rules: RuleSet) -> IncidentKind:
@@ -120,8 +123,9 @@ def trusted_fatal(incident: Incident, rules: RuleSet) -> bool:
     index = rules.by_id()
     for signal in incident.signals:
         rule = rule_of(signal, rules, index)
-        hardware = rule is not None and rule.role is Role.INITIATING and rule.category in _DEGRADING
-        if signal.trust.trusted and hardware and rule is not None and rule.weight >= 0.85 and _fatal(signal, rules):
+        if rule is None or not signal.trust.trusted or rule.role is not Role.INITIATING or not signal.nodes:
+            continue
+        if rule.category in _MACHINE and rule.weight >= 0.85 and _fatal(signal, rules):
             return True
     return False
 

@@ -7,6 +7,7 @@ step that goes back is an in-job restart when a checkpoint was loaded since, or 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import re2
@@ -15,6 +16,7 @@ from advisor.core.model import Progress
 
 INTERVALS_KEPT = 16
 _TAIL_BYTES = 4_096
+_AFTER_BREAK = 8
 
 _OPTIONS = re2.Options()
 _OPTIONS.encoding = re2.Options.Encoding.LATIN1
@@ -88,17 +90,23 @@ def observe(
     form = _choose(progress, forms)
     if form is None:
         return progress
-    pattern = COMPILED[form]
-    first = pattern.search(text)
-    if first is None:
-        return progress
-    last = _last(pattern, text) or first
-    for match in (first, last) if last.start() != first.start() else (first,):
+    for match in _telling(COMPILED[form], text, thorough=progress.broken):
         number = line + text.count(b"\n", 0, match.start(1))
         whole = _line_around(text, match.start(1))
         own, rank = printed(whole)
         progress = _step(progress, form, _Seen(int(match.group(1)), number, seen_at, own, rank))
     return progress
+
+
+def _telling(pattern: Any, text: bytes, *, thorough: bool) -> list[Any]:
+    """The first and the last match; after a crash line also the next few, since each further step counts then."""
+    matches = list(islice(pattern.finditer(text), _AFTER_BREAK if thorough else 1))
+    if not matches:
+        return []
+    last = _last(pattern, text)
+    if last is not None and last.start() > matches[-1].start():
+        matches.append(last)
+    return matches
 
 
 def _choose(progress: FileProgress, forms: Iterable[str]) -> str | None:

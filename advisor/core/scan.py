@@ -295,7 +295,8 @@ class _Work:
             captures.setdefault("pci", place.pci)
         if rule.role is Role.INITIATING and rule.kind is IncidentKind.CRASH and self.context.trust is Trust.LOG:
             self.progress = replace(self.progress, broken=True)
-        placed = nodes if rule.implicates in _PLACED or self.context.trust is not Trust.LOG else ()
+        named = bool(captures.get("node") or captures.get("nodes"))
+        placed = (*nodes, *peers) if named or rule.implicates in _PLACED or self.context.trust is not Trust.LOG else ()
         key = hashlib.sha256("|".join((rule.id, ",".join(placed), mask(place.body))).encode()).hexdigest()[:16]
         if self._repeated(key, rank):
             return

@@ -1,0 +1,230 @@
+"""Causes and culprits: the lessons of the field, one test each."""
+
+from dataclasses import replace
+
+import pytest
+
+from advisor.core.model import ExitStatus, NodeFact, PastAttempt
+from advisor.core.words import AttemptState, Category, IncidentKind, NodeState, Role
+from tests.unit.core_detect.logs import NOON, context, judge, kernel, snapshot
+
+XID = "2026-11-29T11:59:00+00:00 {} kernel: NVRM: Xid (PCI:0000:3b:00): {}, pid=1, name=python3, x\n"
+ECC = "[rank{}]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+TIMEOUT = (
+    "[rank{0}]:[E1129 12:00:00.1 P.cpp:1] [Rank {0}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600001 milliseconds\n"
+)
+KEY_ERROR = (
+    "[rank3]: Traceback (most recent call last):\n[rank3]:   File \"t.py\", line 3, in go\n[rank3]: KeyError: 'x'\n"
+)
+
+
+def timeouts(*missing: int) -> str:
+    return "".join(TIMEOUT.format(rank) for rank in range(32) if rank not in missing)
+
+
+def test_the_kernel_outranks_everything_the_ranks_say() -> None:
+    """A lost GPU on node2, its ranks dead, all others in a time-out: node2 and nothing else."""
+    world = snapshot((context(), KEY_ERROR + timeouts(8, 9)), (kernel("node2"), XID.format("node2", 79)))
+    _, blame = judge(world)
+    assert (blame.category, blame.nodes, blame.trusted) == (Category.GPU_HARDWARE, ("node2",), True)
+    assert blame.gpus == ("node2:3b:00",)
+    assert blame.alternatives[0].category is Category.APPLICATION
+    assert "trusted" in blame.alternatives[0].why_not
+    (implication,) = blame.implications
+    assert (implication.node, implication.role) == ("node2", Role.INITIATING)
+    assert implication.weight > 0.9
+
+
+@pytest.mark.parametrize("code", [13, 31, 43, 45])
+def test_the_table_decides_not_the_word_xid(code: int) -> None:
+    """Application and clean-up Xids blame no node, however trusted the kernel is."""
+    _, blame = judge(snapshot((context(), KEY_ERROR), (kernel("node2"), XID.format("node2", code))))
+    assert blame.nodes == ()
+    assert blame.category is Category.APPLICATION
+
+
+def test_xid_45_on_every_node_is_teardown() -> None:
+    """It follows any crash."""
+    parts = [(kernel(node), XID.format(node, 45)) for node in ("node1", "node2", "node3")]
+    _, blame = judge(snapshot((context(), ECC.format(9)), *parts))
+    assert blame.nodes == ("node2",)
+
+
+def test_suspects_of_a_hang_are_those_who_did_not_report() -> None:
+    """The ranks that print the time-out are healthy."""
+    incident, blame = judge(snapshot((context(), timeouts(5, 6))))
+    assert incident.kind is IncidentKind.HANG
+    assert (blame.category, blame.ranks, blame.nodes) == (Category.UNKNOWN, (5, 6), ())
+
+
+def test_ready_lists_are_complemented_and_missing_lists_are_not() -> None:
+    """Horovod prints either."""
+    ready = f"Stalled ops: allreduce.w [ready ranks: {', '.join(str(r) for r in range(32) if r != 4)}]\n"
+    assert judge(snapshot((context(), ready), state=AttemptState.RUNNING))[1].ranks == (4,)
+    missing = "[1,0]<stderr>:Stalled ops:x [missing ranks: 7]\n"
+    assert judge(snapshot((context(), missing), state=AttemptState.RUNNING))[1].ranks == (7,)
+
+
+def test_what_comes_after_the_time_out_is_aftermath() -> None:
+    """A segmentation fault of a process that the watchdog is ending is no cause."""
+    text = timeouts(5) + "[rank0]: RuntimeError: Tried to allocate more than 1EB memory\n[rank1]: ValueError: bad\n"
+    incident, blame = judge(snapshot((context(), text)))
+    assert blame.ranks == (5,) or blame.category is Category.UNKNOWN
+    assert blame.category is not Category.GPU_OUT_OF_MEMORY
+    assert incident.kind in {IncidentKind.HANG, IncidentKind.CRASH}
+
+
+def test_a_hang_while_a_checkpoint_is_saved_points_at_the_save() -> None:
+    """The rank that writes is the one that is late."""
+    text = " iteration 5/ 9 | x\nsaving checkpoint at iteration       5 to /c in torch format\n" + TIMEOUT.format(4)
+    _, blame = judge(snapshot((context(), text)))
+    assert (blame.category, blame.ranks) == (Category.STORAGE, (0,))
+
+
+def test_the_error_of_the_same_rank_before_the_crash_decides() -> None:
+    """A full /dev/shm ends in an illegal memory access; the first link of the chain is the cause."""
+    text = (
+        "misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-ab to 1 bytes, "
+        "error: No space left on device (28)\nRuntimeError: an illegal memory access was encountered\n"
+    )
+    _, blame = judge(snapshot((context(), text)))
+    assert (blame.category, blame.certain) == (Category.SYSTEM_SOFTWARE, True)
+
+
+def test_a_peers_closed_connection_is_not_the_cause() -> None:
+    """NCCL prints it before the other process prints why it died."""
+    text = (
+        "node1:30:33 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer node1<5>\n"
+        "node1:31:34 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n"
+    )
+    assert judge(snapshot((context(), text)))[1].category is Category.GPU_OUT_OF_MEMORY
+
+
+def test_many_nodes_at_once_are_the_fabric() -> None:
+    """Port errors on three of four nodes exclude nobody."""
+    line = "{}:1:2 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error\n"
+    _, blame = judge(snapshot((context(), "".join(line.format(n) for n in ("node1", "node2", "node4")))))
+    assert (blame.category, blame.nodes) == (Category.INTERCONNECT, ())
+    assert "not the nodes' fault" in blame.root_cause
+
+
+def test_one_end_of_a_broken_pair_is_not_blamed_alone() -> None:
+    """Status 12 cannot tell the two ends apart; many peers failing towards one node can."""
+    line = "{}:1:2 [0] net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer {}<4> with status=12 opcode=0 len=0\n"
+    assert judge(snapshot((context(), line.format("node1", "10.0.0.9"))))[1].nodes == ()
+    text = "".join(line.format("node1", f"10.0.0.{n}") for n in (2, 3, 4))
+    assert judge(snapshot((context(), text)))[1].nodes == ("node1",)
+
+
+def test_a_node_failure_names_the_node_not_the_reporter() -> None:
+    """The banner's host is the batch host."""
+    text = (
+        "slurmstepd-node1: error: *** JOB 9 ON node1 CANCELLED AT 2026-11-29T12:00:00 DUE TO NODE FAILURE, SEE ***\n"
+        "srun: error: Node failure on node3\n"
+    )
+    _, blame = judge(snapshot((context(), text), state=AttemptState.NODE_FAILURE))
+    assert (blame.category, blame.nodes) == (Category.NODE_HARDWARE, ("node3",))
+
+
+def test_conditional_evidence_needs_a_second_kind_or_a_history() -> None:
+    """A contained ECC error alone excludes nobody; with the node's history it does."""
+    world = snapshot((kernel("node2"), XID.format("node2", 94)))
+    _, blame = judge(world)
+    assert (blame.nodes, [i.node for i in blame.implications]) == ((), ["node2"])
+    known = NodeFact(name="node2", state=NodeState.UP, score=0.9, other_jobs=2)
+    assert judge(replace(world, nodes=(known,)))[1].nodes == ("node2",)
+
+
+def test_the_same_failure_on_other_nodes_is_the_applications() -> None:
+    """Without trusted evidence; with it, it is bad luck with nodes."""
+    world = snapshot((context(), "[rank9]: CUDA error: CUDA-capable device(s) is/are busy or unavailable\n"))
+    _, first = judge(world)
+    assert first.nodes == ("node2",)
+    before = PastAttempt(
+        number=0,
+        category=first.category,
+        fingerprint=first.fingerprint,
+        reason=None,
+        action=None,
+        implicated_nodes=("node7",),
+    )
+    _, second = judge(replace(world, past=(before,)))
+    assert (second.category, second.nodes) == (Category.APPLICATION, ())
+    assert judge(replace(world, past=(replace(before, trusted=True),)))[1].nodes == ("node2",)
+
+
+def test_unplaced_hardware_evidence_belongs_to_the_only_node_that_failed() -> None:
+    """The error has no prefix, Slurm's exit line has."""
+    text = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+    exit_line = "srun: error: {}: task {}: Exited with exit code 1\n"
+    assert judge(snapshot((context(), text + exit_line.format("node3", 17))))[1].nodes == ("node3",)
+    both = exit_line.format("node3", 17) + exit_line.format("node1", 2)
+    assert judge(snapshot((context(), text + both)))[1].nodes == ()
+
+
+def test_foreign_memory_makes_the_node_dirty_not_the_batch_big() -> None:
+    """Another process holds half of the GPU."""
+    text = (
+        "[rank9]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity "
+        "of 79.11 GiB of which 1.12 GiB is free. Process 118222 has {} memory in use. Including non-PyTorch memory, "
+        "this process has 38.97 GiB memory in use.\n"
+    )
+    _, dirty = judge(snapshot((context(), text.format("39.02 GiB"))))
+    assert (dirty.category, dirty.nodes) == (Category.SYSTEM_SOFTWARE, ("node2",))
+    _, plain = judge(snapshot((context(), text.format("474.00 MiB"))))
+    assert (plain.category, plain.nodes) == (Category.GPU_OUT_OF_MEMORY, ())
+
+
+def test_an_application_error_looks_deterministic_and_keeps_its_fingerprint() -> None:
+    """The same traceback on another rank, attempt or line number is the same failure; another key is another."""
+    _, first = judge(snapshot((context(), KEY_ERROR)))
+    assert (first.category, first.deterministic, first.certain, first.ranks) == (
+        Category.APPLICATION,
+        True,
+        False,
+        (3,),
+    )
+    again = KEY_ERROR.replace("rank3", "rank12").replace("line 3", "line 44")
+    assert judge(snapshot((context(), again)))[1].fingerprint == first.fingerprint
+    assert judge(snapshot((context(), KEY_ERROR.replace("'x'", "'weights'"))))[1].fingerprint != first.fingerprint
+
+
+def test_a_start_up_error_is_certain_only_before_the_first_step() -> None:
+    """What ran once can start; a quota stays exceeded."""
+    usage = "train.py: error: unrecognized arguments: --lrr\n"
+    assert judge(snapshot((context(), usage)))[1].certain
+    step = " iteration 5/ 9 | x\n"
+    assert not judge(snapshot((context(), step + usage)))[1].certain
+    assert judge(snapshot((context(), step + "OSError: [Errno 122] Disk quota exceeded\n")))[1].certain
+
+
+def test_silence_after_signal_9_is_a_guess() -> None:
+    """Mostly the OOM killer, said with little confidence."""
+    _, blame = judge(snapshot(exit=ExitStatus(code=137)))
+    assert blame.category is Category.HOST_OUT_OF_MEMORY
+    assert blame.confidence < 0.5
+    assert judge(snapshot(exit=ExitStatus(code=1)))[1].category is Category.UNKNOWN
+
+
+def test_every_attribution_names_a_runner_up_and_why_it_lost() -> None:
+    """Also when there is only one idea."""
+    for text in (KEY_ERROR, timeouts(5), ""):
+        _, blame = judge(snapshot((context(), text)))
+        assert blame.alternatives
+        assert blame.alternatives[0].why_not
+
+
+def test_blamed_nodes_are_of_the_allocation_and_unknown_live_allocations_blame_nobody() -> None:
+    """Whatever the log says."""
+    _, blame = judge(snapshot((context(nodes=None), "srun: error: Node failure on node3\n"), nodes=None))
+    assert blame.nodes == ()
+    offline = snapshot((context(nodes=None), "srun: error: Node failure on node3\n"), nodes=None)
+    assert judge(replace(offline, offline=True, attempt=replace(offline.attempt, nodes=None)))[1].nodes == ("node3",)
+
+
+def test_order_of_signals_given_does_not_matter() -> None:
+    """Sources are read in any order."""
+    world = snapshot((context(), KEY_ERROR + timeouts(8, 9)), (kernel("node2"), XID.format("node2", 79)))
+    assert judge(world) == judge(replace(world, signals=tuple(reversed(world.signals))))
+    assert world.attempt.ended_at == NOON

@@ -1,0 +1,146 @@
+"""Incidents: what opens one, what does not, and what clears it."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from advisor.core.detection import detect
+from advisor.core.model import NodeFact, SourceReport, Unavailable
+from advisor.core.policy import Policy
+from advisor.core.words import AttemptState, IncidentKind, NodeState, Trust, UnavailableReason
+from tests.unit.core_detect.logs import NOON, RULES, context, judge, kernel, snapshot
+
+STEP = " iteration {:8d}/     100 | consumed samples: 1 | elapsed time per iteration (ms): 9.1 | lm loss: 2.0 |\n"
+STEPS = "".join(STEP.format(number) for number in range(1, 6))
+XID79 = "2026-11-29T11:59:00+00:00 node2 kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+XID13 = XID79.replace(" 79, GPU has fallen off the bus", " 13, pid=7, name=python3, Graphics Exception")
+RUNNING = AttemptState.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        (AttemptState.FAILED, IncidentKind.CRASH),
+        (AttemptState.NODE_FAILURE, IncidentKind.CRASH),
+        (AttemptState.PREEMPTED, IncidentKind.CRASH),
+        (AttemptState.TIME_LIMIT, IncidentKind.CRASH),
+        (AttemptState.OUT_OF_MEMORY, IncidentKind.CRASH),
+        (AttemptState.COMPLETED, IncidentKind.NONE),
+        (AttemptState.CANCELLED, IncidentKind.NONE),
+        (AttemptState.RUNNING, IncidentKind.NONE),
+        (AttemptState.PENDING, IncidentKind.NONE),
+        (AttemptState.COMPLETING, IncidentKind.NONE),
+        (AttemptState.OTHER, IncidentKind.NONE),
+    ],
+)
+def test_the_state_alone(state: AttemptState, kind: IncidentKind) -> None:
+    """With an empty log the scheduler's state decides; nothing is concluded from what is not visible."""
+    assert judge(snapshot(state=state), NOON - timedelta(minutes=1))[0].kind is kind
+
+
+def test_completed_steps_are_not_contradicted_by_teardown() -> None:
+    """A completed job that prints errors while it ends has no incident."""
+    world = snapshot((context(), "[rank3]: KeyError: 'x'\n"), state=AttemptState.COMPLETED)
+    assert judge(world)[0].kind is IncidentKind.NONE
+
+
+def test_errors_after_the_end_of_training_are_noise() -> None:
+    """Whatever the exit code says, training was done."""
+    text = STEPS + "[after training is done] datetime: 2026-11-29\n[rank1]: RuntimeError: pipe\n"
+    assert judge(snapshot((context(), text)))[0].kind is IncidentKind.NONE
+
+
+def test_a_trusted_fatal_xid_is_an_incident_at_once() -> None:
+    """Before any rank has noticed."""
+    incident, _ = judge(snapshot((context(), STEPS), (kernel("node2"), XID79), state=RUNNING))
+    assert incident.kind is IncidentKind.CRASH
+    assert not incident.ended
+
+
+def test_an_application_xid_is_none() -> None:
+    """Xid 13 of a running job says that a kernel of it faulted; the job will tell."""
+    assert judge(snapshot((context(), STEPS), (kernel("node2"), XID13), state=RUNNING))[0].kind is IncidentKind.NONE
+
+
+def test_progress_clears_an_error_in_the_log() -> None:
+    """Two further steps and the crash line is history."""
+    crash = "[rank3]: KeyError: 'x'\n"
+    late = STEP.format(5)
+    assert judge(snapshot((context(), STEPS + crash + late), state=RUNNING))[0].kind is IncidentKind.CRASH
+    more = "".join(STEP.format(number) for number in (6, 7, 8))
+    assert judge(snapshot((context(), STEPS + crash + late + more), state=RUNNING))[0].kind is IncidentKind.NONE
+
+
+def test_a_collective_time_out_is_a_hang_unless_somebody_crashed() -> None:
+    """The time-out is the symptom; a crash before it is the incident."""
+    line = "[rank1]:[E P.cpp:1] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=X)\n"
+    assert judge(snapshot((context(), STEPS + line), state=RUNNING))[0].kind is IncidentKind.HANG
+    assert judge(snapshot((context(), STEPS + line)))[0].kind is IncidentKind.HANG
+    crash = "[rank3]: KeyError: 'x'\n"
+    assert judge(snapshot((context(), STEPS + crash + line)))[0].kind is IncidentKind.CRASH
+
+
+@pytest.mark.parametrize(("minutes", "kind"), [(5, IncidentKind.NONE), (11, IncidentKind.HANG)])
+def test_missing_progress_is_a_hang_after_the_limit(minutes: int, kind: IncidentKind) -> None:
+    """Ten minutes in steady state by default."""
+    world = snapshot((context(), STEPS), state=RUNNING)
+    assert judge(world, NOON + timedelta(minutes=minutes))[0].kind is kind
+
+
+def test_start_up_may_take_an_hour() -> None:
+    """Before the first step the longer limit holds, counted from the start."""
+    world = snapshot((context(), "loading\n"), state=RUNNING)
+    assert judge(world, NOON - timedelta(seconds=10))[0].kind is IncidentKind.NONE
+    assert judge(world, NOON + timedelta(seconds=10))[0].kind is IncidentKind.HANG
+
+
+def test_a_log_that_cannot_be_read_is_not_a_silent_job() -> None:
+    """Absence is a value: an unavailable source never means a hang."""
+    gone = Unavailable(source="logs", reason=UnavailableReason.PERMISSION)
+    world = replace(
+        snapshot((context(), STEPS), state=RUNNING),
+        sources=(SourceReport(source="logs", trust=Trust.LOG, unavailable=gone),),
+    )
+    assert judge(world, NOON + timedelta(hours=5))[0].kind is IncidentKind.NONE
+    assert judge(replace(world, sources=()), NOON + timedelta(hours=5))[0].kind is IncidentKind.NONE
+
+
+def test_a_hang_is_the_same_signal_at_every_tick() -> None:
+    """Time going by alone changes no decision."""
+    world = snapshot((context(), STEPS), state=RUNNING)
+    first = judge(world, NOON + timedelta(minutes=11))[0]
+    second = judge(world, NOON + timedelta(minutes=12))[0]
+    assert first.signals == second.signals
+
+
+def test_a_dead_node_under_a_running_job_is_an_incident() -> None:
+    """The scheduler's word about a node of the allocation is trusted evidence."""
+    fact = NodeFact(name="node2", state=NodeState.NOT_RESPONDING, since=NOON)
+    incident, blame = judge(replace(snapshot((context(), STEPS), state=RUNNING), nodes=(fact,)))
+    assert incident.kind is IncidentKind.CRASH
+    assert (blame.nodes, blame.trusted) == (("node2",), True)
+
+
+def test_nodes_of_others_and_nodes_that_fell_later_do_not_count() -> None:
+    """A node outside the allocation, or one that went down long after the end, explains nothing."""
+    foreign = NodeFact(name="node9", state=NodeState.DOWN, since=NOON)
+    later = NodeFact(name="node2", state=NodeState.DOWN, since=NOON + timedelta(minutes=10))
+    incident, _ = judge(replace(snapshot(state=AttemptState.FAILED), nodes=(foreign, later)))
+    assert not any(signal.rule.startswith("scheduler.node") for signal in incident.signals)
+
+
+def test_nan_is_divergence_only_when_it_stays() -> None:
+    """One skipped step is nothing, a loss that stays NaN is."""
+    nan = STEP.replace("lm loss: 2.0", "lm loss: nan")
+    once = STEPS + nan.format(6) + STEP.format(7)
+    assert judge(snapshot((context(), once), state=RUNNING))[0].kind is IncidentKind.NONE
+    stays = STEPS + "".join(nan.format(number) for number in range(6, 12))
+    assert judge(snapshot((context(), stays), state=RUNNING))[0].kind is IncidentKind.DIVERGENCE
+
+
+def test_the_limits_are_policy() -> None:
+    """A site's own limit is used."""
+    world = snapshot((context(), STEPS), state=RUNNING)
+    policy = Policy(hang_seconds=30.0)
+    assert detect(world, RULES, policy, NOON + timedelta(seconds=31)).kind is IncidentKind.HANG
