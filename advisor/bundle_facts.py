@@ -1,4 +1,7 @@
-"""A bundle's small files, read strictly: job.json and attempts.jsonl. Each problem is one line that names the place."""
+"""A bundle's small files: job.json and attempts.jsonl. Each problem is one line that names the place.
+
+Keys that we do not know are left alone (whoever wrote the bundle may know more); values of those we know are checked.
+"""
 
 import errno
 import json
@@ -20,27 +23,6 @@ JSON_BYTES_MAX = 32 << 20
 ATTEMPTS_MAX = 1_000
 WORLD_SIZE_MAX = 1_000_000
 
-_JOB_KEYS = frozenset(
-    {
-        "job_id",
-        "user",
-        "state",
-        "exit_code",
-        "nodes",
-        "world_size",
-        "tasks_per_node",
-        "rank_to_node",
-        "restarts",
-        "start",
-        "end",
-        "silent_seconds",
-        "cluster",
-        "partition",
-        "account",
-        "name",
-        "nodes_requested",
-    }
-)
 STATES: Mapping[str, AttemptState] = {
     "PENDING": AttemptState.PENDING,
     "RUNNING": AttemptState.RUNNING,
@@ -133,9 +115,6 @@ def read_facts(path: Path) -> JobFacts | None:
         return None
     value = _object(path, text, "")
     reader = _Reader(path, value)
-    unknown = sorted(set(value) - _JOB_KEYS)
-    if unknown:
-        raise BundleError(f"{path}: unknown key {unknown[0]!r}")
     return JobFacts(
         job_id=str(value.get("job_id") or ""),
         user=str(value.get("user") or ""),
