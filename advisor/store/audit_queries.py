@@ -7,9 +7,9 @@ list's order (time, ids); what belongs to its rows is fetched by one query per k
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import ColumnElement, Select, and_, select
+from sqlalchemy import ColumnElement, FromClause, Select, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.codec import decode
@@ -35,10 +35,11 @@ from advisor.store.records import (
     ReconciliationReason,
     ReconciliationStatus,
 )
-from advisor.store.sql import AnyRow, any_id, of_attempt, text_array, wanted_attempts
+from advisor.store.sql import AnyRow, any_id, of_attempt, storable, text_array, wanted_attempts
 from advisor.store.tables import advice, attempts, blobs, decisions, incidents, jobs, milestones, reconciliations
 
 Row = TypeVar("Row")
+Order: TypeAlias = tuple[ColumnElement[Any], ...]
 
 # What a filter by a key that cannot be one is answered with.
 NOBODY = "00000000-0000-0000-0000-000000000000"
@@ -47,23 +48,43 @@ NOBODY = "00000000-0000-0000-0000-000000000000"
 # decisions
 
 
-def _decisions_query() -> Select[Any]:
+def _decisions_query(page: FromClause) -> Select[Any]:
+    """Whole rows of the decisions whose `id` is in `page`."""
     return (
         select(
             *(column for column in decisions.c if column.name not in {"cluster", "job_id", "job_key", "number"}),
             advice.c.status,
             *reference_columns(),
         )
-        .select_from(decisions)
+        .select_from(page)
+        .join(decisions, decisions.c.id == page.c.id)
         .join(attempts, of_attempt(attempts, decisions))
         .join(advice, advice.c.decision_id == decisions.c.id)
     )
 
 
 def decisions_statement(wanted: AuditFilter, position: Position | None, size: int) -> Select[Any]:
-    query = _decisions_query().where(*_of_row(wanted, decisions.c, decisions.c.created_at, decisions.c.nodes))
-    query = query.where(*_of_decision(wanted))
-    return _paged(query, (decisions.c.created_at, decisions.c.id), position, size)
+    conditions = _of_row(wanted, decisions.c, decisions.c.created_at, decisions.c.nodes)
+    conditions += _equal(
+        (wanted.category, decisions.c.category),
+        (wanted.action, decisions.c.action),
+        (wanted.reason, decisions.c.reason),
+        (wanted.mode, decisions.c.mode),
+    )
+    if wanted.status:
+        # The status is not the decision's own: walk the advice, which is in the same order.
+        order: Order = (advice.c.created_at, advice.c.decision_id)
+        page = select(decisions.c.id).join(advice, advice.c.decision_id == decisions.c.id)
+        conditions += _equal((wanted.status, advice.c.status))
+        if wanted.since is not None:
+            conditions.append(advice.c.created_at >= wanted.since)
+        if wanted.until is not None:
+            conditions.append(advice.c.created_at < wanted.until)
+    else:
+        order = (decisions.c.created_at, decisions.c.id)
+        page = select(decisions.c.id)
+    found = _page(page.where(*conditions), order, position, size)
+    return _decisions_query(found).order_by(decisions.c.created_at.desc(), decisions.c.id.desc())
 
 
 async def list_decisions(connection: AsyncConnection, wanted: AuditFilter, page: Page) -> Listing[DecisionRow]:
@@ -78,7 +99,8 @@ async def get_decision(connection: AsyncConnection, decision_id: str) -> Decisio
     known = as_id(decision_id)
     if known is None:
         return None
-    rows = (await connection.execute(_decisions_query().where(decisions.c.id == known))).all()
+    page = select(decisions.c.id).where(decisions.c.id == known).cte("page")
+    rows = (await connection.execute(_decisions_query(page))).all()
     found = await _decision_rows(connection, rows)
     return found[0] if found else None
 
@@ -163,26 +185,28 @@ async def _decision_rows(connection: AsyncConnection, rows: Sequence[AnyRow]) ->
 # incidents
 
 
-def _incidents_query() -> Select[Any]:
+def _incidents_query(page: FromClause) -> Select[Any]:
     return (
         select(
             *(column for column in incidents.c if column.name not in {"cluster", "job_id", "job_key", "number"}),
             *reference_columns(),
         )
-        .select_from(incidents)
+        .select_from(page)
+        .join(incidents, incidents.c.id == page.c.id)
         .join(attempts, of_attempt(attempts, incidents))
-        .join(decisions, decisions.c.id == incidents.c.decision_id)
-        .join(advice, advice.c.decision_id == incidents.c.decision_id)
     )
 
 
 def incidents_statement(wanted: AuditFilter, position: Position | None, size: int) -> Select[Any]:
-    query = _incidents_query().where(*_of_row(wanted, incidents.c, incidents.c.opened_at, incidents.c.implicated_nodes))
-    query = query.where(*_of_decision(wanted))
-    return _paged(query, (incidents.c.opened_at, incidents.c.id), position, size)
+    conditions = _of_row(wanted, incidents.c, incidents.c.opened_at, incidents.c.implicated_nodes)
+    conditions += _equal((wanted.category, incidents.c.category))
+    order = (incidents.c.opened_at, incidents.c.id)
+    found = _page(select(incidents.c.id).where(*conditions), order, position, size)
+    return _incidents_query(found).order_by(*(column.desc() for column in order))
 
 
 async def list_incidents(connection: AsyncConnection, wanted: AuditFilter, page: Page) -> Listing[IncidentRow]:
+    refuse(wanted, ("action", "reason", "mode", "status"), "incidents")
     size = page_size(page)
     position = read_cursor("incidents", wanted, page, (str,))
     rows = (await connection.execute(incidents_statement(wanted, position, size))).all()
@@ -194,7 +218,8 @@ async def get_incident(connection: AsyncConnection, incident_id: str) -> Inciden
     known = as_id(incident_id)
     if known is None:
         return None
-    row = (await connection.execute(_incidents_query().where(incidents.c.id == known))).one_or_none()
+    page = select(incidents.c.id).where(incidents.c.id == known).cte("page")
+    row = (await connection.execute(_incidents_query(page))).one_or_none()
     return None if row is None else _incident(row)
 
 
@@ -215,7 +240,7 @@ def _incident(row: AnyRow) -> IncidentRow:
 # attempts
 
 
-def _attempts_query() -> Select[Any]:
+def _attempts_query(page: FromClause) -> Select[Any]:
     return (
         select(
             *reference_columns(),
@@ -229,25 +254,21 @@ def _attempts_query() -> Select[Any]:
             jobs.c.name,
             jobs.c.in_scope,
         )
-        .select_from(attempts)
+        .select_from(page)
+        .join(attempts, of_attempt(attempts, page))
         .join(jobs, jobs.c.key == attempts.c.job_key)
     )
 
 
 def attempts_statement(wanted: AuditFilter, position: Position | None, size: int) -> Select[Any]:
-    query = _attempts_query().where(
-        *_of_row(wanted, attempts.c, attempts.c.submitted_at, attempts.c.nodes, has_category=False)
-    )
-    of_newest = _of_decision(wanted)
-    if wanted.category:
-        of_newest.append(decisions.c.category == wanted.category)
-    if of_newest:
-        newest = and_(of_attempt(decisions, attempts), decisions.c.generation == attempts.c.generation)
-        query = query.join(decisions, newest).join(advice, advice.c.decision_id == decisions.c.id).where(*of_newest)
-    return _paged(query, (attempts.c.submitted_at, attempts.c.job_key, attempts.c.number), position, size)
+    conditions = _of_row(wanted, attempts.c, attempts.c.submitted_at, attempts.c.nodes)
+    order = (attempts.c.submitted_at, attempts.c.job_key, attempts.c.number)
+    found = _page(select(attempts.c.job_key, attempts.c.number).where(*conditions), order, position, size)
+    return _attempts_query(found).order_by(*(column.desc() for column in order))
 
 
 async def list_attempts(connection: AsyncConnection, wanted: AuditFilter, page: Page) -> Listing[AttemptRow]:
+    refuse(wanted, ("category", "action", "reason", "mode", "status"), "attempts")
     size = page_size(page)
     position = read_cursor("attempts", wanted, page, (str, int))
     rows = (await connection.execute(attempts_statement(wanted, position, size))).all()
@@ -265,13 +286,13 @@ async def get_attempt(
     connection: AsyncConnection, *, cluster: str, job_id: str, number: int, job_key: str
 ) -> AttemptRow | None:
     """By `job_key` where given, else of the job that had the id last."""
-    query = _attempts_query().where(attempts.c.number == number)
+    query = select(attempts.c.job_key, attempts.c.number).where(attempts.c.number == number)
     if job_key:
         query = query.where(attempts.c.job_key == (as_id(job_key) or NOBODY))
     else:
-        query = query.where(attempts.c.cluster == cluster, attempts.c.job_id == job_id)
-    query = query.order_by(attempts.c.submitted_at.desc(), attempts.c.job_key.desc()).limit(1)
-    found = await _attempt_rows(connection, (await connection.execute(query)).all())
+        query = query.where(attempts.c.cluster == storable(cluster), attempts.c.job_id == storable(job_id))
+    page = query.order_by(attempts.c.submitted_at.desc(), attempts.c.job_key.desc()).limit(1).cte("page")
+    found = await _attempt_rows(connection, (await connection.execute(_attempts_query(page))).all())
     return found[0] if found else None
 
 
@@ -299,27 +320,19 @@ async def _attempt_rows(connection: AsyncConnection, rows: Sequence[AnyRow]) -> 
 
 
 def _of_row(
-    wanted: AuditFilter,
-    columns: Any,
-    time: ColumnElement[Any],
-    nodes: ColumnElement[Any],
-    *,
-    has_category: bool = True,
+    wanted: AuditFilter, columns: Any, time: ColumnElement[Any], nodes: ColumnElement[Any]
 ) -> list[ColumnElement[bool]]:
-    """Conditions on columns that the listed table has itself."""
-    pairs = [
+    """Conditions on columns that every listed table has."""
+    conditions = _equal(
         (wanted.cluster, columns.cluster),
         (wanted.job_id, columns.job_id),
         (wanted.user, columns.user_name),
         (wanted.partition, columns.partition),
-    ]
-    if has_category:
-        pairs.append((wanted.category, columns.category))
-    conditions = [column == value for value, column in pairs if value]
+    )
     if wanted.job_key:
         conditions.append(columns.job_key == (as_id(wanted.job_key) or NOBODY))
     if wanted.node:
-        conditions.append(nodes.contains(text_array([wanted.node])))
+        conditions.append(nodes.contains(text_array([storable(wanted.node)])))
     if wanted.since is not None:
         conditions.append(time >= wanted.since)
     if wanted.until is not None:
@@ -327,29 +340,22 @@ def _of_row(
     return conditions
 
 
-def _of_decision(wanted: AuditFilter) -> list[ColumnElement[bool]]:
-    pairs = (
-        (wanted.action, decisions.c.action),
-        (wanted.reason, decisions.c.reason),
-        (wanted.mode, decisions.c.mode),
-        (wanted.status, advice.c.status),
-    )
-    return [column == str(value) for value, column in pairs if value]
+def _equal(*pairs: tuple[str | None, ColumnElement[Any]]) -> list[ColumnElement[bool]]:
+    return [column == storable(str(value)) for value, column in pairs if value]
 
 
 def refuse(wanted: AuditFilter, names: Sequence[str], kind: str) -> None:
     """Raises `FilterRefused` when a field is set that this list cannot answer."""
     for name in names:
         if getattr(wanted, name):
-            raise FilterRefused(f"{kind} cannot be filtered by {name}")
+            raise FilterRefused(f"{kind} cannot be filtered by {name}: decisions can")
 
 
-def _paged(
-    query: Select[Any], order: tuple[ColumnElement[Any], ...], position: Position | None, size: int
-) -> Select[Any]:
+def _page(query: Select[Any], order: Order, position: Position | None, size: int) -> FromClause:
+    """The keys of one page and one row more, found first: what belongs to them is then fetched for these few only."""
     if position is not None:
         query = query.where(older_than(order, position))
-    return query.order_by(*(column.desc() for column in order)).limit(size + 1)
+    return query.order_by(*(column.desc() for column in order)).limit(size + 1).cte("page")
 
 
 def _cut(

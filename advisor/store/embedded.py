@@ -58,6 +58,7 @@ _SETTINGS = {
     "dynamic_shared_memory_type": "mmap",  # /dev/shm segments would outlive a kill -9
     "max_connections": "60",
     "shared_buffers": "64MB",
+    "random_page_cost": "1.1",  # the data is in memory or on flash; the default is for rotating disks
     "timezone": "UTC",
     "log_timezone": "UTC",
     "log_min_error_statement": "panic",  # statements hold users' log lines

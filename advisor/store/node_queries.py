@@ -18,9 +18,9 @@ from advisor.core.words import NodeState
 from advisor.store.audit_queries import NOBODY, refuse
 from advisor.store.ids import as_id
 from advisor.store.open_advice import reference, reference_columns
-from advisor.store.paging import Position, older_than, page_size, read_cursor, write_cursor
+from advisor.store.paging import Position, not_newer_than, older_than, page_size, read_cursor, write_cursor
 from advisor.store.records import AuditFilter, ImplicationRow, Listing, NodeRow, Page
-from advisor.store.sql import AnyRow, any_text, of_attempt
+from advisor.store.sql import AnyRow, any_text, of_attempt, storable
 from advisor.store.tables import attempts, implications, node_states
 
 _IMPLICATIONS_MAX = 100
@@ -40,7 +40,7 @@ def nodes_statement(wanted: AuditFilter, position: Position | None, size: int) -
             later.c.node == own.c.node,
             tuple_(later.c.at, later.c.incident_id) > tuple_(own.c.at, own.c.incident_id),
             *_matching(wanted, later.c),
-            *([_not_after(later.c, head)] if head is not None else []),
+            *([not_newer_than((later.c.at, later.c.incident_id, later.c.node), head)] if head is not None else []),
         )
         .exists()
     )
@@ -76,7 +76,8 @@ async def get_node(
     connection: AsyncConnection, cluster: str, name: str, *, policy: Policy, now: datetime
 ) -> NodeRow | None:
     """None for a node that neither the scheduler nor any incident has named."""
-    row = (await _node_rows(connection, [(cluster, name)], policy, now))[cluster, name]
+    place = (storable(cluster), storable(name))
+    row = (await _node_rows(connection, [place], policy, now))[place]
     return row if row.implications or row.state_since is not None else None
 
 
@@ -89,7 +90,7 @@ def _matching(wanted: AuditFilter, columns: Any) -> list[Any]:
         (wanted.partition, columns.partition),
         (wanted.category, columns.category),
     )
-    conditions = [column == value for value, column in pairs if value]
+    conditions = [column == storable(value) for value, column in pairs if value]
     if wanted.job_key:
         conditions.append(columns.job_key == (as_id(wanted.job_key) or NOBODY))
     if wanted.since is not None:
@@ -97,10 +98,6 @@ def _matching(wanted: AuditFilter, columns: Any) -> list[Any]:
     if wanted.until is not None:
         conditions.append(columns.at < wanted.until)
     return conditions
-
-
-def _not_after(columns: Any, head: tuple[datetime, tuple[str | int, ...]]) -> Any:
-    return tuple_(columns.at, columns.incident_id, columns.node) <= tuple_(head[0], *head[1])
 
 
 async def _node_rows(

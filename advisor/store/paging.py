@@ -11,8 +11,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from typing import Any
 
-from sqlalchemy import ColumnElement, tuple_
+from sqlalchemy import ColumnElement, literal, tuple_
 
 from advisor.store.errors import CursorRefused, PageRefused
 from advisor.store.records import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, AuditFilter, Page
@@ -65,9 +66,23 @@ def read_cursor(kind: str, wanted: AuditFilter, page: Page, id_kinds: Sequence[t
     return position
 
 
-def older_than(columns: Sequence[ColumnElement[object]], position: Position) -> ColumnElement[bool]:
+def older_than(columns: Sequence[ColumnElement[Any]], position: Position) -> ColumnElement[bool]:
     """Rows after `position`, newest first; `columns` are the time and the ids."""
-    return tuple_(*columns) < tuple_(position.at, *position.ids)
+    found: ColumnElement[bool] = tuple_(*columns) < _like(columns, (position.at, *position.ids))
+    return found
+
+
+def not_newer_than(
+    columns: Sequence[ColumnElement[Any]], head: tuple[datetime, tuple[str | int, ...]]
+) -> ColumnElement[bool]:
+    """The row at `head`, and rows after it."""
+    found: ColumnElement[bool] = tuple_(*columns) <= _like(columns, (head[0], *head[1]))
+    return found
+
+
+def _like(columns: Sequence[ColumnElement[Any]], values: Sequence[object]) -> Any:
+    # Postgres compares a uuid with a uuid only: each value takes its column's type.
+    return tuple_(*(literal(value, type_=column.type) for value, column in zip(values, columns, strict=True)))
 
 
 def _fingerprint(wanted: AuditFilter) -> str:
@@ -84,6 +99,8 @@ def _time(at: datetime) -> int:
 def _read_time(value: object) -> datetime:
     if not isinstance(value, int) or isinstance(value, bool):
         raise CursorRefused("the cursor's time is not a number")
+    if not 0 <= value <= _LAST_MICROSECOND:
+        raise CursorRefused("the cursor's time is out of range")
     seconds, microseconds = divmod(value, 1_000_000)
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
 
@@ -95,3 +112,4 @@ def _read_ids(values: object, kinds: Sequence[type]) -> tuple[str | int, ...]:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_MICROSECOND = 250_000_000_000 * 1_000_000  # in the year 9892

@@ -315,7 +315,9 @@ decisions = Table(
     Index(None, "user_name", "created_at", "id"),
     Index(None, "partition", "created_at", "id"),
     Index(None, "category", "created_at", "id"),
+    Index(None, "action", "created_at", "id"),
     Index(None, "reason", "created_at", "id"),
+    Index(None, "mode", "created_at", "id"),
     Index(None, "nodes", postgresql_using="gin"),
 )
 

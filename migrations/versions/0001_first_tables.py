@@ -261,6 +261,9 @@ def upgrade() -> None:
         sa.UniqueConstraint("job_key", "number", "generation", name=op.f("decisions_job_key_number_generation_key")),
     )
     op.create_index(
+        op.f("decisions_action_created_at_id_idx"), "decisions", ["action", "created_at", "id"], unique=False
+    )
+    op.create_index(
         op.f("decisions_category_created_at_id_idx"), "decisions", ["category", "created_at", "id"], unique=False
     )
     op.create_index(
@@ -273,6 +276,7 @@ def upgrade() -> None:
     op.create_index(
         op.f("decisions_job_key_created_at_id_idx"), "decisions", ["job_key", "created_at", "id"], unique=False
     )
+    op.create_index(op.f("decisions_mode_created_at_id_idx"), "decisions", ["mode", "created_at", "id"], unique=False)
     op.create_index(op.f("decisions_nodes_idx"), "decisions", ["nodes"], unique=False, postgresql_using="gin")
     op.create_index(
         op.f("decisions_partition_created_at_id_idx"), "decisions", ["partition", "created_at", "id"], unique=False
@@ -525,11 +529,13 @@ def downgrade() -> None:
     op.drop_index(op.f("decisions_reason_created_at_id_idx"), table_name="decisions")
     op.drop_index(op.f("decisions_partition_created_at_id_idx"), table_name="decisions")
     op.drop_index(op.f("decisions_nodes_idx"), table_name="decisions", postgresql_using="gin")
+    op.drop_index(op.f("decisions_mode_created_at_id_idx"), table_name="decisions")
     op.drop_index(op.f("decisions_job_key_created_at_id_idx"), table_name="decisions")
     op.drop_index(op.f("decisions_job_id_created_at_id_idx"), table_name="decisions")
     op.drop_index(op.f("decisions_created_at_id_idx"), table_name="decisions")
     op.drop_index(op.f("decisions_cluster_created_at_id_idx"), table_name="decisions")
     op.drop_index(op.f("decisions_category_created_at_id_idx"), table_name="decisions")
+    op.drop_index(op.f("decisions_action_created_at_id_idx"), table_name="decisions")
     op.drop_table("decisions")
     op.drop_index(op.f("attempts_user_name_submitted_at_job_key_number_idx"), table_name="attempts")
     op.drop_index(op.f("attempts_submitted_at_job_key_number_idx"), table_name="attempts")
