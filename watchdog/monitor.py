@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -133,8 +133,15 @@ def arithmetic(config: Config, *, requeue_delay_seconds: float, kill_wait_second
 class Watchdog:
     """One look at a time. What is said twice in a row is said once."""
 
-    def __init__(self, config: Config, slurm: Slurm, *, once: bool = False) -> None:
-        self._config, self._slurm, self._once = config, slurm, once
+    def __init__(
+        self,
+        config: Config,
+        slurm: Slurm,
+        *,
+        once: bool = False,
+        wall: Callable[[], float] = time.time,  # noqa: TID251 - stdlib-only: no Clock port here
+    ) -> None:
+        self._config, self._slurm, self._once, self._wall = config, slurm, once, wall
         self._said: dict[str, str] = {}
         self._seen_before: set[str] = set()  # shortages of the last look, by job
         self._delay: int | None = None
@@ -186,7 +193,7 @@ class Watchdog:
     def _facts(self, advisor: liveness.Liveness, fits: tuple[str, ...] | None) -> release.Facts:
         return release.Facts(
             advisor=advisor,
-            now=time.time(),  # noqa: TID251 - stdlib-only: no Clock port here
+            now=self._wall(),
             requeue_delay_seconds=self._delay if self._delay is not None else 121,
             pending_seconds=self._config.pending_minutes * 60,
             fitting=fits,

@@ -1,0 +1,197 @@
+"""A Slurm of one process, as far as the agent and the watchdog can see it: the tools' argument vectors in, text out.
+
+Its rules are the measured ones of docs/slurm.md, the dangerous ones included: a plain `requeue` revives a cancelled
+job and kills a running one, `requeue incomplete` leaves both alone, an update of a finished job is refused.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slurm_plugin.squeue import Output
+
+UNIT = "\x1f"
+ENDED = {"FAILED", "CANCELLED", "COMPLETED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
+
+
+@dataclass
+class FakeJob:
+    job_id: str = "17"
+    state: str = "FAILED"
+    restarts: int = 0
+    submit: int = 1000
+    eligible: int | None = 1000
+    start: int | None = 1010
+    end: int | None = 1100
+    exit_status: int = 1280
+    priority: int = 100
+    reason: str = "NonZeroExitCode"
+    user: str = "alice"
+    partition: str = "main"
+    nodes_wanted: int = 2
+    nodes: str = "node[1-2]"
+    excluded: str = ""
+    admin_comment: str = ""
+    comment: str = '{"advisor": {}}'
+    name: str = "train"
+    batch: bool = True
+    requeueable: bool = True
+
+
+@dataclass
+class FakeSlurm:
+    """`before` is called with each argument vector first: tests let the world change there, or raise."""
+
+    now: float = 1200.0
+    delay: int = 6
+    jobs: dict[str, FakeJob] = field(default_factory=dict)
+    nodes: dict[str, str] = field(default_factory=lambda: {f"node{n}": "idle" for n in range(1, 5)})
+    before: Callable[[Sequence[str]], None] = lambda argv: None
+    verbs: list[tuple[str, ...]] = field(default_factory=list)
+    refuse: dict[str, str] = field(default_factory=dict)  # verb → complaint
+
+    def add(self, job: FakeJob) -> FakeJob:
+        self.jobs[job.job_id] = job
+        return job
+
+    def __call__(self, argv: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> Output:
+        assert environment["SLURM_TIME_FORMAT"] == "%s"
+        self.before(argv)
+        name = argv[0].rpartition("/")[2]
+        answer = {"squeue": self._squeue, "sinfo": self._sinfo, "scontrol": self._scontrol, "scancel": self._scancel}
+        return answer[name](list(argv[1:]))
+
+    # --- looking -----------------------------------------------------------------------------------------------
+
+    def _squeue(self, arguments: list[str]) -> Output:
+        jobs = list(self.jobs.values())
+        if "-j" in arguments:
+            wanted = arguments[arguments.index("-j") + 1]
+            if wanted not in self.jobs:
+                return _said(1, "slurm_load_jobs error: Invalid job id specified")
+            jobs = [self.jobs[wanted]]
+        if "-t" in arguments and arguments[arguments.index("-t") + 1] == "PENDING":
+            jobs = [job for job in jobs if job.state == "PENDING"]
+        if "--json" in arguments:
+            return _out(json.dumps({"jobs": [self._json(job) for job in jobs]}))
+        form = arguments[-1]
+        if form == "%k":
+            return _out("".join(f"{job.comment or '(null)'}\n" for job in jobs))
+        if "-o" in arguments:
+            end = form.rpartition("%x")[2]
+            return _out("".join(f"{job.job_id}{UNIT}{job.excluded}{end}\n" for job in jobs))
+        columns = [item.split(":") for item in form.split(",")]
+        return _out("".join("".join(self._column(job, name) + end for name, end in columns) + "\n" for job in jobs))
+
+    def _column(self, job: FakeJob, name: str) -> str:
+        times = {"SubmitTime": job.submit, "EligibleTime": job.eligible, "StartTime": job.start, "EndTime": job.end}
+        if name in times:
+            return str(times[name] if times[name] is not None else "N/A")
+        return {
+            "JobID": job.job_id,
+            "JobArrayID": job.job_id,
+            "ArrayJobID": job.job_id,
+            "ArrayTaskID": "N/A",
+            "HetJobID": "N/A",
+            "HetJobOffset": "N/A",
+            "State": job.state,
+            "RestartCnt": str(job.restarts),
+            "exit_code": str(job.exit_status),
+            "PriorityLong": str(job.priority),
+            "Reason": job.reason,
+            "UserName": job.user,
+            "UserID": "20001",
+            "Partition": job.partition,
+            "NumNodes": str(job.nodes_wanted),
+            "NumTasks": str(job.nodes_wanted),
+            "BatchFlag": str(int(job.batch)),
+            "Requeue": str(int(job.requeueable)),
+            "NodeList": job.nodes,
+            "admin_comment": job.admin_comment or "(null)",
+        }[name]
+
+    def _json(self, job: FakeJob) -> dict[str, object]:
+        return {
+            "job_id": int(job.job_id),
+            "submit_time": job.submit,
+            "name": job.name,
+            "comment": job.comment,
+            "account": "research",
+            "current_working_directory": "/home/alice",
+            "standard_output": "/home/alice/out-%j.log",
+            "standard_error": "",
+            "features": "",
+            "tres_per_node": "gres:gpu:8",
+            "minimum_cpus_per_node": 1,
+        }
+
+    def _sinfo(self, arguments: list[str]) -> Output:
+        end = arguments[-1].rpartition(UNIT)[2].replace("%E", "").replace("%f", "")
+        reason = f"{UNIT}none" if "%E" in arguments[-1] else ""
+        line = "{}\x1f{}\x1fmain\x1f16\x1f4000\x1fgpu:h200:8\x1f(null)"
+        return _out("".join(line.format(*node) + reason + end + "\n" for node in self.nodes.items()))
+
+    # --- acting ------------------------------------------------------------------------------------------------
+
+    def _scontrol(self, arguments: list[str]) -> Output:
+        if arguments == ["show", "config"]:
+            return _out(f"AuthInfo = cred_expire={self.delay - 1}\nSLURM_VERSION = 22.05.8\nSlurmUser = slurm(64030)\n")
+        self.verbs.append(tuple(arguments))
+        if arguments[0] in self.refuse:
+            return _said(1, self.refuse[arguments[0]])
+        if arguments[0] == "update":
+            return self._update(dict(item.split("=", 1) for item in arguments[1:]))
+        job = self.jobs[arguments[-1]]
+        if arguments[1] == "incomplete":
+            if job.state == "RUNNING":
+                job.state, job.end, job.restarts = "COMPLETING", None, job.restarts + 1
+            return _out("")
+        if job.state == "PENDING":
+            return _said(1, "Job is pending execution")
+        if job.state == "RUNNING":
+            job.state, job.end, job.restarts = "COMPLETING", None, job.restarts + 1
+        else:
+            job.restarts += 1
+            self.released(job)
+        return _out("")
+
+    def released(self, job: FakeJob) -> None:
+        """The last node answered, or none had to: the requeued job waits for Slurm's own delay."""
+        job.state, job.submit, job.nodes, job.end = "PENDING", int(self.now), "", None
+        job.eligible = max(job.submit + self.delay, job.eligible or 0)
+        job.start, job.reason = job.eligible, "BeginTime"
+
+    def started(self, job: FakeJob, nodes: str = "node[3-4]") -> None:
+        job.state, job.nodes, job.start, job.reason = "RUNNING", nodes, int(self.now), "None"
+
+    def _update(self, values: dict[str, str]) -> Output:
+        job = self.jobs[values["JobId"]]
+        if job.state in ENDED or (job.state == "COMPLETING" and job.end is not None):
+            return _said(1, "Job has already finished for job 17")
+        if job.state == "RUNNING":
+            return _said(1, "Job is no longer pending execution")
+        job.excluded = values.get("ExcNodeList", job.excluded)
+        job.admin_comment = values.get("AdminComment", job.admin_comment)
+        if "StartTime" in values:
+            job.eligible = job.start = int(values["StartTime"].removeprefix("uts"))
+            assert job.eligible >= job.submit + self.delay or job.state == "COMPLETING", "slurmd refuses such a launch"
+        return _out("")
+
+    def _scancel(self, arguments: list[str]) -> Output:
+        self.verbs.append(("cancel", *arguments))
+        job = self.jobs[arguments[-1]]
+        if arguments[0] == f"--state={job.state}":
+            job.state, job.end = "CANCELLED", int(self.now)
+        return _out("")
+
+    @property
+    def requeues(self) -> int:
+        return sum(verb[0] == "requeue" for verb in self.verbs)
+
+
+def _out(text: str) -> Output:
+    return Output(returncode=0, stdout=text.encode("utf-8", "surrogateescape"), stderr=b"")
+
+
+def _said(status: int, complaint: str) -> Output:
+    return Output(returncode=status, stdout=b"", stderr=complaint.encode() + b"\n")

@@ -1,0 +1,423 @@
+"""The whole agent between a scripted Slurm and a fake advisor: level-triggered on both sides."""
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from advisor.v1 import agent_pb2, agent_pb2_grpc, common_pb2
+from slurm_plugin import apply, mark, wire
+from slurm_plugin.agent import Agent
+from slurm_plugin.config import AgentConfig, SlurmSection
+from slurm_plugin.hook_socket import HookSocket, HookSocketError
+from slurm_plugin.squeue import Slurm, SlurmError
+from tests.unit.slurm_plugin.fake_slurm import FakeJob, FakeSlurm
+
+APPLIED = common_pb2.RECONCILIATION_STATUS_APPLIED
+VERIFIED = common_pb2.RECONCILIATION_STATUS_VERIFIED
+WITHHELD = common_pb2.RECONCILIATION_STATUS_WITHHELD
+
+
+@dataclass
+class FakeAdvisor(agent_pb2_grpc.AgentServiceServicer):
+    """Keeps everything it hears; sends all open advice on every change."""
+
+    registered: list[agent_pb2.RegisterRequest] = field(default_factory=list)
+    reports: list[agent_pb2.ReportObservationsRequest] = field(default_factory=list)
+    reconciled: list[agent_pb2.ReportReconciliationRequest] = field(default_factory=list)
+    milestones: list[agent_pb2.Milestone] = field(default_factory=list)
+    advice: list[common_pb2.Advice] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    server: Any = None
+
+    async def start(self, path: Path) -> None:
+        self.server = grpc.aio.server()
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(self, self.server)
+        self.server.add_insecure_port(f"unix:{path}")
+        await self.server.start()
+
+    async def stop(self) -> None:
+        await self.server.stop(0)
+
+    def advise(self, *advice: common_pb2.Advice) -> None:
+        self.advice = list(advice)
+        self.changed.set()
+
+    async def Register(self, request: agent_pb2.RegisterRequest, context: Any) -> agent_pb2.RegisterResponse:  # noqa: N802
+        self.registered.append(request)
+        return agent_pb2.RegisterResponse(session="s", incarnation="i", keepalive=wire.duration(0.5))
+
+    async def Heartbeat(self, request: agent_pb2.HeartbeatRequest, context: Any) -> agent_pb2.HeartbeatResponse:  # noqa: N802
+        return agent_pb2.HeartbeatResponse(incarnation="i", tick_age=wire.duration(0.25), ticks=7)
+
+    async def ReportObservations(  # noqa: N802
+        self, request: agent_pb2.ReportObservationsRequest, context: Any
+    ) -> agent_pb2.ReportObservationsResponse:
+        self.reports.append(request)
+        return agent_pb2.ReportObservationsResponse(accepted=len(request.jobs))
+
+    async def WatchAdvice(  # noqa: N802
+        self, request: agent_pb2.WatchAdviceRequest, context: Any
+    ) -> AsyncIterator[agent_pb2.WatchAdviceResponse]:
+        while True:
+            self.changed.clear()
+            yield agent_pb2.WatchAdviceResponse(
+                incarnation="i", open=self.advice, tick_age=wire.duration(0.25), ticks=7
+            )
+            try:
+                async with asyncio.timeout(0.2):
+                    await self.changed.wait()
+            except TimeoutError:
+                continue
+
+    async def ReportReconciliation(  # noqa: N802
+        self, request: agent_pb2.ReportReconciliationRequest, context: Any
+    ) -> agent_pb2.ReportReconciliationResponse:
+        self.reconciled.append(request)
+        return agent_pb2.ReportReconciliationResponse()
+
+    async def ReportMilestones(  # noqa: N802
+        self, request: agent_pb2.ReportMilestonesRequest, context: Any
+    ) -> agent_pb2.ReportMilestonesResponse:
+        self.milestones.extend(request.milestones)
+        return agent_pb2.ReportMilestonesResponse()
+
+    def jobs(self) -> list[agent_pb2.JobObservation]:
+        return [job for report in self.reports for job in report.jobs]
+
+    def statuses(self) -> list[int]:
+        return [item.status for item in self.reconciled]
+
+
+def advice(**changes: Any) -> common_pb2.Advice:
+    made = common_pb2.Advice(
+        advice_id="a1",
+        incarnation="i",
+        attempt=common_pb2.AttemptRef(
+            job_key="k", cluster="c", job_id="17", attempt=0, submitted_at=wire.stamp(1000), user="alice"
+        ),
+        generation=1,
+        action=common_pb2.ACTION_RESTART,
+        exclude_nodes=["node2"],
+        mode=common_pb2.MODE_AUTONOMOUS,
+        time_to_live=wire.duration(60),
+    )
+    for key, value in changes.items():
+        setattr(made, key, value)
+    return made
+
+
+@dataclass
+class Bench:
+    """One agent, restartable, with its world."""
+
+    folder: Path
+    slurm: FakeSlurm = field(default_factory=FakeSlurm)
+    advisor: FakeAdvisor = field(default_factory=FakeAdvisor)
+    mode: str = "act"
+    _running: asyncio.Task[None] | None = None
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def config(self) -> AgentConfig:
+        return AgentConfig(
+            cluster="c",
+            socket=str(self.folder / "a.sock"),
+            tick_file=str(self.folder / "tick.json"),
+            hook_socket=str(self.folder / "hook.sock"),
+            mode=self.mode,
+            poll_seconds=0.05,
+            slurm=SlurmSection(),
+        )
+
+    async def _apply(self, request: apply.Request) -> apply.Result:
+        clocks = apply.Clocks(wall=lambda: self.slurm.now)
+        return await asyncio.to_thread(apply.carry_out, request, self.slurm, clocks)
+
+    def start(self) -> Agent:
+        self._stop = asyncio.Event()
+        agent = Agent(self.config, Slurm(run=self.slurm), apply=self._apply, clock=WorldClock(self.slurm))
+        self._running = asyncio.create_task(agent.run(self._stop))
+        return agent
+
+    async def stop(self) -> None:
+        self._stop.set()
+        if self._running is not None:
+            await self._running
+        self._running = None
+
+
+@dataclass
+class WorldClock:
+    """Wall time of the scripted Slurm, everything else real."""
+
+    slurm: FakeSlurm
+
+    def wall(self) -> float:
+        return self.slurm.now
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def boot(self) -> float:
+        return 77.0
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    folder = Path(tempfile.mkdtemp(prefix="agent-"))  # short: a socket's path has at most 107 bytes
+    made = Bench(folder)
+    await made.advisor.start(folder / "a.sock")
+    yield made
+    if made._running is not None:
+        await made.stop()
+    await made.advisor.stop()
+    shutil.rmtree(folder)
+
+
+async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - the condition is somebody else's state
+            await asyncio.sleep(0.01)
+
+
+async def test_a_failed_job_is_reported_restarted_and_verified(bench: Bench) -> None:
+    """Observation, advice, two verbs, APPLIED, VERIFIED, and milestones up to running."""
+    job = bench.slurm.add(FakeJob())
+    bench.start()
+    await until(bench.advisor.jobs)
+    seen = bench.advisor.jobs()[0]
+    assert seen.state == common_pb2.ATTEMPT_STATE_FAILED
+    assert (seen.exit.code, list(seen.nodes), seen.in_scope) == (5, ["node1", "node2"], True)
+    assert (seen.stdout_path, seen.nodes_fitting) == ("/home/alice/out-17.log", 4)
+    bench.advisor.advise(advice())
+    await until(lambda: VERIFIED in bench.advisor.statuses())
+    assert bench.advisor.statuses() == [APPLIED, VERIFIED]
+    assert (job.state, job.restarts, job.excluded, bench.slurm.requeues) == ("PENDING", 1, "node2", 1)
+    bench.slurm.now = 1210.0
+    bench.slurm.started(job)
+    await until(lambda: len(bench.advisor.milestones) == 5)
+    names = [common_pb2.MilestoneKind.Name(item.kind)[15:] for item in bench.advisor.milestones]
+    assert names == ["REQUEUE_ACCEPTED", "UPDATE_ACCEPTED", "NODES_RELEASED", "ELIGIBLE", "RUNNING"]
+    assert {item.attempt.attempt for item in bench.advisor.milestones} == {0}
+
+
+async def test_nothing_is_done_twice_after_a_restart(bench: Bench) -> None:
+    """All that the agent knows it sees again, our mark included."""
+    job = bench.slurm.add(FakeJob())
+    bench.advisor.advise(advice())
+    bench.start()
+    await until(lambda: VERIFIED in bench.advisor.statuses())
+    await bench.stop()
+    verbs = list(bench.slurm.verbs)
+    bench.advisor.reconciled.clear()
+    bench.start()
+    await until(lambda: VERIFIED in bench.advisor.statuses())
+    assert (bench.slurm.verbs, job.restarts) == (verbs, 1)
+
+
+async def test_death_between_requeue_and_update(bench: Bench) -> None:
+    """The restarted agent sees the successor without our mark and only updates."""
+    job = bench.slurm.add(FakeJob(state="PENDING", restarts=1, submit=1195, eligible=1201, end=None, nodes=""))
+    bench.advisor.advise(advice())
+    bench.start()
+    await until(lambda: VERIFIED in bench.advisor.statuses())
+    assert (bench.slurm.requeues, job.excluded) == (0, "node2")
+
+
+async def test_observe_mode_touches_nothing(bench: Bench) -> None:
+    """The agent's own mode wins over autonomous advice."""
+    bench.mode = "observe"
+    bench.slurm.add(FakeJob())
+    bench.advisor.advise(advice())
+    bench.start()
+    await until(bench.advisor.reconciled.__len__)
+    assert bench.advisor.reconciled[0].reason == common_pb2.RECONCILIATION_REASON_AGENT_OBSERVES
+    assert bench.slurm.verbs == []
+    assert bench.advisor.registered[0].mode == agent_pb2.AGENT_MODE_OBSERVE
+
+
+async def test_reconnects_and_says_everything_again(bench: Bench) -> None:
+    """The advisor goes and comes back: a complete report, and advice that waited is applied."""
+    job = bench.slurm.add(FakeJob())
+    bench.start()
+    await until(bench.advisor.jobs)
+    await bench.advisor.stop()
+    second = FakeAdvisor()
+    second.advise(advice())
+    job.reason = "changed meanwhile"
+    await second.start(bench.folder / "a.sock")
+    bench.advisor = second
+    await until(lambda: VERIFIED in second.statuses())
+    assert second.reports[0].complete
+    assert [seen.attempt.job_id for seen in second.reports[0].jobs] == ["17"]
+
+
+async def test_a_requeue_in_progress_is_the_ending_of_the_old_attempt(bench: Bench) -> None:
+    """Slurm counts up at once and rewrites the submit time late; an attempt must not exist twice."""
+    job = bench.slurm.add(FakeJob(state="RUNNING", end=None))
+    bench.advisor.advise(advice(may_end_live_attempt=True))
+    bench.start()
+    await until(lambda: APPLIED in bench.advisor.statuses())
+    await until(lambda: bench.advisor.jobs()[-1].state == common_pb2.ATTEMPT_STATE_COMPLETING)
+    last = bench.advisor.jobs()[-1]
+    assert (last.attempt.attempt, last.attempt.submitted_at.seconds) == (0, 1000)
+    assert list(last.nodes) == ["node1", "node2"]
+    bench.slurm.released(job)
+    await until(lambda: VERIFIED in bench.advisor.statuses())
+    assert bench.advisor.jobs()[-1].attempt.attempt == 1
+    assert bench.advisor.statuses() == [APPLIED, VERIFIED]
+
+
+async def test_a_hook_is_told_at_once_and_followed_until_the_outcome_shows(bench: Bench) -> None:
+    """First "it has ended", then how."""
+    job = bench.slurm.add(FakeJob(state="RUNNING", end=None))
+    bench.start()
+    await until(bench.advisor.jobs)
+    job.state, job.end = "COMPLETING", 1200
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hook:
+        notice = {"SLURM_JOB_ID": "17", "SLURM_JOB_RESTART_COUNT": "0"}
+        hook.sendto(json.dumps(notice).encode(), str(bench.folder / "hook.sock"))
+    await until(lambda: any(seen.notice == agent_pb2.NOTICE_HOOK for seen in bench.advisor.jobs()))
+    job.state = "FAILED"
+    await until(lambda: bench.advisor.jobs()[-1].state == common_pb2.ATTEMPT_STATE_FAILED)
+    told = next(seen for seen in bench.advisor.jobs() if seen.notice == agent_pb2.NOTICE_HOOK)
+    assert told.state == common_pb2.ATTEMPT_STATE_COMPLETING
+    assert told.HasField("ended_at")
+
+
+async def test_slurm_that_does_not_answer_is_unavailable_never_no_jobs(bench: Bench) -> None:
+    """Nothing is reported as gone, and nothing is done."""
+    bench.slurm.add(FakeJob())
+    bench.start()
+    await until(bench.advisor.jobs)
+
+    def silent(argv: Sequence[str]) -> None:
+        raise SlurmError("timeout", "no answer in 5 s")
+
+    bench.slurm.before = silent
+    bench.advisor.reports.clear()
+    bench.advisor.advise(advice())
+    await until(lambda: bench.advisor.reports and bench.advisor.reports[-1].unavailable)
+    last = bench.advisor.reports[-1]
+    assert (last.unavailable[0].reason, last.complete, len(last.jobs)) == ("timeout", False, 0)
+    assert bench.slurm.verbs == []
+
+
+async def test_missing_rights_end_acting(bench: Bench) -> None:
+    """After "permission denied" the agent observes, and says why."""
+    bench.slurm.add(FakeJob())
+    bench.slurm.refuse["update"] = "Access/permission denied for job 17"
+    bench.advisor.advise(advice())
+    bench.start()
+    denied = common_pb2.RECONCILIATION_REASON_PERMISSION
+    await until(lambda: any(item.reason == denied for item in bench.advisor.reconciled))
+    bench.slurm.add(FakeJob(job_id="18"))
+    other = advice(advice_id="a2")
+    other.attempt.job_id = "18"
+    bench.advisor.advise(other)
+    await until(lambda: bench.advisor.reconciled[-1].advice_id == "a2")
+    assert bench.advisor.reconciled[-1].reason == common_pb2.RECONCILIATION_REASON_AGENT_OBSERVES
+    assert bench.slurm.requeues == 1
+
+
+async def test_a_refused_update_is_repeated_without_a_second_requeue(bench: Bench) -> None:
+    """The controller was away for a moment."""
+    job = bench.slurm.add(FakeJob())
+    bench.slurm.refuse["update"] = "Unable to contact slurm controller"
+    bench.advisor.advise(advice())
+    bench.start()
+    await until(lambda: bench.slurm.requeues == 1)
+    bench.slurm.refuse.clear()
+    await until(lambda: VERIFIED in bench.advisor.statuses())
+    assert (bench.slurm.requeues, job.excluded) == (1, "node2")
+
+
+async def test_cap_on_requeues_counts_those_before_a_restart(bench: Bench) -> None:
+    """What carries our mark and was requeued within the minute was requeued by us."""
+    for number in range(100, 130):
+        fragment = mark.render(mark.Mark(job="k", attempt=0, generation=1))
+        bench.slurm.add(
+            FakeJob(
+                job_id=str(number), state="PENDING", restarts=1, submit=1190, eligible=1300, end=None, nodes="",
+                admin_comment=fragment,
+            )
+        )  # fmt: skip
+    bench.slurm.add(FakeJob())
+    bench.advisor.advise(advice())
+    bench.start()
+    await until(bench.advisor.reconciled.__len__)
+    assert bench.advisor.reconciled[0].reason == common_pb2.RECONCILIATION_REASON_CAP_REQUEUES
+    assert bench.slurm.requeues == 0
+
+
+async def test_time_to_live_does_not_grow_by_repetition(bench: Bench) -> None:
+    """The stream repeats open advice for ever; its time was counted from the first time it was heard."""
+    bench.mode = "act"
+    job = bench.slurm.add(FakeJob(state="RUNNING", end=None))
+    short = advice()
+    short.time_to_live.CopyFrom(wire.duration(0.3))
+    bench.advisor.advise(short)
+    bench.start()
+    expired = common_pb2.RECONCILIATION_STATUS_EXPIRED
+    await until(lambda: expired in bench.advisor.statuses())
+    job.state, job.end = "FAILED", 1200
+    before = len(bench.advisor.reports)
+    await until(lambda: len(bench.advisor.reports) > before)
+    assert bench.slurm.verbs == []
+
+
+async def test_the_tick_file_is_written_from_the_advisors_words_only(bench: Bench) -> None:
+    """When the advisor is gone, the file is left to become old."""
+    agent = bench.start()
+    path = bench.folder / "tick.json"
+    await until(path.exists)
+    value = json.loads(path.read_bytes())
+    assert value["v"] == 1
+    assert (value["tick_age"], value["ticks"], value["boot_monotonic"]) == (0.25, 7, 77.0)
+    await bench.advisor.stop()
+    await until(lambda: agent.link._stub is None)
+    stamp = path.stat().st_mtime_ns
+    looks = agent.looks.clock.monotonic() + 0.3
+    await until(lambda: agent.looks.clock.monotonic() > looks)
+    assert path.stat().st_mtime_ns == stamp
+    await bench.advisor.start(bench.folder / "a.sock")
+
+
+async def test_a_second_agent_on_the_same_hook_socket_is_refused(bench: Bench) -> None:
+    """Two agents would both act."""
+    bench.start()
+    await until((bench.folder / "hook.sock").exists)
+    second = Agent(replace(bench.config), Slurm(run=bench.slurm), apply=bench._apply)
+    with pytest.raises(HookSocketError, match="another agent"):
+        await second.run(asyncio.Event())
+
+
+def test_hook_notices_of_strangers_and_noise_are_not_believed(tmp_path: Path) -> None:
+    """The kernel says who sent it; what is no notice is dropped."""
+    folder = Path(tempfile.mkdtemp(prefix="hook-"))
+    path = folder / "h.sock"
+    heard: list[object] = []
+    listener = HookSocket(path, trusted_users=frozenset({os.geteuid()}))
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            for data in (b"", b"\xff", b"[]", b'{"SLURM_JOB_ID": "1; rm"}', b'{"SLURM_JOB_ID": 5}', b"[" * 9000):
+                sender.sendto(data, str(path))
+            sender.sendto(b'{"SLURM_JOB_ID": "5"}', str(path))
+        assert (listener.drain(heard.append), len(heard)) == (6, 1)
+        listener._trusted = frozenset({os.geteuid() + 1})
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(b'{"SLURM_JOB_ID": "5"}', str(path))
+        assert (listener.drain(heard.append), len(heard)) == (1, 1)
+    finally:
+        listener.close()
+        shutil.rmtree(folder)

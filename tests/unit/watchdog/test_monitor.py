@@ -1,0 +1,190 @@
+"""The watchdog as a whole, on a scripted Slurm and as the process that cron or systemd starts."""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.slurm_plugin.fake_slurm import FakeJob, FakeSlurm
+from watchdog.monitor import Config, Watchdog, arithmetic, decode, load
+from watchdog.slurm import Slurm, SlurmError, expand
+
+MAIN = Path(__file__).parents[3] / "watchdog" / "__main__.py"
+
+
+def fragment(**changes: object) -> str:
+    value: dict[str, object] = {"v": 1, "job": "k", "attempt": 0, "generation": 1, "deadline": None}
+    return json.dumps({"advisor": value | {"nodes": ["node2"], "start": None, "found": None} | changes})
+
+
+def waiting(**changes: object) -> FakeJob:
+    """A requeued job that our exclusion of node2 keeps from starting."""
+    values: dict[str, object] = {
+        "state": "PENDING",
+        "restarts": 1,
+        "submit": 1000,
+        "eligible": 1006,
+        "end": None,
+        "nodes": "",
+        "reason": "Resources",
+        "nodes_wanted": 3,
+        "excluded": "node[2,4]",
+        "admin_comment": fragment(),
+    }
+    return FakeJob(**(values | changes))  # type: ignore[arg-type]
+
+
+def watchdog(world: FakeSlurm, folder: Path, **changes: object) -> Watchdog:
+    config = replace(Config(tick_file=str(folder / "tick.json"), mode="act"), **changes)  # type: ignore[arg-type]
+
+    def run(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> tuple[int, bytes, bytes]:
+        out = world(argv, environment, seconds)
+        return out.returncode, out.stdout, out.stderr
+
+    return Watchdog(config, Slurm(conf="", bin_dir="", timeout_seconds=5, run=run), wall=lambda: world.now)
+
+
+def test_a_shortage_is_believed_when_seen_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A restart of slurmctld makes nodes look away for a moment."""
+    world = FakeSlurm()
+    job = world.add(waiting())
+    dog = watchdog(world, tmp_path)
+    dog.look()
+    assert world.verbs == []
+    dog.look()
+    assert job.excluded == "node4"
+    assert "job 17: exclusion of node2 given back: only 2 of 3 nodes fit" in capsys.readouterr().err
+    dog.look()
+    assert len(world.verbs) == 1
+
+
+def test_a_shortage_that_passes_changes_nothing(tmp_path: Path) -> None:
+    """Two looks in a row, not two in all."""
+    world = FakeSlurm()
+    job = world.add(waiting(nodes_wanted=2))
+    dog = watchdog(world, tmp_path)
+    for state in ("down", "idle", "down", "idle"):
+        world.nodes["node3"] = state
+        dog.look()
+    assert (world.verbs, job.excluded) == ([], "node[2,4]")
+
+
+def test_observe_mode_only_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And says it once, not at every look."""
+    world = FakeSlurm()
+    world.add(waiting(reason="BadConstraints"))
+    dog = watchdog(world, tmp_path, mode="observe")
+    dog.look()
+    dog.look()
+    assert world.verbs == []
+    assert capsys.readouterr().err.count("would act") == 1
+
+
+def test_what_a_person_changed_in_between_is_respected(tmp_path: Path) -> None:
+    """The job is looked at again just before the update."""
+    world = FakeSlurm()
+    job = world.add(waiting(reason="BadConstraints"))
+
+    def edit(argv: Sequence[str]) -> None:
+        if "-j" in argv:
+            job.excluded = "node4"
+
+    world.before = edit
+    assert watchdog(world, tmp_path).look()
+    assert world.verbs == []
+
+
+def test_slurm_that_does_not_answer_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And is looked at again."""
+    world = FakeSlurm()
+    world.add(waiting(reason="BadConstraints"))
+
+    def silent(argv: Sequence[str]) -> None:
+        raise SlurmError("squeue gave no answer in 5 s")
+
+    world.before = silent
+    dog = watchdog(world, tmp_path)
+    dog.start()
+    assert not dog.look()
+    assert not dog.look()
+    world.before = lambda argv: None
+    assert dog.look()
+    assert capsys.readouterr().err.count("does not answer") == 1
+    assert len(world.verbs) == 1
+
+
+def test_a_refused_update_is_said_and_tried_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without rights there is nothing to be done but to say so."""
+    world = FakeSlurm()
+    world.add(waiting(reason="BadConstraints"))
+    world.refuse["update"] = "Access/permission denied for job 17"
+    dog = watchdog(world, tmp_path)
+    assert not dog.look()
+    assert not dog.look()
+    assert capsys.readouterr().err.count("Slurm refused") == 1
+    world.refuse.clear()
+    assert dog.look()
+
+
+def test_arithmetic() -> None:
+    """The deadline must leave room for everything before it; what does not add up is said."""
+    config = Config(tick_file="/t")
+    assert arithmetic(config, requeue_delay_seconds=121, kill_wait_seconds=30) == []
+    assert len(arithmetic(config, requeue_delay_seconds=121, kill_wait_seconds=70)) == 1
+    short = replace(config, dead_after_seconds=10.0, poll_seconds=10.0)
+    assert len(arithmetic(short, requeue_delay_seconds=1, kill_wait_seconds=30)) == 3
+
+
+def test_configuration_is_strict_and_all_problems_are_told() -> None:
+    """With the key path of each."""
+    with pytest.raises(ValueError, match="tick_file: must be set") as caught:
+        decode({"mode": "kill", "poll_seconds": True, "slurm": {"bin": "bin"}, "x": 1})
+    lines = str(caught.value).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["x", "mode", "poll_seconds", "slurm.bin", "tick_file"]
+
+
+def test_the_shipped_configuration_loads() -> None:
+    """deploy/watchdog.toml, and with the defaults it shows."""
+    shipped = load(MAIN.parents[1] / "deploy" / "watchdog.toml")
+    assert shipped == Config(tick_file="/run/recovery-advisor/tick.json")
+
+
+def test_hostlists() -> None:
+    """Its own reader, as bounded as the agent's."""
+    assert expand("n[1-3],x[08-09]y,z") == ("n1", "n2", "n3", "x08y", "x09y", "z")
+    assert expand("(null)") == ()
+    with pytest.raises(SlurmError):
+        expand("n[1-999999999]")
+
+
+def test_runs_without_site_packages_and_stops_cleanly(tmp_path: Path) -> None:
+    """`python3 -IS`: nothing that is installed, or broken, in an environment can stop it."""
+    for name, text in (("squeue", ""), ("sinfo", ""), ("scontrol", "echo SLURM_VERSION = 22.05.8")):
+        tool = tmp_path / name
+        tool.write_text(f"#!/bin/sh\n{text}\n")
+        tool.chmod(0o755)
+    config = tmp_path / "w.toml"
+    config.write_text(f'tick_file = "{tmp_path}/tick"\npoll_seconds = 0.1\n[slurm]\nbin = "{tmp_path}"\n')
+    command = ["/usr/bin/python3", "-I", "-S", str(MAIN), "--config", str(config)]
+    once = subprocess.run([*command, "--once"], capture_output=True, text=True, timeout=30, check=False)
+    assert (once.returncode, once.stderr.count("advisor DEAD")) == (0, 1)
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert running.stderr is not None
+    assert "started" in running.stderr.readline()
+    began = time.monotonic()
+    running.send_signal(signal.SIGTERM)
+    _, err = running.communicate(timeout=20)
+    assert (running.returncode, err.count("stopped")) == (0, 1)
+    assert time.monotonic() - began < 10
+
+
+def test_unusable_configuration_is_exit_2(tmp_path: Path) -> None:
+    """One clear line per problem."""
+    command = ["/usr/bin/python3", "-I", "-S", str(MAIN), "--config", str(tmp_path / "none.toml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
