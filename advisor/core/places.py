@@ -60,6 +60,7 @@ _RANKS = tuple(
         r"^(?:AssertionError: )?Rank (\d{1,7}): ",
     )
 )
+_RANK_HINTS = ("rank", "Rank", "RANK", "/task:", "setting up NCCL")  # one of them is in every spelling above
 _MPICH_NODE = re.compile(rf"MPICH ERROR \[Rank \d+\] \[job id [^\]]*\] \[[^\]]*\] \[({_HOST})\]")
 _GPU = re.compile(r"\bGPU ?#?(\d{1,2})\b(?! ?[/.:%])|\bcuda:(\d{1,2})\b|\bDevice: (\d{1,2})\b")
 _PCI = re.compile(r"\bPCI:(?:[0-9a-fA-F]{4,8}:)?([0-9a-fA-F]{2}:[0-9a-fA-F]{2})\b")
@@ -116,6 +117,8 @@ def _rank(text: str, found: dict[str, str]) -> int | None:
     for key in ("rank", "mpirank"):
         if key in found:
             return int(found[key])
+    if not any(hint in text for hint in _RANK_HINTS):
+        return None
     for pattern in _RANKS:
         match = pattern.search(text)
         if match is not None:

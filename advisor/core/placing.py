@@ -4,6 +4,7 @@ The allocation is the judge: a name outside it is no node of this attempt, whate
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from advisor.core.hostlist import HostlistError, expand, short
 from advisor.core.places import RANK_MAX, Place
@@ -11,13 +12,23 @@ from advisor.core.scan_state import FileContext
 from advisor.core.words import Trust
 
 
+@lru_cache(maxsize=1_024)
+def _shorts(nodes: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(short(node) for node in nodes)
+
+
+@lru_cache(maxsize=1_024)
+def _allocation(nodes: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(_shorts(nodes))
+
+
 class Placer:
     """Places hits of one file."""
 
     def __init__(self, context: FileContext) -> None:
         self.context = context
-        self.allocation = frozenset(short(node) for node in context.nodes) if context.nodes is not None else None
-        self.ordered = tuple(short(node) for node in context.nodes or ())
+        self.ordered = _shorts(context.nodes or ())
+        self.allocation = _allocation(context.nodes) if context.nodes is not None else None
 
     def resolve(
         self, captures: Mapping[str, str], place: Place

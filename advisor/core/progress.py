@@ -81,9 +81,10 @@ class FileProgress:
 
 
 def observe(
-    progress: FileProgress, text: bytes, forms: Iterable[str], line: int, seen_at: datetime, printed: Any
+    progress: FileProgress, text: bytes, forms: Iterable[str], line: int, lines: int, seen_at: datetime, printed: Any
 ) -> FileProgress:
-    """Progress lines of a piece of cleaned text that starts at `line`: the first and the newest one are enough.
+    """Progress lines of a piece of cleaned text of `lines` newlines that starts at `line`: the first and the newest
+    one are enough.
 
     `printed(line_bytes)` gives a line's own time and its rank, each or None; it is asked for those two lines only.
     """
@@ -91,7 +92,10 @@ def observe(
     if form is None:
         return progress
     for match in _telling(COMPILED[form], text, thorough=progress.broken):
-        number = line + text.count(b"\n", 0, match.start(1))
+        start = match.start(1)
+        # Counting newlines is what costs here: from the nearer end.
+        near = start <= len(text) // 2
+        number = line + (text.count(b"\n", 0, start) if near else lines - text.count(b"\n", start))
         whole = _line_around(text, match.start(1))
         own, rank = printed(whole)
         progress = _step(progress, form, _Seen(int(match.group(1)), number, seen_at, own, rank))

@@ -142,19 +142,20 @@ class _Work:
         text = clean(raw)
         self.any = self.any or bool(text.strip())
         hits: Sequence[int] = self.scanner.set.Match(text) or ()
+        lines = raw.count(b"\n")
         if self.block_lines or any(hit < self.scanner.first_form or hit >= self.scanner.first_mark for hit in hits):
             self._lines(raw, text)
         elif hits:
-            self._observe(text, (self.scanner.forms[hit - self.scanner.first_form] for hit in hits), self.line + 1)
-        self.line += raw.count(b"\n")
-        self.recent = (
-            (self.recent + text)[-_LOOKBACK_BYTES:] if len(text) < _LOOKBACK_BYTES else text[-_LOOKBACK_BYTES:]
-        )
+            own = lines if len(text) == len(raw) else text.count(b"\n")
+            self._observe(text, (self.scanner.forms[hit - self.scanner.first_form] for hit in hits), self.line + 1, own)
+        self.line += lines
+        kept = text[-_LOOKBACK_BYTES:]
+        self.recent = kept if len(kept) == _LOOKBACK_BYTES else (self.recent + kept)[-_LOOKBACK_BYTES:]
 
-    def _observe(self, text: bytes, forms: Iterable[str], line: int) -> None:
+    def _observe(self, text: bytes, forms: Iterable[str], line: int, lines: int) -> None:
         if self.context.trust is Trust.LOG:
-            at = self.seen_at
-            self.progress = progress_module.observe(self.progress, text, forms, line, at, self._printed)
+            found = progress_module.observe(self.progress, text, forms, line, lines, self.seen_at, self._printed)
+            self.progress = found
 
     def _printed(self, line: bytes) -> tuple[datetime | None, int | None]:
         text = decode(shorten(line))
@@ -187,17 +188,17 @@ class _Work:
         index = 0
         while index < len(lines):
             if not self.block_lines:
-                block_end = _block_end(lines, index)
-                block_hits = match(b"\n".join(lines[index:block_end])) or ()
+                until = block_end(lines, index)
+                block_hits = match(b"\n".join(lines[index:until])) or ()
                 forms.update(
                     self.scanner.forms[hit - first_form] for hit in block_hits if first_form <= hit < first_mark
                 )
                 if all(first_form <= hit < first_mark for hit in block_hits):
-                    index = block_end
+                    index = until
                     continue
             else:
-                block_end = index + 1
-            for position in range(index, block_end):
+                until = index + 1
+            for position in range(index, until):
                 line = lines[position]
                 number = self.line + 1 + (numbers[position] if numbers else position)
                 if self.block_lines:
@@ -208,13 +209,14 @@ class _Work:
                     continue
                 if forms:
                     start = self.line + 1 + (numbers[pending_from] if numbers else pending_from)
-                    self._observe(b"\n".join(lines[pending_from:position]), forms, start)
+                    piece = lines[pending_from:position]
+                    self._observe(b"\n".join(piece), forms, start, max(0, len(piece) - 1))
                 pending_from = position
                 self._hit(line, ids, number, lines, position)
-            index = block_end
+            index = until
         if forms and pending_from < len(lines):
             start = self.line + 1 + (numbers[min(pending_from, len(numbers) - 1)] if numbers else pending_from)
-            self._observe(b"\n".join(lines[pending_from:]), forms, start)
+            self._observe(b"\n".join(lines[pending_from:]), forms, start, len(lines) - pending_from - 1)
 
     def _hit(self, line: bytes, ids: Sequence[int], number: int, lines: Sequence[bytes], position: int) -> None:
         scanner = self.scanner
@@ -403,7 +405,8 @@ class _Work:
 _PLACED = frozenset({Implicates.NODE, Implicates.PEER, Implicates.CONDITIONAL})
 
 
-def _block_end(lines: Sequence[bytes], index: int) -> int:
+def block_end(lines: Sequence[bytes], index: int) -> int:
+    """Where a block of a few lines ends: a set is asked about blocks before it is asked about lines."""
     size = 0
     end = index
     while end < len(lines) and (size < _BLOCK_BYTES or end == index):
