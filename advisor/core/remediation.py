@@ -257,7 +257,8 @@ def conclude(
         mode=snapshot.job.mode,
         free=action is Action.RESTART and reason in FREE_REASONS,
         may_end_live_attempt=acts and snapshot.successor is None and situation.may_end_live_attempt,
-        settled=situation.settled or not pending,
+        # Nobody is done with an attempt whose outcome is still to come, or whose stop waits for slower facts.
+        settled=(situation.settled or not pending) and reason is not Reason.OUTCOME_NOT_VISIBLE,
         settles_at=situation.settles_at if pending else None,
         start_not_before=_lease(situation) if action is Action.RESTART else None,
         delay_until=_storage_delay(situation) if action is Action.RESTART else None,

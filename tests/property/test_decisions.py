@@ -151,9 +151,12 @@ def test_times_are_in_order(
     decision = _decide(snapshot, incident, attribution, policy, now)
     if decision.action is Action.STOP:
         assert decision.settled
-    if not decision.settled:
-        assert decision.settles_at is not None
+    if not decision.settled and decision.settles_at is not None:
         assert decision.settles_at > now
+    if not decision.settled and decision.settles_at is None:
+        assert decision.reason is Reason.OUTCOME_NOT_VISIBLE
+    if decision.reason is Reason.OUTCOME_NOT_VISIBLE:
+        assert not decision.settled
     if decision.start_not_before is not None:
         assert decision.decision_deadline is not None
         assert now < decision.start_not_before <= decision.decision_deadline

@@ -57,8 +57,8 @@ def test_budgets_count_root_causes_per_place() -> None:
 def test_failures_without_a_fingerprint_count_by_category() -> None:
     """What cannot be told apart is taken together."""
     cause = attribution(fingerprint="")
-    history = (past(0, fingerprint=""), past(1, Category.NUMERICS, fingerprint=""), past(2))
-    assert _spent(*history, cause=cause).root_cause == 1
+    history = (past(0, fingerprint=""), past(1, fingerprint=""), past(2, Category.NUMERICS, fingerprint=""), past(3))
+    assert _spent(*history, cause=cause).root_cause == 2
     assert _spent(*history, cause=cause).same_failure == 0
 
 
@@ -78,6 +78,7 @@ def test_the_ceiling_is_the_smaller_one(own: int | None, ceiling: int) -> None:
         (90, 150, None, True),
         (1, 150, 120, True),
         (90, 100, 120, False),
+        (1, 150, 30, False),
     ],
 )
 def test_durable_progress_starts_the_next_attempt_further_on(

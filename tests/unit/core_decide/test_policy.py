@@ -146,7 +146,7 @@ def test_timing_against_the_scheduler() -> None:
     assert check_timing(Policy(), tick_seconds=1.0, requeue_delay_seconds=121.0, job_memory_seconds=300.0) == ()
     assert check_timing(Policy(), tick_seconds=1.0, requeue_delay_seconds=None) == ()
     trouble = check_timing(
-        Policy(settle_margin_seconds=6.0, advice_time_to_live_seconds=1.0),
+        Policy(settle_margin_seconds=6.0, advice_time_to_live_seconds=2.0),
         tick_seconds=1.0,
         requeue_delay_seconds=6.0,
         job_memory_seconds=5.0,

@@ -163,8 +163,9 @@ def test_an_in_job_restart_is_recorded() -> None:
 )
 def test_no_restart_on_an_outcome_that_is_not_visible(unclear: Attempt) -> None:
     """Completing may be a cancel: even with a dead GPU nothing is decided until the outcome shows."""
-    case = world(cause=bad_gpu("node2"), exclude=("node2",), now=after(80), attempt=unclear)
-    assert _short(case.decide()) == (Action.NONE, Reason.OUTCOME_NOT_VISIBLE)
+    decision = world(cause=bad_gpu("node2"), exclude=("node2",), now=after(80), attempt=unclear).decide()
+    assert _short(decision) == (Action.NONE, Reason.OUTCOME_NOT_VISIBLE)
+    assert not decision.settled
 
 
 @pytest.mark.parametrize(
@@ -234,6 +235,9 @@ def test_trusted_evidence_that_ends_no_gpu_waits_for_the_exit() -> None:
     contained = (signal(trust=Trust.KERNEL, at=after(-60)),)
     case = world(S.RUNNING, cause=bad_gpu("node2"), exclude=("node2",), signals=contained, fatal=False)
     assert _short(case.decide()) == (Action.NONE, Reason.AWAITING_EXIT)
+    software = bad_gpu("node2", category=C.SYSTEM_SOFTWARE)
+    case = world(S.RUNNING, cause=software, exclude=("node2",), signals=contained)
+    assert _short(case.decide()) == (Action.NONE, Reason.AWAITING_EXIT)
 
 
 def test_log_evidence_never_ends_a_live_attempt() -> None:
@@ -272,6 +276,19 @@ def test_unknown_failures_without_steps_are_not_taken_for_the_same() -> None:
     assert _short(known.decide()) == (Action.STOP, Reason.SAME_FAILURE_SAME_PROGRESS)
     blind = world(past=(past(0, last_step=7),), progress=progress(7), sources=(unreadable(),))
     assert blind.decide().action is Action.RESTART
+
+
+@pytest.mark.parametrize(("retries", "alike", "stops"), [(0, 0, False), (0, 1, True), (2, 1, False), (2, 2, True)])
+def test_a_failure_that_only_repeats_is_stopped_after_the_retries_too(retries: int, alike: int, stops: bool) -> None:
+    """One that does not look deterministic needs at least one equal failure before it, whatever policy says."""
+    history = tuple(past(n, C.NUMERICS, last_step=9) for n in range(alike))
+    case = world(
+        cause=attribution(C.NUMERICS),
+        past=history,
+        progress=progress(9),
+        policy=Policy(confirmation_retries=retries),
+    )
+    assert (case.decide().reason is Reason.SAME_FAILURE_SAME_PROGRESS) == stops
 
 
 def test_a_start_up_error_of_a_job_that_once_ran_is_not_certain() -> None:
@@ -313,7 +330,8 @@ def test_a_log_that_claims_preemption_gets_no_free_restart() -> None:
     printed = world(cause=attribution(C.SCHEDULER_EVENT)).decide()
     assert _short(printed) == (Action.RESTART, Reason.WITHIN_BUDGET)
     assert not printed.free
-    told = world(cause=attribution(C.SCHEDULER_EVENT), signals=(signal(trust=Trust.SCHEDULER),)).decide()
+    both = (signal(trust=Trust.SCHEDULER), signal("s2"))
+    told = world(cause=attribution(C.SCHEDULER_EVENT, evidence=("s1", "s2")), signals=both).decide()
     assert told.free
 
 
@@ -379,6 +397,8 @@ def test_each_category_has_its_settle_time() -> None:
     slow = Policy(settle_seconds={C.UNKNOWN: 20.0, C.APPLICATION: 200.0})
     assert world(policy=slow, now=after(19)).decide().settles_at == after(20)
     assert world(policy=slow, now=after(19), cause=KEY_ERROR).decide().settles_at == after(90)
+    unnamed = Policy(settle_seconds={C.STORAGE: 5.0, C.APPLICATION: 20.0})
+    assert world(policy=unnamed, now=after(19)).decide().settles_at == after(20)
 
 
 def test_evidence_that_keeps_coming_does_not_postpone_a_decision() -> None:
