@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from advisor.core.codec import CodecError, decode, encode
 from advisor.core.model import Decision, Signal
@@ -19,6 +20,8 @@ def pack_signals(signals: Sequence[Signal]) -> bytes:
     return encode(KeptSignals(signals=tuple(signals)))
 
 
+# Signals are read every tick and hardly ever change; reading them is most of what loading an attempt costs.
+@lru_cache(maxsize=4096)
 def unpack_signals(data: bytes) -> tuple[Signal, ...]:
     """Raises `CodecError` when another build wrote them in a form that this one does not know."""
     return decode(KeptSignals, data).signals

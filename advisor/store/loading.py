@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -284,21 +285,30 @@ async def _node_facts(connection: AsyncConnection, rows: Iterable[AnyRow], polic
                 PastImplication(job=found.job_key, weight=found.weight, at=found.at)
             )
 
+    places = {(row.cluster, name) for row in rows for name in row.nodes or ()}
+    blank = {place: _node_fact(place[1], states.get(place)) for place in places}
+
     def fact(name: str, row: AnyRow) -> NodeFact:
-        state = states.get((row.cluster, name))
-        implicated = history[row.cluster, name]
-        return NodeFact(
-            name=name,
-            state=NodeState.OTHER if state is None else NodeState(state.state),
+        implicated = history.get((row.cluster, name))
+        if not implicated:
+            return blank[row.cluster, name]
+        return replace(
+            blank[row.cluster, name],
             score=node_score(implicated, now, policy, except_job=row.job_key),
             other_jobs=other_jobs(implicated, now, policy, except_job=row.job_key),
-            since=None if state is None else state.since,
         )
 
     def facts(row: AnyRow) -> tuple[NodeFact, ...]:
         return tuple(fact(name, row) for name in row.nodes or ())
 
     return facts
+
+
+def _node_fact(name: str, state: AnyRow | None) -> NodeFact:
+    """Of a node without history: most are, so that all attempts on it share the value."""
+    if state is None:
+        return NodeFact(name=name, state=NodeState.OTHER)
+    return NodeFact(name=name, state=NodeState(state.state), since=state.since)
 
 
 def _stored(

@@ -63,6 +63,8 @@ def postgres(open_folder: Path) -> Iterator[EmbeddedPostgres]:
     """A running server with a migrated template database."""
     folder = open_folder / "shared"
     with EmbeddedPostgres(folder) as server:
+        execute(server, "ALTER SYSTEM SET fsync = off")  # nothing here outlives the session
+        execute(server, "SELECT pg_reload_conf()")
         execute(server, f"CREATE DATABASE {_TEMPLATE}")
         asyncio.run(migrate(server.url_of(_TEMPLATE)))
         yield server

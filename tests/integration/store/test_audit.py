@@ -1,0 +1,324 @@
+"""Audit lists: filtered, newest first, in pages that stay as they are while rows arrive."""
+
+import base64
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from advisor.core.words import Action, Mode
+from advisor.store.audit_queries import attempts_statement, decisions_statement, incidents_statement
+from advisor.store.errors import CursorRefused, FilterRefused, PageRefused
+from advisor.store.node_queries import nodes_statement
+from advisor.store.paging import Position
+from advisor.store.records import (
+    AttemptKey,
+    AuditFilter,
+    Listing,
+    Page,
+    Reconciliation,
+    ReconciliationReason,
+    ReconciliationStatus,
+)
+from advisor.store.store import Store
+from tests.integration.store.worlds import CLUSTER, at, decision, healthy, implication, record, running
+
+pytestmark = pytest.mark.postgres
+
+ALL = AuditFilter()
+
+
+async def decided(store: Store, number: int, **changes: Any) -> AttemptKey:
+    """Job `number`, running and decided on a little later than those before it."""
+    key = await running(store, job_id=str(number), submitted_at=at(number), **changes)
+    noticed = replace(decision().incident, detected_at=at(1000 + number))
+    await store.commit_decision(record(key, created_at=at(1000 + number), decision=decision(incident=noticed)))
+    return key
+
+
+async def every_page(fetch: Callable[[Page], Awaitable[Listing[Any]]], size: int) -> list[list[Any]]:
+    pages = []
+    cursor = ""
+    while True:
+        listing = await fetch(Page(size=size, cursor=cursor))
+        pages.append(list(listing.rows))
+        cursor = listing.next_cursor
+        if not cursor:
+            return pages
+
+
+async def test_pages_are_whole_and_newest_first(store: Store) -> None:
+    """Pages of three together are each list, newest first, and the last one has no cursor."""
+    for number in range(7):
+        await decided(store, number)
+    for fetch in (store.decisions, store.incidents, store.attempts):
+        pages = await every_page(partial(fetch, ALL), 3)
+        assert [len(page) for page in pages] == [3, 3, 1]
+        assert [row.attempt.job_id for page in pages for row in page] == ["6", "5", "4", "3", "2", "1", "0"]
+
+
+async def test_full_last_page_has_no_cursor(store: Store) -> None:
+    """A list that ends with a full page says so."""
+    for number in range(4):
+        await decided(store, number)
+    assert [len(page) for page in await every_page(partial(store.decisions, ALL), 2)] == [2, 2]
+
+
+async def test_cursor_is_stable_while_rows_arrive(store: Store) -> None:
+    """Rows that arrive between two pages are neither on the second page nor do they push one off it."""
+    for number in range(4):
+        await decided(store, number)
+    first = await store.decisions(ALL, Page(size=2))
+    await decided(store, 100)
+    second = await store.decisions(ALL, Page(size=2, cursor=first.next_cursor))
+    assert [row.attempt.job_id for row in (*first.rows, *second.rows)] == ["3", "2", "1", "0"]
+
+
+async def test_nodes_keep_their_order_while_implicated_again(store: Store) -> None:
+    """A node that is implicated again between two pages of nodes is neither missed nor seen twice."""
+    for number in range(4):
+        key = await running(store, job_id=str(number))
+        blamed = replace(decision().attribution, implications=(implication(f"node{number}"),))
+        await store.commit_decision(record(key, created_at=at(100 + number), decision=decision(attribution=blamed)))
+    first = await store.nodes(ALL, Page(size=2), now=at(200))
+    again = await running(store, job_id="99")
+    blamed = replace(decision().attribution, implications=(implication("node0"), implication("node9")))
+    await store.commit_decision(record(again, created_at=at(150), decision=decision(attribution=blamed)))
+    second = await store.nodes(ALL, Page(size=2, cursor=first.next_cursor), now=at(200))
+    assert [row.name for row in (*first.rows, *second.rows)] == ["node3", "node2", "node1", "node0"]
+    assert second.next_cursor == ""
+    assert [row.name for row in (await store.nodes(ALL, Page(), now=at(200))).rows][:2] == ["node9", "node0"]
+
+
+async def test_decision_filters(store: Store) -> None:
+    """Each field of the filter keeps what it names, and fields combine."""
+    mine = await decided(store, 1)
+    await decided(store, 2, user="bob", partition="cpu")
+    third = await running(store, job_id="3")
+    stopped = decision(action=Action.STOP, mode=Mode.AUTONOMOUS)
+    committed = await store.commit_decision(record(third, created_at=at(1003), decision=stopped))
+    await store.record_reconciliation(
+        committed.decision_id,
+        Reconciliation(status=ReconciliationStatus.VERIFIED, reason=ReconciliationReason.OBSERVED, at=at(1004)),
+        who="agent",
+    )
+    await store.commit_decision(record(await running(store, job_id="4"), created_at=at(1004), decision=healthy()))
+
+    async def ids(**wanted: Any) -> list[str]:
+        rows = (await store.decisions(AuditFilter(**wanted), Page())).rows
+        return [row.attempt.job_id for row in rows]
+
+    assert await ids() == ["4", "3", "2", "1"]
+    assert await ids(user="bob") == ["2"]
+    assert await ids(partition="cpu") == ["2"]
+    assert await ids(job_id="3") == ["3"]
+    assert await ids(job_key=mine.job_key) == ["1"]
+    assert await ids(job_key="not a key") == []
+    assert await ids(node="node2") == ["3", "2", "1"]
+    assert await ids(node="node1") == []
+    assert await ids(category="none") == ["4"]
+    assert await ids(action=Action.STOP) == ["3"]
+    assert await ids(reason="healthy") == ["4"]
+    assert await ids(mode=Mode.AUTONOMOUS) == ["3"]
+    assert await ids(status=ReconciliationStatus.VERIFIED) == ["3"]
+    assert await ids(since=at(1002), until=at(1004)) == ["3", "2"]
+    assert await ids(cluster="other") == []
+    assert await ids(cluster=CLUSTER, node="node2", user="ada") == ["3", "1"]
+
+
+async def test_filters_of_incidents_and_attempts(store: Store) -> None:
+    """Incidents and attempts are filtered by what they are."""
+    await decided(store, 1)
+    second = await running(store, job_id="2")
+    await store.commit_decision(record(second, created_at=at(1002), decision=healthy()))
+    third = await running(store, job_id="3", nodes=("node7",))
+    listed = await store.incidents(AuditFilter(category="gpu_hardware", node="node2", user="ada"), Page())
+    assert [row.attempt.job_id for row in listed.rows] == ["1"]
+    assert (await store.incidents(AuditFilter(category="numerics"), Page())).rows == ()
+    found = await store.attempts(AuditFilter(node="node7"), Page())
+    assert [row.attempt.job_key for row in found.rows] == [third.job_key]
+    assert {row.attempt.job_id for row in (await store.attempts(ALL, Page())).rows} == {"1", "2", "3"}
+    implicated = await store.nodes(AuditFilter(user="ada", category="gpu_hardware"), Page(), now=at(0))
+    assert [row.name for row in implicated.rows] == ["node2"]
+    assert (await store.nodes(AuditFilter(user="bob"), Page(), now=at(0))).rows == ()
+
+
+async def test_lists_refuse_what_they_cannot_answer(store: Store) -> None:
+    """A filter by something that only decisions have is an error elsewhere, not ignored."""
+    wanted = AuditFilter(action=Action.STOP)
+    with pytest.raises(FilterRefused, match="nodes cannot be filtered by action: decisions can"):
+        await store.nodes(wanted, Page(), now=at(0))
+    with pytest.raises(FilterRefused, match="incidents cannot be filtered by action"):
+        await store.incidents(wanted, Page())
+    with pytest.raises(FilterRefused, match="attempts cannot be filtered by category"):
+        await store.attempts(AuditFilter(category="storage"), Page())
+
+
+async def test_node_with_its_history(store: Store) -> None:
+    """A node is shown with its implications, newest first, and its decayed score over all jobs."""
+    await decided(store, 1)
+    await decided(store, 2)
+    node = await store.node(CLUSTER, "node2", now=at(1002) + timedelta(days=7))
+    assert node is not None
+    assert [row.attempt.job_id for row in node.implications] == ["2", "1"]
+    assert (node.implications[0].rule, node.implications[0].trust) == ("nvidia.xid", "kernel")
+    assert node.score == pytest.approx(0.95, rel=1e-3)
+    assert node.last_implicated_at == at(1002)
+    assert await store.node(CLUSTER, "node77", now=at(0)) is None
+    assert await store.node("other", "node2", now=at(0)) is None
+
+
+async def test_attempt_by_id_is_the_last_owners(store: Store) -> None:
+    """An id that was reused names its last owner; the key names the other one for ever."""
+    old = await running(store, user="ada")
+    new = await running(store, user="bob", submitted_at=at(86400), observed_at=at(86401))
+    by_id = await store.attempt(cluster=CLUSTER, job_id="7", number=0)
+    assert by_id is not None
+    assert by_id.attempt.job_key == new.job_key
+    by_key = await store.attempt(cluster="", job_id="", number=0, job_key=old.job_key)
+    assert by_key is not None
+    assert (by_key.attempt.user, by_key.job_name, by_key.in_scope) == ("ada", "train", True)
+    assert await store.attempt(cluster=CLUSTER, job_id="7", number=5) is None
+    assert await store.attempt(cluster="", job_id="", number=0, job_key="junk") is None
+
+
+@pytest.mark.parametrize("identifier", ["", "junk", "00000000-0000-0000-0000-000000000000", "%s", "\0"])
+async def test_unknown_ids_are_nothing(store: Store, identifier: str) -> None:
+    """Whatever somebody sends as an id, the answer is that there is no such thing."""
+    assert await store.decision(identifier) is None
+    assert await store.decision_inputs(identifier) is None
+    assert await store.incident(identifier) is None
+
+
+@pytest.mark.parametrize("size", [-1, 251])
+async def test_page_size_is_bounded(store: Store, size: int) -> None:
+    """A page of no or too many rows is an error."""
+    with pytest.raises(PageRefused, match="1 to 250"):
+        await store.decisions(ALL, Page(size=size))
+
+
+def forged(document: str) -> str:
+    return base64.urlsafe_b64encode(document.encode()).decode().rstrip("=")
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        *("x", "é", "=", "a" * 5000, forged("[]"), forged("{}"), forged("[" * 2000)),
+        *(forged('["decisions","","now",[1]]'), forged('["decisions","",true,["a"]]')),
+        *(forged('["decisions","",99999999999999999999999,["a"]]'), forged('["decisions","",-1,["a"]]')),
+    ],
+)
+async def test_garbage_is_no_cursor(store: Store, cursor: str) -> None:
+    """A cursor that is not one of ours is refused with one clear error."""
+    for fetch in (store.decisions, store.incidents, store.attempts):
+        with pytest.raises(CursorRefused):
+            await fetch(ALL, Page(cursor=cursor))
+    with pytest.raises(CursorRefused):
+        await store.nodes(ALL, Page(cursor=cursor), now=at(0))
+
+
+async def test_cursor_belongs_to_its_list_and_filter(store: Store) -> None:
+    """A cursor of another list or filter would give nonsense, so it is refused."""
+    for number in range(3):
+        await decided(store, number)
+    cursor = (await store.decisions(ALL, Page(size=1))).next_cursor
+    with pytest.raises(CursorRefused, match="another list or filter"):
+        await store.incidents(ALL, Page(cursor=cursor))
+    with pytest.raises(CursorRefused, match="another list or filter"):
+        await store.decisions(AuditFilter(user="ada"), Page(cursor=cursor))
+
+
+_ROWS = 6000
+_BIG = ("decisions", "attempts", "incidents", "implications", "advice", "jobs")
+# A few thousand rows of the shape that a year leaves behind: 400 jobs a user, one node in 300 attempts.
+_FILL = f"""
+INSERT INTO jobs SELECT md5('j' || i)::uuid, 'alps', i::text, i::text, 'user' || i % 15, NULL, 'n', 'part' || i % 4, '',
+  true, true, true, '', NULL, 4, '', NULL, '', NULL, 0, t, t, NULL
+  FROM (SELECT i, timestamptz '2026-01-01' + i * interval '1 minute' AS t FROM generate_series(1, {_ROWS}) i) g;
+INSERT INTO attempts (job_key, number, cluster, job_id, user_name, partition, state, submitted_at, nodes,
+  excluded_nodes, our_excluded_nodes, held, pending_reason, stdout_path, stderr_path, marked_generation, marked_attempt,
+  observed_at,  first_seen_at, generation, open, in_job_restarts, foreign_count)
+  SELECT key, 0, cluster, job_id, user_name, partition, 'failed', first_seen_at,
+  ARRAY['node' || job_id::int % 300, 'node' || (job_id::int + 1) % 300], '{{}}', '{{}}', false, '', '', '', 0, 0,
+  first_seen_at, first_seen_at, 1, false, 0, 0 FROM jobs;
+INSERT INTO blobs VALUES ('h', '', 0, now());
+INSERT INTO decisions SELECT md5('d' || job_id)::uuid, job_key, 0, 1, md5('i')::uuid, cluster, job_id, user_name,
+  partition, 'category' || job_id::int % 12, CASE WHEN job_id::int % 9 = 0 THEN 'stop' ELSE 'restart' END,
+  'reason' || job_id::int % 20,
+  CASE WHEN job_id::int % 70 = 0 THEN 'autonomous' ELSE 'monitor' END,
+  nodes, '', true, false, nodes, nodes, md5('x' || job_id)::uuid, '', '{{}}',
+  'h', 'h', 'h', 'b', submitted_at, submitted_at FROM attempts;
+INSERT INTO advice SELECT id, cluster, job_key, 0, 1, action, created_at, expires_at,
+  CASE WHEN job_id::int % 50 = 0 THEN 'abandoned' ELSE 'verified' END, false, true FROM decisions;
+INSERT INTO incidents SELECT incident_id, job_key, 0, cluster, job_id, user_name, partition, 'crash', category, '',
+  created_at, created_at, nodes, '', id FROM decisions;
+INSERT INTO implications SELECT id, node, cluster, job_key, 0, job_id, user_name, partition, 1, 'log', 'initiating',
+  category, 'r', opened_at FROM incidents, unnest(implicated_nodes) AS node;
+ANALYZE;
+"""
+
+
+def _filters() -> dict[str, AuditFilter]:
+    values = {
+        "cluster": CLUSTER,
+        "job_id": "77",
+        "job_key": "a5771bce-93e2-00c3-6f7c-d9dfd0e5deaa",
+        "user": "user3",
+        "partition": "part2",
+        "node": "node42",
+        "category": "category5",
+        "action": Action.STOP,
+        "reason": "reason7",
+        "mode": Mode.AUTONOMOUS,
+        "status": ReconciliationStatus.ABANDONED,
+        "since": at(-86400 * 20),
+    }
+    return {name: AuditFilter(**{name: value}) for name, value in values.items()} | {  # type: ignore[arg-type]
+        "nothing": ALL,
+        "status and user": AuditFilter(status=ReconciliationStatus.ABANDONED, user="user5"),
+        "user and node": AuditFilter(user="user3", node="node42"),
+        "cluster and category and since": AuditFilter(cluster=CLUSTER, category="category5", since=at(-86400 * 20)),
+    }
+
+
+async def test_every_list_is_served_by_an_index(url: str) -> None:
+    """No list query, with any filter, on the first page or a later one, reads a big table from end to end."""
+    middle = at(-86400 * 200)
+    nobody = "a5771bce-93e2-00c3-6f7c-d9dfd0e5deaa"
+    lists: dict[str, tuple[Callable[..., Any], Position]] = {
+        "decisions": (decisions_statement, Position(at=middle, ids=(nobody,))),
+        "incidents": (incidents_statement, Position(at=middle, ids=(nobody,))),
+        "attempts": (attempts_statement, Position(at=middle, ids=(nobody, 0))),
+        "nodes": (nodes_statement, Position(at=middle, ids=(nobody, "node42"), first=(middle, (nobody, "node42")))),
+    }
+    engine = create_async_engine(url)
+    scanned = []
+    async with engine.connect() as connection:
+        for statement in _FILL.split(";\n"):
+            if statement.strip():
+                await connection.execute(text(statement))
+        for kind, (build, later) in lists.items():
+            for name, wanted in _filters().items():
+                if kind != "decisions" and name in {"action", "reason", "mode", "status"}:
+                    continue
+                if kind == "attempts" and "category" in name:
+                    continue
+                for position in (None, later):
+                    query = build(wanted, position, 100).compile(
+                        dialect=postgresql.dialect(), compile_kwargs={"literal_binds": True}
+                    )
+                    plan = "\n".join((await connection.execute(text(f"EXPLAIN {query}".replace(":", r"\:")))).scalars())
+                    scanned += [
+                        f"{kind} by {name}, {'later' if position else 'first'} page:\n{plan}"
+                        for table in _BIG
+                        if f"Seq Scan on {table}" in plan
+                    ]
+    await engine.dispose()
+    assert not scanned, "\n\n".join(scanned)

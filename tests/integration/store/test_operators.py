@@ -1,0 +1,121 @@
+"""Agents, modes, and what the store says in logs and errors."""
+
+from datetime import timedelta
+
+import pytest
+import structlog
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from advisor.core.modes import ModeSetting, effective_mode
+from advisor.core.words import Mode
+from advisor.store.records import AgentMode, AuditEvent, StoredAgent
+from advisor.store.store import Store
+from tests.integration.store.worlds import CLUSTER, at, running, seen
+
+pytestmark = pytest.mark.postgres
+
+
+async def registered(store: Store, host: str = "ctl1") -> StoredAgent:
+    return await store.register_agent(
+        cluster=CLUSTER,
+        host=host,
+        version="0.1.0",
+        mode=AgentMode.OBSERVE,
+        scheduler="slurm 22.05.8",
+        requeue_delay=timedelta(seconds=121),
+        job_memory=None,
+        missing_rights=("admin_comment",),
+        now=at(0),
+    )
+
+
+async def test_agent_registers_and_beats(store: Store) -> None:
+    """A registered agent is listed as it described itself, and its heartbeat tells when it was last alive."""
+    agent = await registered(store)
+    assert await store.heartbeat(cluster=CLUSTER, session=agent.session, mode=AgentMode.ACT, now=at(5))
+    (listed,) = await store.agents()
+    assert (listed.requeue_delay, listed.job_memory) == (timedelta(seconds=121), None)
+    assert (listed.mode, listed.registered_at, listed.last_seen_at) == (AgentMode.ACT, at(0), at(5))
+    assert listed.missing_rights == ("admin_comment",)
+
+
+async def test_new_session_replaces_the_old_one(store: Store) -> None:
+    """After an agent registered again its former session is not known, and it is listed once."""
+    first = await registered(store)
+    second = await registered(store)
+    assert not await store.heartbeat(cluster=CLUSTER, session=first.session, mode=AgentMode.ACT, now=at(5))
+    assert await store.heartbeat(cluster=CLUSTER, session=second.session, mode=AgentMode.ACT, now=at(5))
+    assert not await store.heartbeat(cluster="other", session=second.session, mode=AgentMode.ACT, now=at(5))
+    assert not await store.heartbeat(cluster=CLUSTER, session="junk", mode=AgentMode.ACT, now=at(5))
+    assert len(await store.agents()) == 1
+
+
+async def test_mode_is_set_and_replaced(store: Store, url: str) -> None:
+    """A setting for the same fields replaces the former one; the audit keeps both, with who and why."""
+    setting = ModeSetting(mode=Mode.AUTONOMOUS, cluster=CLUSTER, category="gpu_hardware")
+    made = await store.set_mode(setting, who="root", why="trial", origin="unix socket", now=at(1))
+    assert (made.set_by, made.why, made.set_at) == ("root", "trial", at(1))
+    back = ModeSetting(mode=Mode.MONITOR, cluster=CLUSTER, category="gpu_hardware")
+    replaced = await store.set_mode(back, who="eve", why="stop it", origin="unix socket", now=at(2))
+    assert await store.modes() == (replaced,)
+    engine = create_async_engine(url)
+    async with engine.connect() as connection:
+        rows = await connection.execute(
+            text("SELECT who, why, origin, detail FROM audit WHERE what = 'mode_set' ORDER BY seq")
+        )
+        assert [tuple(row) for row in rows] == [
+            ("root", "trial", "unix socket", '{"mode": "autonomous"}'),
+            ("eve", "stop it", "unix socket", '{"mode": "monitor"}'),
+        ]
+    await engine.dispose()
+
+
+async def test_narrow_settings_win(store: Store) -> None:
+    """What is stored is what `effective_mode` chooses from: the narrowest setting, monitor at a tie."""
+    for mode, fields in (
+        (Mode.AUTONOMOUS, {"cluster": CLUSTER}),
+        (Mode.MONITOR, {"cluster": CLUSTER, "partition": "gpu"}),
+        (Mode.AUTONOMOUS, {"cluster": CLUSTER, "category": "storage"}),
+    ):
+        setting = ModeSetting(mode=mode, **fields)
+        await store.set_mode(setting, who="root", why="", origin="", now=at(1))
+    settings = await store.modes()
+    assert effective_mode(settings, CLUSTER, "cpu", "7", "numerics") is Mode.AUTONOMOUS
+    assert effective_mode(settings, CLUSTER, "gpu", "7", "numerics") is Mode.MONITOR
+    assert effective_mode(settings, CLUSTER, "gpu", "7", "storage") is Mode.MONITOR
+    assert effective_mode(settings, CLUSTER, "cpu", "7", "storage") is Mode.AUTONOMOUS
+    assert effective_mode(settings, "other", "cpu", "7", "storage") is Mode.MONITOR
+
+
+async def test_events_of_others_are_kept(store: Store, url: str) -> None:
+    """Whatever the service does on somebody's behalf can be written to the audit log."""
+    await store.append_audit(AuditEvent(at=at(0), who="root", what="paused", detail={"until": "noon"}))
+    engine = create_async_engine(url)
+    async with engine.connect() as connection:
+        found = await connection.execute(text("SELECT detail FROM audit WHERE what = 'paused'"))
+        assert found.scalar_one() == '{"until": "noon"}'
+    await engine.dispose()
+
+
+async def test_password_is_not_logged(url: str) -> None:
+    """Neither the log nor an error shows the password of a DSN."""
+    secret = url.replace("advisor@", "advisor:hunter2@")
+    with structlog.testing.capture_logs() as logs:
+        await (await Store.open(secret)).close()
+    assert "hunter2" not in repr(logs)
+    assert [entry["event"] for entry in logs] == ["store_opened"]
+    with pytest.raises(OperationalError) as caught:
+        await Store.open(secret.replace("test_", "no_such_"))
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_users_text_is_not_in_errors(store: Store) -> None:
+    """A database error shows the statement and not what was to be stored."""
+    await running(store)
+    with pytest.raises(DBAPIError) as caught:
+        await store.record_observations(
+            CLUSTER, [seen(job_id="8", attempt=2**40, name="top secret")], (), complete=False, now=at(20)
+        )
+    assert "top secret" not in str(caught.value)
