@@ -24,6 +24,7 @@ log = structlog.get_logger(__name__)
 
 ROUNDS_MAX = 16  # reads of one attempt in one tick; what is left comes with the next
 SCHEDULER_STALE = timedelta(seconds=15)  # an agent speaks every second or two
+READ_SECONDS_MAX = 10.0  # connectors have deadlines of their own; this one keeps a defect from stopping the tick
 BEFORE_START = timedelta(seconds=5)  # clocks of nodes and scheduler
 SCHEDULER = "scheduler"
 
@@ -115,6 +116,7 @@ class Gatherer:
         self._read_bytes_max = read_bytes_max
         self._signals_max = signals_max
         self._absorbing = asyncio.Lock()
+        self._broken: set[str] = set()  # sources whose last read raised or hung: told once
         self._decoded: dict[AttemptKey, tuple[bytes, TickState]] = {}  # decoding costs more than comparing bytes
         self.last: dict[str, Answered] = {}
 
@@ -146,7 +148,7 @@ class Gatherer:
             if not asked:
                 return
             requests = {str(item.key): self._request(item, source) for item in asked}
-            answers = await source.read(list(requests.values()))
+            answers = await self._read(source, list(requests.values()))
             seen_at = self._clock.now()
             async with self._absorbing:  # sources answer side by side, but write into a sighting one after the other
                 again = await asyncio.to_thread(self._absorb_all, source, asked, answers, seen_at)
@@ -154,6 +156,25 @@ class Gatherer:
             asked = again
         for sighting in asked:
             sighting.more = True
+
+    async def _read(self, source: LogSource, requests: Sequence[LogRequest]) -> Mapping[str, LogBatch | Unavailable]:
+        """What the source answers. One that raises or hangs is absent for this tick, and no more than that."""
+        try:
+            async with asyncio.timeout(READ_SECONDS_MAX):
+                answers = await source.read(requests)
+        except Exception as error:  # the boundary to a connector: its defect is not ours
+            if source.name not in self._broken:
+                log.exception("source_failed", source=source.name)
+            self._broken.add(source.name)
+            late = isinstance(error, TimeoutError)
+            absent = Unavailable(
+                source=source.name,
+                reason=UnavailableReason.TIMEOUT if late else UnavailableReason.GARBLED,
+                detail=f"no answer within {READ_SECONDS_MAX:g} s" if late else f"the connector failed: {error!r:.200}",
+            )
+            return {request.key: absent for request in requests}
+        self._broken.discard(source.name)
+        return answers
 
     def _request(self, sighting: Sighting, source: LogSource) -> LogRequest:
         item, held = sighting.item, sighting.state.sources.get(source.name, SourceState())

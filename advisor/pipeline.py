@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import structlog
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from advisor.board import Board
 from advisor.core import codec
@@ -22,7 +24,7 @@ from advisor.core.model import Decision, Snapshot
 from advisor.core.modes import ModeSetting, effective_mode
 from advisor.core.policy import Policy
 from advisor.core.rules import RuleSet
-from advisor.core.words import Action, AttemptState, IncidentKind, Mode, Reason
+from advisor.core.words import Action, IncidentKind, Mode, Reason
 from advisor.gathering import Gatherer, Sighting, reports_of, snapshot_of
 from advisor.ports import Clock
 from advisor.replay import Inputs
@@ -36,6 +38,15 @@ from advisor.store.records import (
     StoredAttempt,
 )
 from advisor.store.store import Store
+from advisor.verdicts import (
+    Verdict,
+    detector_state,
+    essence_of,
+    moved_on,
+    outline_of,
+    own_milestones,
+    progress_milestones,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +55,12 @@ QUIET = frozenset({Reason.HEALTHY, Reason.OUTCOME_NOT_VISIBLE})
 GENERATIONS_MAX = 100  # per attempt: a decision that flaps stops being told
 FAILED_TICKS_MAX = 60  # in a row: then the process ends and its supervisor starts a new one
 PAUSE_SECONDS = 0.02  # between two ticks, so that reports are taken together
+PAUSE_SHARE = 0.25  # of the time that the tick took, at most a second
 KNOWN_MAX = 100_000
+
+
+# Then nothing can be done for any attempt; other errors of the database are one attempt's.
+DATABASE_AWAY = (OperationalError, InterfaceError, PoolTimeout)
 
 
 class TicksFailedError(RuntimeError):
@@ -58,16 +74,6 @@ class Rulebook:
     rules: RuleSet
     policy: Policy
     build: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """One attempt's decision in this tick. `record` is set when it differs from the newest committed one."""
-
-    sighting: Sighting
-    decision: Decision
-    essence: str
-    record: DecisionRecord | None = None
 
 
 class Pipeline:
@@ -117,7 +123,8 @@ class Pipeline:
             await self._pause()
 
     async def _pause(self) -> None:
-        await self._clock.sleep(PAUSE_SECONDS)
+        # After a long tick a longer pause: reports are answered, and a storm of them does not take a whole core.
+        await self._clock.sleep(min(max(PAUSE_SECONDS, PAUSE_SHARE * self._board.pulse.took_seconds), 1.0))
         seconds = self._interval_seconds
         if self._more:
             return
@@ -143,17 +150,17 @@ class Pipeline:
             await self._board.refresh({verdict.sighting.item.job.cluster for verdict in committed})
         await self._save(verdicts, now)
         await self._record_milestones(verdicts)
-        failed = sum(sighting.failed is not None for sighting in sightings)
+        self._failing = {sighting.key for sighting in sightings if sighting.failed is not None}
         self._more = any(sighting.more and sighting.failed is None for sighting in sightings)
         took = self._clock.monotonic() - began
-        self._board.tick_completed(took_seconds=took, watched=len(sightings), failed_jobs=failed)
+        self._board.tick_completed(took_seconds=took, watched=len(sightings), failed_jobs=len(self._failing))
         self._on_tick()
 
     async def _sight(self, now: datetime) -> list[Sighting]:
         keys = await self._store.watched(now)
         if len(keys) > self._attempts_max:
             log.warning("attempts_capped", watched=len(keys), most=self._attempts_max)
-            keys = keys[: self._attempts_max]
+            keys = keys[-self._attempts_max :]  # the newest: what is watched for long is seldom news
         stored = await self._store.load(keys, now=now)
         return self._gatherer.sight(stored.values())
 
@@ -180,7 +187,8 @@ class Pipeline:
 
         verdicts = await asyncio.to_thread(conclude_all)
         for sighting in sightings:
-            self._tell_failure(sighting)
+            if sighting.failed is not None:
+                self._fail(sighting, sighting.failed)
         waits = [v.decision.settles_at for v in verdicts if v.decision.settles_at is not None]
         self._settles_at = min((moment for moment in waits if moment > now), default=None)
         return verdicts
@@ -191,14 +199,12 @@ class Pipeline:
             return tuple(settings)
         return (*settings, ModeSetting(mode=self._default_mode))
 
-    def _tell_failure(self, sighting: Sighting) -> None:
-        key = sighting.key
-        if sighting.failed is None:
-            self._failing.discard(key)
-        elif key not in self._failing:
-            self._failing.add(key)
+    def _fail(self, sighting: Sighting, error: Exception) -> None:
+        """This attempt's tick has failed: told when it begins to, counted while it does."""
+        sighting.failed = error
+        if sighting.key not in self._failing:
             job = sighting.item.job.job_id
-            log.error("job_tick_failed", attempt=str(key), job=job, exc_info=sighting.failed)
+            log.error("job_tick_failed", attempt=str(sighting.key), job=job, exc_info=error)
 
     def _verdict(
         self, sighting: Sighting, snapshot: Snapshot, settings: Sequence[ModeSetting], now: datetime
@@ -234,12 +240,12 @@ class Pipeline:
         item, state = sighting.item, sighting.state
         if item.generation == 0:
             return decision.reason not in QUIET or decision.incident.kind is not IncidentKind.NONE
-        if item.generation >= GENERATIONS_MAX or _moved_on(item):
+        if item.generation >= GENERATIONS_MAX or moved_on(item):
             return False
         if state.generation == item.generation:
             return essence != state.essence
         # The service died between commit and save: the advice itself is what is left to compare with.
-        return item.advice is None or _outline(decision) != (
+        return item.advice is None or outline_of(decision) != (
             item.advice.action,
             item.advice.reason,
             item.advice.category,
@@ -262,11 +268,16 @@ class Pipeline:
                 continue
             sighting = verdict.sighting
             told = self._clock.now() if verdict.decision.action is not Action.NONE else None
-            record = replace(verdict.record, milestones=_own_milestones(verdict, verdict.record.created_at, told))
+            record = replace(verdict.record, milestones=own_milestones(verdict, verdict.record.created_at, told))
             try:
                 done = await self._store.commit_decision(record)
             except Conflict as error:
                 log.info("decision_conflicted", attempt=str(sighting.key), error=str(error))
+                continue
+            except DATABASE_AWAY:
+                raise
+            except Exception as error:  # the boundary of one job's tick
+                self._fail(sighting, error)
                 continue
             sighting.state = replace(sighting.state, essence=verdict.essence, generation=done.generation)
             committed.append(verdict)
@@ -287,20 +298,28 @@ class Pipeline:
 
     async def _save(self, verdicts: Sequence[Verdict], looked_at: datetime) -> None:
         """Detector states that changed, all in one transaction, dated by the moment that the tick began to look."""
-        states: dict[AttemptKey, DetectorState] = {}
         over = {v.sighting.key for v in verdicts if v.sighting.item.attempt.state.ended}
-        for verdict in verdicts:
-            sighting = verdict.sighting
-            # Once more when it is over, also without a change: the store closes what was looked at since its end.
-            if sighting.changed or sighting.key in over - self._over:
-                states[sighting.key] = DetectorState(
-                    state=codec.encode(sighting.state),
-                    progress=sighting.progress,
-                    signals=sighting.signals,
-                    foreign=sighting.foreign,
-                )
-        if states:
+        # Once more when it is over, also without a change: the store closes what was looked at since its end.
+        due = [v.sighting for v in verdicts if v.sighting.changed or v.sighting.key in over - self._over]
+        states: dict[AttemptKey, DetectorState] = {}
+        for sighting in due:
+            try:
+                states[sighting.key] = detector_state(sighting)
+            except codec.CodecError as error:
+                self._fail(sighting, error)
+        try:
             await self._store.save_states(states, now=looked_at)
+        except DATABASE_AWAY:
+            raise
+        except Exception:  # one of them cannot be stored: which?
+            log.exception("states_not_saved", count=len(states))
+            for sighting in due:
+                try:
+                    await self._store.save_states({sighting.key: states[sighting.key]}, now=looked_at)
+                except DATABASE_AWAY:
+                    raise
+                except Exception as error:  # the boundary of one job's tick
+                    self._fail(sighting, error)
         self._over = over
 
     async def _record_milestones(self, verdicts: Sequence[Verdict]) -> None:
@@ -309,8 +328,8 @@ class Pipeline:
         reached: dict[AttemptKey, list[Milestone]] = {}
         for verdict in verdicts:
             key = verdict.sighting.key
-            own = [(key, item) for item in _own_milestones(verdict, now, None)] if verdict.record is None else []
-            for owner, item in (*own, *_progress_milestones(verdict.sighting)):
+            own = [(key, item) for item in own_milestones(verdict, now, None)] if verdict.record is None else []
+            for owner, item in (*own, *progress_milestones(verdict.sighting)):
                 if (owner, item.kind) not in self._reached:
                     reached.setdefault(owner, []).append(item)
         if not reached:
@@ -319,70 +338,3 @@ class Pipeline:
         if len(self._reached) > KNOWN_MAX:
             self._reached.clear()
         self._reached.update((key, item.kind) for key, items in reached.items() for item in items)
-
-
-def essence_of(decision: Decision) -> str:
-    """What matters of a decision to whoever acts on it: not its wording, its evidence or when it was made."""
-    return codec.content_hash(
-        json.dumps(
-            [
-                decision.action,
-                decision.reason,
-                decision.mode,
-                decision.incident.kind,
-                decision.attribution.category,
-                decision.attribution.fingerprint,
-                sorted(decision.attribution.nodes),
-                list(decision.isolation.exclude_for_job),
-                sorted(decision.isolation.isolate_for_cluster),
-                decision.may_end_live_attempt,
-                decision.free,
-                decision.resume_step if decision.action is Action.RESTART else None,
-                None if decision.start_not_before is None else decision.start_not_before.isoformat(),
-                None if decision.delay_until is None else decision.delay_until.isoformat(),
-            ]
-        ).encode()
-    )
-
-
-def _outline(decision: Decision) -> tuple[object, ...]:
-    return (
-        decision.action,
-        decision.reason,
-        decision.attribution.category,
-        tuple(sorted(decision.isolation.exclude_for_job)),
-    )
-
-
-def _moved_on(item: StoredAttempt) -> bool:
-    """The next attempt has started: what is decided about this one can no longer be applied to anything."""
-    successor = item.successor
-    return successor is not None and (
-        successor.state.live or (successor.state.ended and successor.state is not AttemptState.CANCELLED)
-    )
-
-
-def _own_milestones(verdict: Verdict, detected_at: datetime, advised_at: datetime | None) -> tuple[Milestone, ...]:
-    """When the fault could be read, when we read it, and when advice was given."""
-    found = []
-    if verdict.decision.incident.kind is not IncidentKind.NONE:
-        visible = verdict.decision.incident.visible_at or detected_at
-        found.append(Milestone(kind=MilestoneKind.FAULT_VISIBLE, at=visible))
-        found.append(Milestone(kind=MilestoneKind.DETECTED, at=max(detected_at, visible)))
-    if advised_at is not None:
-        found.append(Milestone(kind=MilestoneKind.ADVISED, at=advised_at))
-    return tuple(item for item in found if item.kind not in verdict.sighting.item.milestones)
-
-
-def _progress_milestones(sighting: Sighting) -> list[tuple[AttemptKey, Milestone]]:
-    progress, past = sighting.progress, sighting.item.past
-    if not past or past[-1].number != sighting.key.number - 1 or progress.first_at is None:
-        return []
-    before = AttemptKey(job_key=sighting.key.job_key, number=past[-1].number)
-    found = [(before, Milestone(kind=MilestoneKind.FIRST_PROGRESS, at=progress.first_at))]
-    failed_at = past[-1].last_step
-    if failed_at is not None and progress.last_step is not None and progress.last_step >= failed_at:
-        lost = max(failed_at - progress.first_step, 0) if progress.first_step is not None else 0
-        at = progress.last_at or progress.first_at
-        found.append((before, Milestone(kind=MilestoneKind.CAUGHT_UP, at=at, detail=f"steps lost: {lost}")))
-    return found

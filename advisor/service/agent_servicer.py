@@ -204,5 +204,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         for key, milestone in zip(keys, milestones, strict=True):
             if key is not None:
                 found.setdefault(key, []).append(milestone)
+        if None in keys:
+            log.info("milestones_unknown", cluster=cluster, count=sum(key is None for key in keys))
         await self._services.store.record_milestones(found)
         return agent_pb2.ReportMilestonesResponse()

@@ -121,7 +121,9 @@ class Gate:
     def reserve(self) -> None:
         """Take the socket's lock, so that nobody else can serve it. Raises `SocketTakenError`."""
         if self._lock_fd < 0:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+            if not self._path.parent.is_dir():
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._path.parent.chmod(0o755)  # whatever the umask: agents of other users must pass
             self._take_lock()
 
     async def open(self, start_inner: StartInner) -> None:

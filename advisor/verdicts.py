@@ -1,0 +1,104 @@
+"""What one attempt's tick concluded: what matters of it, what is remembered of it, and the moments it saw."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+
+from advisor.core import codec
+from advisor.core.model import Decision
+from advisor.core.words import Action, AttemptState, IncidentKind
+from advisor.gathering import Sighting
+from advisor.store.records import (
+    AttemptKey,
+    DecisionRecord,
+    DetectorState,
+    Milestone,
+    MilestoneKind,
+    StoredAttempt,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One attempt's decision in this tick. `record` is set when it differs from the newest committed one."""
+
+    sighting: Sighting
+    decision: Decision
+    essence: str
+    record: DecisionRecord | None = None
+
+
+def essence_of(decision: Decision) -> str:
+    """What matters of a decision to whoever acts on it: not its wording, its evidence or when it was made."""
+    return codec.content_hash(
+        json.dumps(
+            [
+                decision.action,
+                decision.reason,
+                decision.mode,
+                decision.incident.kind,
+                decision.attribution.category,
+                decision.attribution.fingerprint,
+                sorted(decision.attribution.nodes),
+                list(decision.isolation.exclude_for_job),
+                sorted(decision.isolation.isolate_for_cluster),
+                decision.may_end_live_attempt,
+                decision.free,
+                decision.resume_step if decision.action is Action.RESTART else None,
+                None if decision.start_not_before is None else decision.start_not_before.isoformat(),
+                None if decision.delay_until is None else decision.delay_until.isoformat(),
+            ]
+        ).encode()
+    )
+
+
+def outline_of(decision: Decision) -> tuple[object, ...]:
+    return (
+        decision.action,
+        decision.reason,
+        decision.attribution.category,
+        tuple(sorted(decision.isolation.exclude_for_job)),
+    )
+
+
+def detector_state(sighting: Sighting) -> DetectorState:
+    return DetectorState(
+        state=codec.encode(sighting.state),
+        progress=sighting.progress,
+        signals=sighting.signals,
+        foreign=sighting.foreign,
+    )
+
+
+def moved_on(item: StoredAttempt) -> bool:
+    """The next attempt has started: what is decided about this one can no longer be applied to anything."""
+    successor = item.successor
+    return successor is not None and (
+        successor.state.live or (successor.state.ended and successor.state is not AttemptState.CANCELLED)
+    )
+
+
+def own_milestones(verdict: Verdict, detected_at: datetime, advised_at: datetime | None) -> tuple[Milestone, ...]:
+    """When the fault could be read, when we read it, and when advice was given."""
+    found = []
+    if verdict.decision.incident.kind is not IncidentKind.NONE:
+        visible = verdict.decision.incident.visible_at or detected_at
+        found.append(Milestone(kind=MilestoneKind.FAULT_VISIBLE, at=visible))
+        found.append(Milestone(kind=MilestoneKind.DETECTED, at=max(detected_at, visible)))
+    if advised_at is not None:
+        found.append(Milestone(kind=MilestoneKind.ADVISED, at=advised_at))
+    return tuple(item for item in found if item.kind not in verdict.sighting.item.milestones)
+
+
+def progress_milestones(sighting: Sighting) -> list[tuple[AttemptKey, Milestone]]:
+    progress, past = sighting.progress, sighting.item.past
+    if not past or past[-1].number != sighting.key.number - 1 or progress.first_at is None:
+        return []
+    before = AttemptKey(job_key=sighting.key.job_key, number=past[-1].number)
+    found = [(before, Milestone(kind=MilestoneKind.FIRST_PROGRESS, at=progress.first_at))]
+    failed_at = past[-1].last_step
+    if failed_at is not None and progress.last_step is not None and progress.last_step >= failed_at:
+        lost = max(failed_at - progress.first_step, 0) if progress.first_step is not None else 0
+        at = progress.last_at or progress.first_at
+        found.append((before, Milestone(kind=MilestoneKind.CAUGHT_UP, at=at, detail=f"steps lost: {lost}")))
+    return found
