@@ -1,25 +1,31 @@
 """`advisor doctor`: look at the installation from outside, and say of each thing whether it is well and what to do."""
 
+import asyncio
 import os
+import pwd
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from advisor import config as configuration_module
-from advisor.app import StartError, check_import_names, load_rulebook
+from advisor.app import StartError, check_import_names, load_rulebook, open_sources
 from advisor.client import Client, ClientError
 from advisor.clock import SystemClock
 from advisor.commands.config import check_referenced
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket
 from advisor.commands.output import CommandError, Format, harmless, print_json, seconds_text
 from advisor.config import Config, ConfigError
+from advisor.core.model import Unavailable
+from advisor.ports import LogBatch, LogRequest, SchedulerReader
 from advisor.rules.policy import check_timing
 from advisor.v1 import common_pb2, operator_pb2
+from connectors.scheduler.slurm_cli import SlurmCli
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -36,6 +42,10 @@ _TO_DO_ABOUT = {
     "not_configured": "configure the source, or accept verdicts without it",
     "refused": "check the owner and mode of the file and its folder: nobody but root may write a trusted log",
 }
+
+
+_TO_DO_SLURM = "run this where Slurm's tools work, and name a job that `squeue -t all` still shows"
+_PROBE_BYTES = 64 * 1024
 
 
 class State(StrEnum):
@@ -55,15 +65,21 @@ class Check:
 
 
 @app.command()
-def doctor(socket: SocketOption = None, configuration: ConfigOption = None, form: FormatOption = Format.TABLE) -> None:
+def doctor(
+    job: Annotated[str, typer.Option(help="Also try to read this job's output and its nodes' kernel logs.")] = "",
+    socket: SocketOption = None,
+    configuration: ConfigOption = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
     """Check configuration, folders, service, store, sources, agent and modes. Exit 1 when anything fails.
 
     \b
     Examples:
       advisor doctor
       advisor doctor --format json
+      sudo -u advisor advisor doctor --job 4711
     """
-    checks = list(examine(socket, configuration))
+    checks = list(examine(socket, configuration, job))
     if form is Format.JSON:
         print_json([{"name": c.name, "state": c.state, "found": c.found, "to_do": c.to_do} for c in checks])
     else:
@@ -75,7 +91,7 @@ def doctor(socket: SocketOption = None, configuration: ConfigOption = None, form
         raise typer.Exit(1)
 
 
-def examine(socket: Path | None, configuration: Path | None) -> Iterator[Check]:
+def examine(socket: Path | None, configuration: Path | None, job: str = "") -> Iterator[Check]:
     """All checks, each on its own: one that fails does not hide the others."""
     yield _installation()
     loaded: Config | None = None
@@ -90,6 +106,7 @@ def examine(socket: Path | None, configuration: Path | None) -> Iterator[Check]:
     if loaded is None:
         return
     yield _data_folder(loaded)
+    yield from asyncio.run(look_at_scheduler(loaded, SlurmCli(), job))
     try:
         with Client(find_socket(socket, configuration)) as client:
             yield from _service(client, loaded)
@@ -119,6 +136,55 @@ def _data_folder(chosen: Config) -> Check:
         text = f"{free // 1024**2} MiB free under {folder}"
         return Check(name="data folder", state=State.FAIL, found=text, to_do="free space: the database needs it")
     return Check(name="data folder", state=State.OK, found=f"{folder}, {free // 1024**3} GiB free")
+
+
+async def look_at_scheduler(chosen: Config, scheduler: SchedulerReader, job: str) -> list[Check]:
+    """Slurm as this user sees it, and whether the files of one job can be read by this user."""
+    who = _own_name()
+    seen = await scheduler.version()
+    if isinstance(seen, Unavailable):
+        # Only the agent needs Slurm's tools; without them there is less to look at here.
+        found = f"not asked here: {seen.detail or seen.reason}"
+        checks = [Check(name="scheduler", state=State.OK, found=found)]
+        return [*checks, Check(name="job", state=State.FAIL, found=found, to_do=_TO_DO_SLURM)] if job else checks
+    checks = [Check(name="scheduler", state=State.OK, found=f"{seen} answers {who}")]
+    if not job:
+        return checks
+    shown = await scheduler.job(job)
+    if shown is None or isinstance(shown, Unavailable):
+        text = f"{job}: Slurm does not know it (any more)" if shown is None else f"{job}: {shown.detail}"
+        return [*checks, Check(name="job", state=State.FAIL, found=text, to_do=_TO_DO_SLURM)]
+    request = LogRequest(
+        key=f"{job}/{shown.attempt.number}",
+        job_id=shown.job.job_id,
+        attempt=shown.attempt.number,
+        user=shown.job.user,
+        paths=tuple(path for path in (shown.stdout_path, shown.stderr_path) if path),
+        nodes=shown.attempt.nodes or (),
+        started_at=shown.attempt.started_at,
+        ended_at=shown.attempt.ended_at,
+        cursor="",
+        bytes_max=_PROBE_BYTES,
+    )
+    for source in open_sources(chosen, SystemClock()):
+        checks.append(_readable(source.name, who, (await source.read([request]))[request.key]))
+        await source.close()
+    return checks
+
+
+def _own_name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return f"uid {os.geteuid()}"
+
+
+def _readable(source: str, who: str, answer: LogBatch | Unavailable) -> Check:
+    missing = answer if isinstance(answer, Unavailable) else next(iter(answer.unavailable), None)
+    if missing is None:
+        return Check(name="files", state=State.OK, found=f"{source}: {who} can read them")
+    text = f"{source}: {who} cannot read all: {missing.reason}: {missing.detail}"
+    return Check(name="files", state=State.FAIL, found=text, to_do=_TO_DO_ABOUT.get(missing.reason, ""))
 
 
 def _service(client: Client, chosen: Config) -> Iterator[Check]:

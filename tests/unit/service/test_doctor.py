@@ -1,0 +1,78 @@
+"""What doctor says about Slurm and one job's files, with a scheduler that is only values."""
+
+import os
+import pwd
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from advisor.commands.doctor import State, look_at_scheduler
+from advisor.config import load
+from advisor.core.model import Attempt, Job, NodeFact, Unavailable
+from advisor.core.words import AttemptState, UnavailableReason
+from advisor.ports import SchedulerJob
+
+STARTED = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+class FixedScheduler:
+    """Knows one running job, or nothing, or does not answer."""
+
+    name = "slurm"
+
+    def __init__(self, version: str | Unavailable, job: SchedulerJob | None = None) -> None:
+        self._version = version
+        self._job = job
+
+    async def version(self) -> str | Unavailable:
+        return self._version
+
+    async def job(self, job_id: str) -> SchedulerJob | Unavailable | None:
+        return self._job
+
+    async def nodes(self) -> tuple[NodeFact, ...] | Unavailable:
+        return ()
+
+    async def requeue_delay_seconds(self) -> float | Unavailable:
+        return 6.0
+
+
+def _running(output: Path) -> SchedulerJob:
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    return SchedulerJob(
+        job=Job(key="", cluster="c", job_id="5", user=user),
+        attempt=Attempt(number=0, state=AttemptState.RUNNING, nodes=("node1",), started_at=STARTED),
+        name="train",
+        stdout_path=str(output),
+        stderr_path=str(output),
+        work_dir="/",
+        excluded_nodes=(),
+    )
+
+
+async def test_readable_output_is_well(tmp_path: Path) -> None:
+    """The job's output can be read: said, with the account that read it."""
+    output = tmp_path / "5.out"
+    output.write_text("hello\n")
+    checks = await look_at_scheduler(load(None, {}).config, FixedScheduler("slurm 22.05.8", _running(output)), "5")
+    assert [(check.name, check.state) for check in checks] == [("scheduler", State.OK), ("files", State.OK)]
+
+
+async def test_output_that_cannot_be_read_says_why_and_what_to_do(tmp_path: Path) -> None:
+    """A file that is not there fails with its reason and a next step."""
+    scheduler = FixedScheduler("slurm 22.05.8", _running(tmp_path / "gone.out"))
+    checks = await look_at_scheduler(load(None, {}).config, scheduler, "5")
+    assert checks[-1].state is State.FAIL
+    assert "missing" in checks[-1].found
+    assert checks[-1].to_do
+
+
+@pytest.mark.parametrize(
+    "version", ["slurm 22.05.8", Unavailable(source="slurm", reason=UnavailableReason.MISSING, detail="no squeue")]
+)
+async def test_a_job_that_nobody_knows_fails_and_no_slurm_alone_does_not(version: str | Unavailable) -> None:
+    """Slurm's tools are not needed where the service runs; asking for a job that cannot be seen is a failure."""
+    config = load(None, {}).config
+    assert all(check.state is State.OK for check in await look_at_scheduler(config, FixedScheduler(version), ""))
+    assert (await look_at_scheduler(config, FixedScheduler(version), "5"))[-1].state is State.FAIL
