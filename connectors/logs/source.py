@@ -1,7 +1,8 @@
 """What all file sources do with their requests: share threads, bytes and time between them fairly.
 
-A source turns each request into a `Plan` (which files, whose); this module reads the plans. Requests that were served
-longest ago come first, files of one request take turns, and a bound that bites is said (`more`, `Unavailable`).
+A source turns each request into a `Plan` (which files, whose); this module reads the plans. Of the bytes of one call
+each request gets its share (who has more asks again), requests that were served longest ago come first, files of one
+request take turns, and a bound that bites is said (`more`, `Unavailable`).
 """
 
 import threading
@@ -100,6 +101,7 @@ class FileReader:
         planned: list[tuple[LogRequest, Plan, Cursor, list[int]]] = []
         tasks: list[Task[Part]] = []
         budget = Budget(self._limits.call_bytes_max)
+        fair = max(SHARE_BYTES_MIN, self._limits.call_bytes_max // max(1, len(requests)))
         for request in sorted(requests, key=lambda r: self._served.get(r.key, 0)):
             try:
                 cursor, before = decode(request.cursor), decode(request.predecessor)
@@ -112,7 +114,7 @@ class FileReader:
             if isinstance(plan, Unavailable):
                 answers[request.key] = plan
                 continue
-            own = self._tasks(request, plan, cursor, before, budget)
+            own = self._tasks(replace(request, bytes_max=min(request.bytes_max, fair)), plan, cursor, before, budget)
             planned.append((request, plan, cursor, list(range(len(tasks), len(tasks) + len(own)))))
             tasks.extend(own)
         results = await self._threads.run(tasks) if tasks else []

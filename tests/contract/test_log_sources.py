@@ -372,20 +372,21 @@ async def test_a_lease_on_the_file_does_not_hold_the_reader(world: Harness) -> N
 
 async def test_all_requests_together_are_bounded_and_take_turns(world: Harness) -> None:
     """The bound over one call is kept, and who got nothing comes first the next time."""
-    world.file.write_bytes(b"z" * 10_000)
     source = world.make(limits=ReadLimits(call_bytes_max=10_000))
-    keys = [f"job{n}/0" for n in range(4)]
+    keys = [f"job{n}/0" for n in range(8)]
     cursors, got = dict.fromkeys(keys, ""), dict.fromkeys(keys, 0)
-    for _ in range(4):
+    for _ in range(10):
+        append(world.file, b"z" * 20_000)
         answers = await source.read([world.request(cursors[key], key=key) for key in keys])
         total = 0
         for key, answer in answers.items():
             assert isinstance(answer, LogBatch)
+            assert answer.more
             total += len(text(answer))
             got[key] += len(text(answer))
             cursors[key] = answer.cursor
-        assert total <= 10_000
-    assert set(got.values()) == {10_000}
+        assert 0 < total <= 10_000
+    assert min(got.values()) > 0
 
 
 async def test_concurrent_reads_do_not_disturb_each_other(world: Harness) -> None:
@@ -401,14 +402,16 @@ async def test_concurrent_reads_do_not_disturb_each_other(world: Harness) -> Non
 
 
 async def test_cancellation_leaves_the_source_usable(world: Harness) -> None:
-    """A cancelled read raises and loses nothing: the next one starts from the same cursor."""
+    """A cancelled read loses nothing, at whatever moment: the next one starts from the same cursor."""
     world.file.write_bytes(b"content\n")
     source = world.make()
-    reading = asyncio.create_task(read_one(source, world.request()))
-    await asyncio.sleep(0)
-    reading.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await reading
+    for _ in range(20):
+        reading = asyncio.create_task(read_one(source, world.request()))
+        await asyncio.sleep(0)
+        reading.cancel()
+        (outcome,) = await asyncio.gather(reading, return_exceptions=True)
+        # A thread that was quick enough has answered already.
+        assert isinstance(outcome, asyncio.CancelledError | LogBatch)
     assert text(await batch(source, world.request())) == b"content\n"
 
 
