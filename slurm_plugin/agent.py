@@ -71,6 +71,7 @@ class Agent:
         hooks = HookSocket(Path(self.config.hook_socket), trusted_users=frozenset({0, os.geteuid()}))
         loop = asyncio.get_running_loop()
         loop.add_reader(hooks.fileno(), lambda: self._hooks_ready(hooks))
+        await self.looks.read_settings()  # the registration says them
         link = asyncio.create_task(self.link.run())
         looking = asyncio.create_task(self._loop(hooks))
         stopping = asyncio.create_task(stop.wait())
@@ -94,6 +95,7 @@ class Agent:
             settings = self.looks.settings
             if settings is not None and settings.slurm_user_id is not None:
                 hooks.trust(settings.slurm_user_id)
+            self.link.check_registration()
             self.reconciler.reconcile(self.looks.rows)
             try:
                 async with asyncio.timeout(self.config.poll_seconds):

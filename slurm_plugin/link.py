@@ -63,6 +63,8 @@ class Link:
     _outbox: deque[Outgoing] = field(default_factory=lambda: deque(maxlen=OUTBOX_MAX))
     _queued: asyncio.Event = field(default_factory=asyncio.Event)
     _expiry: dict[str, float] = field(default_factory=dict)
+    _registered: agent_pb2.RegisterRequest | None = None
+    _anew: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
         """Connect, serve, reconnect with backoff, until cancelled."""
@@ -85,13 +87,14 @@ class Link:
         ]
         async with grpc.aio.insecure_channel(self.target, options=options) as channel:
             stub: agent_pb2_grpc.AgentServiceAsyncStub = agent_pb2_grpc.AgentServiceStub(channel)
-            answer = await stub.Register(self.registration(), timeout=RPC_SECONDS)
+            self._registered = self.registration()
+            answer = await stub.Register(self._registered, timeout=RPC_SECONDS)
             self.session = answer.session
             self.keepalive_seconds = max(wire.seconds(answer.keepalive), 0.5)
             self._stub = stub
             log.info("advisor_connected", cluster=self.cluster, incarnation=answer.incarnation)
             self.heard.connected()
-            tasks = [asyncio.create_task(part(stub)) for part in (self._watch, self._beat, self._send)]
+            tasks = [asyncio.create_task(part(stub)) for part in (self._watch, self._beat, self._send, self._renew)]
             try:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -160,6 +163,16 @@ class Link:
                     self._outbox.popleft()
             self._queued.clear()
             await self._queued.wait()
+
+    async def _renew(self, stub: "agent_pb2_grpc.AgentServiceAsyncStub") -> None:
+        self._anew.clear()
+        await self._anew.wait()
+        raise TimeoutError("registering again: what the agent says of itself has changed")
+
+    def check_registration(self) -> None:
+        """Connect again if what the registration said is no longer so."""
+        if self._stub is not None and self._registered != self.registration():
+            self._anew.set()
 
     def put(self, message: Outgoing) -> None:
         """Queue for sending, now or after a reconnect. The oldest is dropped when the bound bites."""

@@ -34,7 +34,8 @@ class Looks:
     unavailable: dict[str, common_pb2.Unavailable] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
     looked: bool = False
-    at: float = 0.0
+    at: float = 0.0  # wall time of the last full look's beginning
+    _begun: dict[str, tuple[float, float]] = field(default_factory=dict)  # job → (monotonic, wall) of its last look
     _nodes_due: float = 0.0
     _details_due: float = 0.0
     _details_earliest: float = 0.0
@@ -42,29 +43,34 @@ class Looks:
 
     async def all(self) -> bool:
         """Look at everything that is due. False when the job listing was not available."""
-        await self._settings()
-        at = self.clock.wall()
+        await self.read_settings()
+        begun = self.clock.monotonic(), self.clock.wall()
         try:
             rows = await asyncio.to_thread(self.slurm.jobs)
         except SlurmError as error:
             self._failed("squeue", error)
             return False
         self._succeeded("squeue")
-        self.rows = {row.job_id: row for row in rows}
-        self.memory.forget(rows)
-        self.looked = True
-        await self._read_details(rows)
+        # A look at one job that began later knows better than this listing.
+        before, self._begun = self._begun, {row.job_id: begun for row in rows}
+        later = {key: value for key, value in before.items() if value > begun and key in self.rows}
+        self.rows = {row.job_id: row for row in rows} | {key: self.rows[key] for key in later}
+        self._begun |= later
+        self.memory.forget(list(self.rows.values()))
+        self.looked, self.at = True, begun[1]
+        await self._read_details(tuple(self.rows.values()))
         await self._read_nodes()
-        self.at = at
         return True
 
     async def one(self, job_id: str) -> JobRow | None:
         """A fresh look at one job; None when Slurm knows no such job. Raises SlurmError."""
-        known = self.rows.get(job_id)
+        known, begun = self.rows.get(job_id), (self.clock.monotonic(), self.clock.wall())
         found = await asyncio.to_thread(self.slurm.jobs, known.shown_id if known is not None else job_id)
         row = next((row for row in found if row.job_id == job_id), None)
         if row is not None:
-            self.rows[job_id] = row
+            if begun < self._begun.get(job_id, begun):
+                return self.rows.get(job_id, row)
+            self.rows[job_id], self._begun[job_id] = row, begun
             if observe.details_for(self.details, row) is None:
                 await self._read_details((row,))
         return row
@@ -77,10 +83,11 @@ class Looks:
             details=observe.details_for(self.details, row),
             nodes=self.nodes,
             scope_config=self.config.scope,
-            at=self.clock.wall(),
+            at=self._begun[row.job_id][1] if row.job_id in self._begun else self.clock.wall(),
         )
 
-    async def _settings(self) -> None:
+    async def read_settings(self) -> None:
+        """Ask for Slurm's settings when they are unknown or have become old."""
         now = self.clock.monotonic()
         if self.settings is not None and now < self._settings_due:
             return

@@ -187,7 +187,12 @@ class Reconciler:
             timeout_seconds=slurm.timeout_seconds,
             limit_seconds=limit_seconds(limits.requeue_delay_seconds),
         )
+        # Reserved before, so that several at once do not pass the cap together.
+        reserved = self.clock.monotonic()
+        self._requeues.append(reserved)
         result = await self.apply(request)
+        if not any(verb.name.startswith("requeue") for verb in result.done):
+            self._requeues.remove(reserved)
         log.info(
             "advice_applied" if result.status is Status.APPLIED else "advice_not_applied",
             job=advice.job_id,
@@ -201,8 +206,6 @@ class Reconciler:
             excluded=list(result.excluded),
         )
         for verb in result.done:
-            if verb.name.startswith("requeue"):
-                self._requeues.append(self.clock.monotonic())
             if verb.name in _VERB_MILESTONES:
                 self._moment(advice.job_id, _ref(self.config.cluster, advice), _VERB_MILESTONES[verb.name], verb.at)
         if result.reason is Reason.PERMISSION:

@@ -82,7 +82,7 @@ def run_process(argv: Sequence[str], environment: Mapping[str, str], timeout_sec
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout_seconds,
-            env={**os.environ, **environment},
+            env=_environment() | dict(environment),
             cwd="/",
             check=False,
         )
@@ -97,6 +97,12 @@ def run_process(argv: Sequence[str], environment: Mapping[str, str], timeout_sec
     except OSError as error:
         raise SlurmError("refused", f"{argv[0]}: {error.strerror}") from None
     return Output(returncode=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+
+def _environment() -> dict[str, str]:
+    """Ours without what changes a tool's answer: SQUEUE_USERS, say, would hide jobs, and hidden is not gone."""
+    changing = ("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_")
+    return {key: value for key, value in os.environ.items() if key == "SLURM_CONF" or not key.startswith(changing)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,7 @@ def run_process(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout_seconds,
-            env={**os.environ, **environment},
+            env=_environment() | dict(environment),
             cwd="/",
             check=False,
         )
@@ -81,7 +81,15 @@ def run_process(
     return done.returncode, done.stdout, done.stderr
 
 
+def _environment() -> dict[str, str]:
+    """Ours without what changes a tool's answer, SQUEUE_USERS for one."""
+    changing = ("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_")
+    return {key: value for key, value in os.environ.items() if key == "SLURM_CONF" or not key.startswith(changing)}
+
+
 class Slurm:
+    """Reading side of one cluster, and the one verb."""
+
     def __init__(self, *, conf: str, bin_dir: str, timeout_seconds: float, run: Run = run_process) -> None:
         self._environment = {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"} | ({"SLURM_CONF": conf} if conf else {})
         self._bin_dir, self._timeout_seconds, self._run = bin_dir, timeout_seconds, run

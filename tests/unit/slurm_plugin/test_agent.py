@@ -328,6 +328,23 @@ async def test_missing_rights_end_acting(bench: Bench) -> None:
     await until(lambda: bench.advisor.reconciled[-1].advice_id == "a2")
     assert bench.advisor.reconciled[-1].reason == common_pb2.RECONCILIATION_REASON_AGENT_OBSERVES
     assert bench.slurm.requeues == 1
+    await until(lambda: bench.advisor.registered[-1].missing_rights)
+    assert bench.advisor.registered[-1].mode == agent_pb2.AGENT_MODE_OBSERVE
+
+
+async def test_settings_that_come_late_are_registered(bench: Bench) -> None:
+    """The advisor reckons with the requeue delay; slurmctld was away when the agent started."""
+
+    def silent(argv: Sequence[str]) -> None:
+        raise SlurmError("timeout", "no answer in 5 s")
+
+    bench.slurm.before = silent
+    bench.start()
+    await until(lambda: bench.advisor.registered)
+    assert not bench.advisor.registered[0].HasField("requeue_delay")
+    bench.slurm.before = lambda argv: None
+    await until(lambda: bench.advisor.registered[-1].HasField("requeue_delay"))
+    assert bench.advisor.registered[-1].requeue_delay.seconds == 6
 
 
 async def test_a_refused_update_is_repeated_without_a_second_requeue(bench: Bench) -> None:

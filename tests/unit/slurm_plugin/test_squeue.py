@@ -181,3 +181,15 @@ def test_a_real_process_that_hangs_is_a_timeout(tmp_path: Path) -> None:
     with pytest.raises(SlurmError) as caught:
         squeue.run_process((str(tmp_path / "none"),), {}, 1)
     assert caught.value.problem == "missing"
+
+
+def test_settings_of_the_environment_do_not_change_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQUEUE_USERS would hide jobs, and hidden jobs would look forgotten."""
+    monkeypatch.setenv("SQUEUE_USERS", "alice")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    tool = tmp_path / "squeue"
+    tool.write_text("#!/bin/sh\nenv\n")
+    tool.chmod(0o755)
+    said = squeue.run_process((str(tool),), {"SLURM_TIME_FORMAT": "%s"}, 5).stdout.decode().splitlines()
+    assert not [line for line in said if line.startswith("SQUEUE_")]
+    assert {"SLURM_CONF=/etc/slurm.conf", "SLURM_TIME_FORMAT=%s"} <= set(said)
