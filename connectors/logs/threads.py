@@ -1,6 +1,6 @@
 """Threads that read files, so that a file system which hangs costs a few of them and nobody else's time.
 
-A read of a hung network file system cannot be cancelled: its thread is written off until the kernel lets it go. What
+A read of a hung network file system cannot be cancelled: its thread is lost until the kernel lets it go. What
 is bounded is how many there can be: per owner and mount (one user's odd link must not use up a mount for all), per
 mount, and in all. Where a bound is reached, reads are refused at once instead of hanging one more thread.
 
@@ -10,8 +10,8 @@ Threads live for one `run` only and are daemons: a process whose thread hangs in
 import asyncio
 import os
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -55,11 +55,8 @@ class _Lane:
     task: int | None = None
     since: float = 0.0
     group: Group | None = None
-    stuck: bool = False
+    replaced: bool = False
     ended: bool = False
-
-    def late(self, before: float) -> bool:
-        return self.group is not None and not self.stuck and not self.ended and self.since < before
 
 
 @dataclass(slots=True)
@@ -82,14 +79,14 @@ class FileThreads:
         self._clock = clock
         self._limits = limits or ThreadLimits()
         self._lock = threading.Condition()
-        self._busy: Counter[Group] = Counter()  # reads that have not come back, the written-off ones among them
-        self._written_off: Counter[Group] = Counter()
+        self._reading: dict[int, _Lane] = {}  # lanes whose read has not come back, of this and of earlier runs
         self._closed = False
 
     @property
     def stuck(self) -> int:
-        """Reads written off that have not come back."""
-        return self._written_off.total()
+        """Reads that take longer than our patience, whoever still waits for them."""
+        with self._lock:
+            return len(self._late())
 
     async def run(self, tasks: Sequence[Task[T]]) -> list[T | Unfinished]:
         """A result for each task, within `deadline_seconds` and a little, whatever the file systems do."""
@@ -107,8 +104,6 @@ class FileThreads:
         finally:
             with self._lock:
                 run.over = True
-                for lane in run.lanes:
-                    self._write_off(lane)
                 results = dict(run.results)
                 begun = {lane.task for lane in run.lanes if lane.group is not None}
                 self._lock.notify_all()
@@ -145,17 +140,19 @@ class FileThreads:
                 continue
 
     def _replace_late(self, run: _Run[T], now: float) -> int:
-        """Count lanes that are late as stuck; how many new ones the waiting tasks need."""
+        """How many new lanes the waiting tasks need in place of those that are late."""
         with self._lock:
-            late = [lane for lane in run.lanes if lane.late(now - self._limits.patience_seconds)]
+            late = [
+                lane for lane in run.lanes if lane.group is not None and not lane.replaced and self._is_late(lane, now)
+            ]
             for lane in late:
-                self._write_off(lane)
+                lane.replaced = True
             self._lock.notify_all()
             return len(late) if any(run.queues.values()) else 0
 
     def _start_lane(self, run: _Run[T]) -> None:
         with self._lock:
-            if self.stuck >= self._limits.stuck_max:
+            if len(self._late()) >= self._limits.stuck_max:
                 return
             lane = _Lane()
             run.lanes.append(lane)
@@ -191,8 +188,9 @@ class FileThreads:
                         continue
                     run.order.append(group)
                     if self._allowed(group):
-                        self._busy[group] += 1
                         lane.task, lane.group, lane.since = run.queues[group].popleft(), group, self._clock.monotonic()
+                        lane.replaced = False
+                        self._reading[id(lane)] = lane
                         return lane.task
                     wait = wait or not self._hopeless(group)
                 if not wait:
@@ -202,41 +200,31 @@ class FileThreads:
 
     # All below with the lock held.
 
-    def _on_mount(self, counts: Counter[Group], mount: str) -> int:
-        return sum(count for group, count in counts.items() if group[0] == mount)
+    def _is_late(self, lane: _Lane, now: float) -> bool:
+        return now - lane.since > self._limits.patience_seconds
+
+    def _late(self) -> list[_Lane]:
+        now = self._clock.monotonic()
+        return [lane for lane in self._reading.values() if self._is_late(lane, now)]
 
     def _allowed(self, group: Group) -> bool:
-        return (
-            self._busy[group] < self._limits.per_owner_max
-            and self._on_mount(self._busy, group[0]) < self._limits.per_mount_max
-        )
+        return self._within(self._reading.values(), group)
 
     def _hopeless(self, group: Group) -> bool:
         """So many reads of this group hang that waiting for one to come back is no use."""
-        return (
-            self._written_off[group] >= self._limits.per_owner_max
-            or self._on_mount(self._written_off, group[0]) >= self._limits.per_mount_max
-            or self.stuck >= self._limits.stuck_max
-        )
+        late = self._late()
+        return len(late) >= self._limits.stuck_max or not self._within(late, group)
 
-    def _write_off(self, lane: _Lane) -> None:
-        if lane.group is not None and not lane.stuck:
-            lane.stuck = True
-            self._written_off[lane.group] += 1
+    def _within(self, lanes: Iterable[_Lane], group: Group) -> bool:
+        """One more than `lanes` keeps the bounds of this owner and mount."""
+        groups = [lane.group for lane in lanes if lane.group is not None and lane.group[0] == group[0]]
+        return groups.count(group) < self._limits.per_owner_max and len(groups) < self._limits.per_mount_max
 
     def _release(self, lane: _Lane) -> None:
         """The lane's read came back."""
-        if lane.group is None:
-            return
-        if lane.stuck:
-            lane.stuck = False
-            self._written_off[lane.group] -= 1
-        self._busy[lane.group] -= 1
-        for counts in (self._busy, self._written_off):
-            if not counts[lane.group]:
-                del counts[lane.group]
-        lane.group = None
-        self._lock.notify_all()
+        if self._reading.pop(id(lane), None) is not None:
+            lane.group = None
+            self._lock.notify_all()
 
 
 class Mounts:

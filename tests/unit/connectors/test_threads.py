@@ -155,9 +155,25 @@ async def test_cancelled_call_counts_what_still_runs(wall: threading.Event) -> N
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.02):
             await threads.run([task(hang(wall)) for _ in range(2)])
+    assert await threads.run([task(lambda: "ok")]) == [Unfinished.STUCK]
     assert threads.stuck == 2
     wall.set()
     await settled(threads)
+
+
+async def test_cancelled_call_whose_reads_are_quick_is_forgotten() -> None:
+    """A read that comes back soon after its call was cancelled keeps nobody waiting and refuses nobody."""
+    threads = FileThreads(RealClock(), LIMITS)
+
+    def short() -> str:
+        time.sleep(0.02)
+        return "ok"
+
+    for _ in range(10):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.005):
+                await threads.run([task(short), task(short)])
+        assert await threads.run([task(short)]) == ["ok"]
 
 
 async def test_programmers_error_is_raised_where_it_is_awaited() -> None:
