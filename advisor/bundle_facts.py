@@ -23,6 +23,8 @@ JSON_BYTES_MAX = 32 << 20
 ATTEMPTS_MAX = 1_000
 WORLD_SIZE_MAX = 1_000_000
 
+# What Slurm prints where it has no value.
+_NOTHING = ("", "(null)", "None", "None assigned", "N/A", "Unknown", "NONE")
 STATES: Mapping[str, AttemptState] = {
     "PENDING": AttemptState.PENDING,
     "RUNNING": AttemptState.RUNNING,
@@ -168,7 +170,7 @@ class _Reader:
 
     def hosts(self, key: str) -> tuple[str, ...] | None:
         value = self._value.get(key)
-        if value is None or value == "":
+        if value is None or value in _NOTHING:
             return None
         text = ",".join(map(str, value)) if isinstance(value, list) else value
         if not isinstance(text, str):
@@ -198,7 +200,7 @@ class _Reader:
 
     def time(self, key: str) -> datetime | None:
         value = self._value.get(key)
-        if value is None:
+        if value is None or value in _NOTHING:
             return None
         try:
             if isinstance(value, int | float) and not isinstance(value, bool):

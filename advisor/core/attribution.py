@@ -13,6 +13,7 @@ from advisor.core.fingerprint import fingerprint
 from advisor.core.model import Attribution, Hypothesis, Implication, Incident, PastAttempt, Signal, Snapshot
 from advisor.core.places_of_signals import PlaceMap, ranks_of
 from advisor.core.policy import Policy
+from advisor.core.ranks import parse_ranks
 from advisor.core.rules import Rule, RuleSet, rule_of
 from advisor.core.suspects import missing_ranks, peer_nodes
 from advisor.core.words import AttemptState, Category, Implicates, IncidentKind, Role, Trust
@@ -135,6 +136,18 @@ def _symptom(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]], places: 
     hang = [s for s, rule in judged if rule.kind is IncidentKind.HANG and rule.role is Role.SYMPTOM]
     ranks, how = missing_ranks(hang, snapshot.attempt.world_size)
     evidence = tuple(s.id for s in (hang or symptoms)[:8])
+    slow = [s for s, rule in judged if rule.kind is IncidentKind.STRAGGLER]
+    if slow and not hang:
+        late = tuple(
+            sorted({rank for s in slow for key in ("missing", "slow") for rank in parse_ranks(s.fields.get(key, ""))})
+        )
+        return Hypothesis(
+            category=Category.UNKNOWN,
+            root_cause="a straggler report names slow ranks",
+            confidence=0.5,
+            ranks=late[:RANKS_MAX],
+            evidence=tuple(s.id for s in slow[:8]),
+        )
     timed_out = any(s.rule == "torch.collective_timeout" for s in hang)
     if snapshot.progress.saving and hang:
         if not ranks and timed_out and all(0 not in ranks_of(s) for s in hang):
@@ -235,7 +248,8 @@ def _from_lead(
         implications=_implications(group, nodes, places, confidence),
         trusted=trusted,
         certain=rule.certain_always or (rule.certain and not started and everywhere),
-        deterministic=rule.deterministic or rule.certain,
+        # A port that several ranks want is a launcher started several times, not a busy port.
+        deterministic=rule.deterministic or rule.certain or (rule.id == "torch.address_in_use" and len(ranks) > 1),
         transient_storage=category is Category.STORAGE and rule.transient_storage and not nodes,
         fingerprint=print_,
     )
@@ -284,6 +298,9 @@ def _too_many(nodes: Sequence[str], rule: Rule, snapshot: Snapshot, policy: Poli
     if len(nodes) > policy.exclusions_per_incident_max:
         return True
     if size is not None and size > 2 and len(nodes) > policy.implicated_fraction_max * size:
+        return True
+    if rule.id == "slurm.launch_failed":
+        # Several launches that time out at once are the controller's congestion.
         return True
     return rule.category is Category.INTERCONNECT and len(nodes) > 2
 

@@ -102,6 +102,13 @@ def test_bad_facts_are_one_located_line(tmp_path: Path, job: dict[str, Any], mes
     assert "\n" not in str(caught.value)
 
 
+def test_slurms_words_for_nothing_are_nothing(tmp_path: Path) -> None:
+    """A pending job has no nodes and no start."""
+    job = {"nodes": "None assigned", "start": "Unknown", "end": "(null)"}
+    attempt = read_bundle(bundle(tmp_path, job, logs__a=LOG), SCANNER, NOON).attempt
+    assert (attempt.nodes, attempt.started_at, attempt.ended_at) == (None, None, None)
+
+
 def test_broken_json_is_one_located_line(tmp_path: Path) -> None:
     """Also JSON that is too deep."""
     for text in ("{", "[]", "[" * 200_000):
