@@ -128,7 +128,7 @@ class Service:
         self._make_sources = make_sources
         self._stack = AsyncExitStack()
         self._postgres: EmbeddedPostgres | None = None
-        self._failed: asyncio.Future[None] | None = None
+        self._error: BaseException | None = None
         self._stop = asyncio.Event()
 
     async def __aenter__(self) -> Running:
@@ -172,7 +172,6 @@ class Service:
         stack.push_async_callback(gate.close)
         await gate.open(servicers.start_inner)
         stack.push_async_callback(board.close)
-        self._failed = asyncio.get_running_loop().create_future()
         stack.push_async_callback(_cancel, self._start(pipeline.run()))
         if self._postgres is not None:
             stack.push_async_callback(_cancel, self._start(self._guard_postgres(self._postgres)))
@@ -252,12 +251,11 @@ class Service:
     def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run for as long as the service; its error is the service's error."""
         task = asyncio.create_task(work)
-        failed = self._failed
 
         def ended(done: asyncio.Task[None]) -> None:
             error = None if done.cancelled() else done.exception()
-            if error is not None and failed is not None and not failed.done():
-                failed.set_exception(error)
+            if error is not None:
+                self._error = self._error or error
                 self._stop.set()
 
         task.add_done_callback(ended)
@@ -283,8 +281,8 @@ class Service:
     async def until_stopped(self) -> None:
         """Returns after `stop`; raises what the service cannot go on from."""
         await self._stop.wait()
-        if self._failed is not None and self._failed.done():
-            self._failed.result()
+        if self._error is not None:
+            raise self._error
 
 
 async def serve(config: Config, *, ready: Callable[[Running], None] = lambda _running: None) -> None:

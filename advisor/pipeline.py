@@ -53,7 +53,8 @@ log = structlog.get_logger(__name__)
 # Nothing has ended, and nothing was said before: not worth a row.
 QUIET = frozenset({Reason.HEALTHY, Reason.OUTCOME_NOT_VISIBLE})
 GENERATIONS_MAX = 100  # per attempt: a decision that flaps stops being told
-FAILED_TICKS_MAX = 60  # in a row: then the process ends and its supervisor starts a new one
+FAILING_SECONDS_MAX = 300.0  # without one completed tick: then the process ends and its supervisor starts a new one
+RETRY_SECONDS = 0.5
 PAUSE_SECONDS = 0.02  # between two ticks, so that reports are taken together
 PAUSE_SHARE = 0.25  # of the time that the tick took, at most a second
 KNOWN_MAX = 100_000
@@ -64,7 +65,7 @@ DATABASE_AWAY = (OperationalError, InterfaceError, PoolTimeout)
 
 
 class TicksFailedError(RuntimeError):
-    """So many ticks failed in a row that a new process has the better chances."""
+    """Ticks have failed for so long that a new process has the better chances."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ class Pipeline:
         self._rulebook = rulebook
         self._clock = clock
         self._default_mode = default_mode
-        self._interval_seconds = interval_seconds
+        self.interval_seconds = interval_seconds
         self._attempts_max = attempts_max
         self._on_tick = on_tick
         self._packed_rules = codec.encode(rulebook.rules)
@@ -109,23 +110,27 @@ class Pipeline:
 
     async def run(self) -> None:
         """Tick until cancelled. Raises `TicksFailedError` when nothing works any more."""
-        failed = 0
+        failing_since: float | None = None
         while True:
             self._board.wake.clear()
             try:
                 await self.tick()
-                failed = 0
+                failing_since = None
             except Exception as error:
-                failed += 1
-                log.exception("tick_failed", error=type(error).__name__, in_a_row=failed)
-                if failed >= FAILED_TICKS_MAX:
-                    raise TicksFailedError(f"{failed} ticks failed in a row, the last with {error}") from error
+                if failing_since is None:
+                    failing_since = self._clock.monotonic()
+                    log.exception("tick_failed")
+                seconds = self._clock.monotonic() - failing_since
+                log.warning("tick_failing", error=f"{type(error).__name__}: {error}"[:300], seconds=round(seconds, 1))
+                if seconds >= FAILING_SECONDS_MAX:
+                    raise TicksFailedError(f"no tick succeeded for {seconds:.0f} s, the last: {error}") from error
+                await self._clock.sleep(RETRY_SECONDS)
             await self._pause()
 
     async def _pause(self) -> None:
         # After a long tick a longer pause: reports are answered, and a storm of them does not take a whole core.
         await self._clock.sleep(min(max(PAUSE_SECONDS, PAUSE_SHARE * self._board.pulse.took_seconds), 1.0))
-        seconds = self._interval_seconds
+        seconds = self.interval_seconds
         if self._more:
             return
         if self._settles_at is not None:

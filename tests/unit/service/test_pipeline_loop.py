@@ -1,0 +1,119 @@
+"""The loop around the tick, on a clock that only moves when it sleeps."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import cast
+
+import pytest
+
+from advisor.board import Board
+from advisor.core.policy import Policy
+from advisor.core.rules import RuleSet
+from advisor.core.scan import Scanner
+from advisor.core.words import Mode
+from advisor.gathering import Gatherer
+from advisor.pipeline import FAILING_SECONDS_MAX, Pipeline, Rulebook, TicksFailedError
+from advisor.store.store import Store
+
+
+class JumpingClock:
+    """Each sleep takes as long as it says, and no real time."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> datetime:
+        return datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=self.seconds)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        await asyncio.sleep(0)
+
+
+class EmptyStore:
+    """Nothing is watched; `away` says whether the database answers."""
+
+    def __init__(self, away: Callable[[], bool]) -> None:
+        self._away = away
+
+    async def expire_advice(self, now: datetime) -> int:
+        if self._away():
+            raise OSError("no database")
+        return 0
+
+    async def watched(self, now: datetime) -> tuple[()]:
+        return ()
+
+    async def load(self, keys: object, *, now: datetime) -> dict[object, object]:
+        return {}
+
+    async def modes(self) -> tuple[()]:
+        return ()
+
+    async def save_states(self, states: object, *, now: datetime) -> None:
+        pass
+
+    async def open_advice(self, cluster: str, now: datetime) -> tuple[()]:
+        return ()
+
+
+def _pipeline(clock: JumpingClock, away: Callable[[], bool], on_tick: Callable[[], None]) -> tuple[Pipeline, Board]:
+    store = cast(Store, EmptyStore(away))
+    rules = RuleSet(rules=())
+    board = Board(store, clock)
+    gatherer = Gatherer(sources=(), scanner=Scanner(rules), clock=clock, read_bytes_max=1, signals_max=1)
+    pipeline = Pipeline(
+        store=store,
+        board=board,
+        gatherer=gatherer,
+        rulebook=Rulebook(rules=rules, policy=Policy(), build="test"),
+        clock=clock,
+        default_mode=Mode.MONITOR,
+        interval_seconds=0.001,
+        attempts_max=10,
+        on_tick=on_tick,
+    )
+    return pipeline, board
+
+
+async def test_ticks_that_fail_for_long_end_the_process() -> None:
+    """Nothing works for minutes: the loop gives up with a sentence, and no tick was ever called completed."""
+    clock = JumpingClock()
+    pipeline, board = _pipeline(clock, lambda: True, lambda: None)
+    with pytest.raises(TicksFailedError, match="no database"):
+        await pipeline.run()
+    assert clock.seconds >= FAILING_SECONDS_MAX
+    assert board.pulse.ticks == 0
+    assert board.pulse.age_seconds >= FAILING_SECONDS_MAX
+
+
+async def test_a_database_that_comes_back_is_used_again() -> None:
+    """An outage shorter than the limit only makes the tick old for that long."""
+    clock = JumpingClock()
+    completed = asyncio.Event()
+    pipeline, board = _pipeline(clock, lambda: clock.seconds < FAILING_SECONDS_MAX / 2, completed.set)
+    running = asyncio.create_task(pipeline.run())
+    async with asyncio.timeout(30):
+        await completed.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert board.pulse.ticks >= 1
+
+
+async def test_a_report_wakes_the_tick_before_its_interval() -> None:
+    """With an interval of an hour, a wake-up leads to a tick at once."""
+    clock = JumpingClock()
+    ticked: asyncio.Queue[None] = asyncio.Queue()
+    pipeline, board = _pipeline(clock, lambda: False, lambda: ticked.put_nowait(None))
+    pipeline.interval_seconds = 3600.0
+    running = asyncio.create_task(pipeline.run())
+    async with asyncio.timeout(10):
+        await ticked.get()
+        board.wake.set()
+        await ticked.get()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
