@@ -47,9 +47,11 @@ MARKS: Mapping[str, str] = {
     r"[^\n]{0,200}?(?:(?:iteration|step|iter)[ =_:-]{0,8}(?P<step>\d{1,12})\b|$)",
     "saving": r"(?im)\b(?:saving|writing) (?:a |the |latest |final |model |full )*(?:checkpoint|ckpt|model)\b"
     r"|saving model to '",
-    "finished": r"(?im)\[after training is done\]|\btraining (?:is |was |has )?(?:complete|finished|done)\b"
-    r"|\b(?:finished|done with|completed) training\b|'train_runtime': |exiting program at iteration"
-    r"|`?Trainer\.fit`? stopped: `?max_(?:epochs|steps)|\btraining (?:successfully )?completed\b|\bmax_steps? reached",
+    # Only where the sentence ends there: "finished training epoch 3" is not the end.
+    "finished": r"(?im)\[after training is done\]|'train_runtime': |exiting program at iteration"
+    r"|\btraining (?:is |was |has )?(?:been )?(?:successfully )?(?:complete|completed|finished|done)(?: successfully)?"
+    r"(?:[.!]|\s*$| in \d| after \d)|\b(?:finished|completed|done with|done) training(?:[.!]|\s*$)"
+    r"|`?Trainer\.fit`? stopped: `?max_(?:epochs|steps)",
 }
 MARKS_COMPILED: Mapping[str, Any] = {name: re2.compile(pattern.encode(), _OPTIONS) for name, pattern in MARKS.items()}
 

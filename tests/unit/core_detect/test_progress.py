@@ -62,6 +62,26 @@ def test_checkpoints_and_the_end_are_seen() -> None:
     assert progress(text + "[after training is done] datetime: 2026-11-29 12:00:00\n").finished
 
 
+@pytest.mark.parametrize(
+    ("line", "finished"),
+    [
+        ("[after training is done] datetime: 2026-11-29 12:00:00", True),
+        ("Training completed. Do not forget to share your model", True),
+        ("INFO: Training finished in 12.3 h", True),
+        ("Finished training!", True),
+        ("`Trainer.fit` stopped: `max_steps=100` reached.", True),
+        ("{'train_runtime': 123.4, 'train_loss': 2.0}", True),
+        ("Finished training epoch 3/10", False),
+        ("training done for shard 7", False),
+        ("the tokenizer's training finished, loading data", False),
+        ("[before the start of training step] datetime", False),
+    ],
+)
+def test_only_an_announced_end_of_training_is_one(line: str, finished: bool) -> None:
+    """What comes after the end is teardown, so nothing less may count as the end."""
+    assert progress(steps(1, 2) + line + "\n").finished is finished
+
+
 def test_a_crash_that_the_job_survives_is_an_in_job_restart() -> None:
     """`while ! srun` loops go back to the checkpoint and on."""
     crash = "[rank3]: KeyError: 'x'\nsrun: error: node1: task 3: Exited with exit code 1\n"
