@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from advisor.core.detection import AFTERMATH
 from advisor.core.fingerprint import fingerprint
 from advisor.core.model import Attribution, Hypothesis, Implication, Incident, PastAttempt, Signal, Snapshot
 from advisor.core.places_of_signals import PlaceMap, ranks_of
@@ -36,8 +37,6 @@ _EXITS = frozenset(
         "mpi.exited_on_signal",
     }
 )
-# What processes print when a collective time-out has already begun to end them.
-_AFTERMATH = frozenset({Category.APPLICATION, Category.UNKNOWN, Category.GPU_OUT_OF_MEMORY, Category.USER_CANCEL})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +88,7 @@ def _score(
         if (
             stalled is not None
             and not signal.trust.trusted
-            and rule.category in _AFTERMATH
+            and rule.category in AFTERMATH
             and _later(signal, stalled, skew)
         ):
             score -= AFTERMATH_PENALTY

@@ -5,7 +5,7 @@ survived does not open an incident; what an unavailable source did not show is n
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -25,6 +25,8 @@ _STATE_RULES: Mapping[AttemptState, str] = {
 # What may say something about the machine although the job goes on.
 _MACHINE = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT})
 _DEGRADING = _MACHINE | {Category.SCHEDULER_EVENT}
+# What processes print when a collective time-out has already begun to end them.
+AFTERMATH = frozenset({Category.APPLICATION, Category.UNKNOWN, Category.GPU_OUT_OF_MEMORY, Category.USER_CANCEL})
 _ONGOING = frozenset({IncidentKind.STRAGGLER, IncidentKind.DIVERGENCE})
 ALIVE_SECONDS = 30.0  # a bundle's running job that printed so recently is alive
 NAN_LINES_MIN = 3  # one NaN step is skipped and forgotten; a diverged run prints it again and again
@@ -85,6 +87,7 @@ def _kind(snapshot: Snapshot, fresh: Iterable[tuple[Signal, Rule]], silent: bool
         evidence = [(s, rule) for s, rule in evidence if s.trust.trusted or rule.kind in _ONGOING]
     symptom = any(rule.kind is IncidentKind.HANG for _, rule in evidence)
     ending = [(s, rule) for s, rule in evidence if rule.role is Role.INITIATING and rule.ends and _weighs(s, rule)]
+    ending = _before_time_out(evidence, ending, live=not snapshot.offline)
     if state.ended or state is AttemptState.REQUEUE_HELD:
         if any(rule.kind is IncidentKind.DIVERGENCE and rule.weight >= 0.8 for _, rule in ending):
             return IncidentKind.DIVERGENCE
@@ -93,15 +96,32 @@ def _kind(snapshot: Snapshot, fresh: Iterable[tuple[Signal, Rule]], silent: bool
         return IncidentKind.CRASH
     if any(s.trust.trusted and _fatal(s, rules) for s, _ in ending):
         return IncidentKind.CRASH
+    if silent:
+        # Some rank may have crashed, but the attempt did not end: what the others do is hang.
+        return IncidentKind.HANG
     ending = [(s, rule) for s, rule in ending if rule.id != "numerics.loss_nan" or s.count >= NAN_LINES_MIN]
     if ending:
         divergence = all(rule.kind is IncidentKind.DIVERGENCE for _, rule in ending)
         return IncidentKind.DIVERGENCE if divergence else IncidentKind.CRASH
-    if symptom or silent:
+    if symptom:
         return IncidentKind.HANG
     if any(rule.kind is IncidentKind.STRAGGLER for _, rule in evidence):
         return IncidentKind.STRAGGLER
     return IncidentKind.NONE
+
+
+def _before_time_out(
+    evidence: Sequence[tuple[Signal, Rule]], ending: Sequence[tuple[Signal, Rule]], *, live: bool
+) -> list[tuple[Signal, Rule]]:
+    """Without the errors that a collective time-out leaves behind: of processes that were being ended already."""
+    order = {signal.id: index for index, signal in enumerate(causal_order((s for s, _ in evidence), live=live))}
+    stalls = [
+        order[s.id] for s, rule in evidence if rule.kind is IncidentKind.HANG and rule.id != "advisor.no_progress"
+    ]
+    if not stalls:
+        return list(ending)
+    first = min(stalls)
+    return [(s, rule) for s, rule in ending if s.trust.trusted or rule.category not in AFTERMATH or order[s.id] < first]
 
 
 def _weighs(signal: Signal, rule: Rule) -> bool:

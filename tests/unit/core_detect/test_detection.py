@@ -81,6 +81,21 @@ def test_a_collective_time_out_is_a_hang_unless_somebody_crashed() -> None:
     assert judge(snapshot((context(), STEPS + crash + line)))[0].kind is IncidentKind.CRASH
 
 
+def test_what_a_time_out_leaves_behind_makes_no_crash_of_a_hang() -> None:
+    """Processes that the watchdog ends print errors too."""
+    line = "[rank1]:[E P.cpp:1] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=X)\n"
+    after = "[rank1]: RuntimeError: the communicator is gone\n"
+    assert judge(snapshot((context(), STEPS + line + after)))[0].kind is IncidentKind.HANG
+
+
+def test_a_crash_that_never_ends_the_attempt_becomes_a_hang() -> None:
+    """One rank is dead, the others wait: at the limit that is a hang, and the crash its cause."""
+    world = snapshot((context(), STEPS + "[rank3]: KeyError: 'x'\n"), state=RUNNING)
+    assert judge(world, NOON + timedelta(minutes=5))[0].kind is IncidentKind.CRASH
+    incident, blame = judge(world, NOON + timedelta(minutes=11))
+    assert (incident.kind, blame.ranks) == (IncidentKind.HANG, (3,))
+
+
 @pytest.mark.parametrize(("minutes", "kind"), [(5, IncidentKind.NONE), (11, IncidentKind.HANG)])
 def test_missing_progress_is_a_hang_after_the_limit(minutes: int, kind: IncidentKind) -> None:
     """Ten minutes in steady state by default."""
