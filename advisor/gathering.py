@@ -14,9 +14,9 @@ import structlog
 
 from advisor.board import SchedulerView
 from advisor.core import codec, progress
-from advisor.core.model import Progress, Signal, Snapshot, SourceReport, Unavailable
+from advisor.core.model import NodeFact, Progress, Signal, Snapshot, SourceReport, Unavailable
 from advisor.core.scan import FileContext, FileState, Scanned, Scanner, fold_signals
-from advisor.core.words import Mode, Trust, UnavailableReason
+from advisor.core.words import Mode, NodeState, Trust, UnavailableReason
 from advisor.ports import Clock, LogBatch, LogChunk, LogRequest, LogSource
 from advisor.store.records import AttemptKey, StoredAttempt
 
@@ -45,10 +45,19 @@ class SourceState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Away:
+    """A node of the allocation that the scheduler lost: the worst it was called, and since when it is away."""
+
+    state: NodeState
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TickState:
     """What one tick leaves for the next. `essence`: what matters of the decision committed as `generation`."""
 
     sources: Mapping[str, SourceState] = field(default_factory=dict)
+    away: Mapping[str, Away] = field(default_factory=dict)
     essence: str = ""
     generation: int = 0
 
@@ -134,6 +143,9 @@ class Gatherer:
                 before = _decoded(item.key, item.predecessor_state)
                 begun = {name: SourceState(predecessor=held.cursor) for name, held in before.sources.items()}
                 state = replace(state, sources=begun)
+            away = nodes_away(state.away, item)
+            if away != state.away:
+                state = replace(state, away=away)
             sightings.append(Sighting(item=item, stored=stored, state=state, signals=item.signals))
         self._decoded = kept
         return sightings
@@ -340,6 +352,33 @@ def _scheduler_report(item: StoredAttempt, view: SchedulerView | None, now: date
     return SourceReport(source=SCHEDULER, trust=Trust.SCHEDULER, unavailable=unavailable, newest_at=item.observed_at)
 
 
+def nodes_away(before: Mapping[str, Away], item: StoredAttempt) -> Mapping[str, Away]:
+    """Which nodes the attempt has lost. While it lives, a node that is back was never lost; at its end the list stays:
+    that a dead node is repaired and answers again does not change why the attempt ended.
+    """
+    live = item.attempt.state.live and item.attempt.ended_at is None
+    away = {} if live else dict(before)
+    for fact in item.nodes:
+        if fact.state not in {NodeState.DOWN, NodeState.NOT_RESPONDING}:
+            continue
+        known = before.get(fact.name)
+        if known is None:
+            away[fact.name] = Away(state=fact.state, since=fact.since)
+        else:
+            # First it does not answer, much later it is called down: it went away when it stopped answering.
+            worst = NodeState.DOWN if NodeState.DOWN in {known.state, fact.state} else fact.state
+            since = min((moment for moment in (known.since, fact.since) if moment is not None), default=None)
+            away[fact.name] = Away(state=worst, since=since)
+    return away
+
+
+def _with_away(nodes: tuple[NodeFact, ...], away: Mapping[str, Away]) -> tuple[NodeFact, ...]:
+    return tuple(
+        replace(fact, state=lost.state, since=lost.since) if (lost := away.get(fact.name)) is not None else fact
+        for fact in nodes
+    )
+
+
 def snapshot_of(sighting: Sighting, reports: tuple[SourceReport, ...], mode: Mode) -> Snapshot:
     """All that is known about the attempt now: the only input of its decision beside rules and policy."""
     item = sighting.item
@@ -351,7 +390,7 @@ def snapshot_of(sighting: Sighting, reports: tuple[SourceReport, ...], mode: Mod
         sources=reports,
         successor=item.successor,
         past=item.past,
-        nodes=item.nodes,
+        nodes=_with_away(item.nodes, sighting.state.away),
         advice=item.advice,
         nodes_fitting=item.nodes_fitting,
         user_excluded=item.user_excluded,
