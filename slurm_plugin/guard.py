@@ -159,12 +159,14 @@ class Advice:
 class Limits:
     """The agent's own configuration and what it knows besides: the caps that no advisor can exceed.
 
+    `scope_known`: False while the job's comment could not be read; then `in_scope` says nothing.
     `fitting`: up nodes that fit the job, busy ones counted, exclusions not subtracted; None when not known.
     `known`: those of the advice's nodes that the scheduler has; None when not known.
     """
 
     act: bool
     in_scope: bool
+    scope_known: bool = True
     scope_reason: str = ""
     exclusions_per_job: int = 8
     requeues_left: int = 1
@@ -352,12 +354,14 @@ def _left(mark: Mark | None) -> str:
     return "given back by the watchdog" if mark is not None and mark.returned else ""
 
 
-def _permission(advice: Advice, job: JobRow, limits: Limits, *, monotonic: float) -> Withheld | None:
+def _permission(advice: Advice, job: JobRow, limits: Limits, *, monotonic: float) -> Withheld | Wait | None:
     """May anything be done about this job at all?"""
     if not advice.autonomous:
         return Withheld(reason=Reason.MONITOR_MODE)
     if not limits.act:
         return Withheld(reason=Reason.AGENT_OBSERVES)
+    if not limits.scope_known:
+        return Wait(reason=Reason.SCHEDULER_UNAVAILABLE, detail="the job's comment could not be read yet")
     if not limits.in_scope:
         return Withheld(reason=Reason.OUT_OF_SCOPE, detail=limits.scope_reason)
     if monotonic >= advice.expires_monotonic:

@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 NODES_SECONDS = 2.0
 DETAILS_SECONDS = 60.0  # users may change a comment at any time
-DETAILS_PAUSE_FACTOR = 20  # reading details costs slurmctld half a second per thousand jobs
+DETAILS_PAUSE_FACTOR = 5  # reading details costs slurmctld half a second per thousand jobs
 CONFIG_SECONDS = 60.0
 
 
@@ -40,6 +40,7 @@ class Looks:
     _details_due: float = 0.0
     _details_earliest: float = 0.0
     _settings_due: float = 0.0
+    _details_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def all(self) -> bool:
         """Look at everything that is due. False when the job listing was not available."""
@@ -72,6 +73,8 @@ class Looks:
                 return self.rows.get(job_id, row)
             self.rows[job_id], self._begun[job_id] = row, begun
             if observe.details_for(self.details, row) is None:
+                # Somebody waits for this one: no pause, but those who wait together ask once.
+                self._details_earliest = 0.0
                 await self._read_details((row,))
         return row
 
@@ -101,6 +104,10 @@ class Looks:
 
     async def _read_details(self, rows: tuple[JobRow, ...]) -> None:
         """Ask for user-written fields only when an unseen (job, submit time) appears, or they have become old."""
+        async with self._details_lock:
+            await self._read_details_alone(rows)
+
+    async def _read_details_alone(self, rows: tuple[JobRow, ...]) -> None:
         now = self.clock.monotonic()
 
         def unseen(row: JobRow) -> bool:

@@ -164,6 +164,7 @@ class Reconciler:
         return guard.Limits(
             act=self.config.mode == "act" and settings is not None and not self.missing_right,
             in_scope=judged is not None and judged.inside,
+            scope_known=details is not None,
             scope_reason=judged.reason if judged is not None else "",
             exclusions_per_job=caps.exclusions_per_job,
             requeues_left=caps.requeues_per_minute - len(self._requeues),

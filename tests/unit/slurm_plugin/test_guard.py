@@ -323,6 +323,13 @@ def test_withheld(advice: Advice, job: JobRow | None, limits: Limits, status: St
     assert (outcome.status, outcome.reason) == (status, reason)
 
 
+def test_an_unread_comment_waits() -> None:
+    """Not known is not out of scope."""
+    outcome = go(limits=replace(LIMITS, in_scope=False, scope_known=False))
+    assert isinstance(outcome, Wait)
+    assert outcome.reason is Reason.SCHEDULER_UNAVAILABLE
+
+
 def test_none_is_satisfied_by_anything() -> None:
     """Also by a job that is gone."""
     assert go(replace(ADVICE, action=Action.NONE), None) == Satisfied(reason=Reason.NOTHING_TO_DO)
