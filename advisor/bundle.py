@@ -18,6 +18,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ from advisor.bundle_facts import STATES, BundleError, JobFacts, open_regular, re
 from advisor.core.hostlist import fold, short
 from advisor.core.model import Attempt, Job, PastAttempt, Signal, Snapshot, SourceReport, Unavailable
 from advisor.core.progress import combine
-from advisor.core.scan import FileContext, FileState, Scanner, fold_signals
+from advisor.core.scan import FileContext, FileState, Scanned, Scanner, fold_signals
 from advisor.core.words import AttemptState, Role, Trust, UnavailableReason
+from advisor.core.wrapping import unwrap
 
 __all__ = ["BundleError", "job_facts", "read_bundle", "write_bundle"]
 
@@ -93,36 +95,9 @@ def _snapshot(
 ) -> Snapshot:
     if not facts.rank_nodes and logs:
         facts.rank_nodes = _labelled_hosts(logs[0], facts.nodes)
-    files: dict[str, FileState] = {}
-    signals: tuple[Signal, ...] = ()
-    sources: list[SourceReport] = []
-    for trust, paths in ((Trust.LOG, logs), (Trust.KERNEL, kernel)):
-        name = "logs" if trust is Trust.LOG else "kernel"
-        lines = foreign = 0
-        newest: datetime | None = None
-        dropped = 0
-        for item in paths:
-            scanned_state, found, seen = _scan_file(item, path, name, trust, facts, scanner, now, signals)
-            signals = found
-            files[_label(item, path)] = scanned_state
-            lines += scanned_state.line
-            foreign += scanned_state.foreign
-            dropped += scanned_state.dropped
-            newest = max((at for at in (newest, seen) if at is not None), default=None)
-        missing = Unavailable(source=name, reason=UnavailableReason.MISSING) if not paths else None
-        sources.append(
-            SourceReport(
-                source=name,
-                trust=trust,
-                unavailable=missing,
-                newest_at=newest,
-                lines=lines,
-                foreign=foreign,
-                capped=dropped > 0,
-            )
-        )
-    progress = combine({name: held.progress for name, held in files.items()})
-    state = facts.state or _likely_state(facts, signals, progress.finished)
+    reading = _Reading(root=path, facts=facts, scanner=scanner, now=now)
+    sources = (reading.source("logs", Trust.LOG, logs), reading.source("kernel", Trust.KERNEL, kernel))
+    progress = combine({name: held.progress for name, held in reading.files.items()})
     return Snapshot(
         job=Job(
             key=facts.job_id or path.name,
@@ -133,7 +108,7 @@ def _snapshot(
         ),
         attempt=Attempt(
             number=facts.restarts,
-            state=state,
+            state=facts.state or _likely_state(facts, reading.signals, progress.finished),
             nodes=facts.nodes,
             exit=facts.exit,
             started_at=facts.started_at,
@@ -143,12 +118,97 @@ def _snapshot(
             rank_nodes=facts.rank_nodes,
             silent_seconds=facts.silent_seconds,
         ),
-        signals=signals,
+        signals=reading.signals,
         progress=progress,
-        sources=tuple(sources),
+        sources=sources,
         past=past,
         offline=True,
     )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reading:
+    """Scans a bundle's files one after the other."""
+
+    root: Path
+    facts: JobFacts
+    scanner: Scanner
+    now: datetime
+    files: dict[str, FileState] = field(default_factory=dict)
+    signals: tuple[Signal, ...] = ()
+
+    def source(self, name: str, trust: Trust, paths: Sequence[Path]) -> SourceReport:
+        """Read all files of one source. A folder that was not collected is unavailable, not empty."""
+        newest: datetime | None = None
+        labels = []
+        for item in paths:
+            seen = self._file(item, name, trust)
+            labels.append(_label(item, self.root))
+            newest = max((at for at in (newest, seen) if at is not None), default=None)
+        held = [self.files[label] for label in labels]
+        return SourceReport(
+            source=name,
+            trust=trust,
+            unavailable=None if paths else Unavailable(source=name, reason=UnavailableReason.MISSING),
+            newest_at=newest,
+            lines=sum(state.line for state in held),
+            foreign=sum(state.foreign for state in held),
+            capped=any(state.dropped for state in held),
+        )
+
+    def _file(self, item: Path, source: str, trust: Trust) -> datetime | None:
+        """Scan one file; its newest time, where its lines have any."""
+        facts = self.facts
+        context = FileContext(
+            source=source,
+            trust=trust,
+            file=_label(item, self.root),
+            node=_node_of_name(item, facts.nodes, trust),
+            rank=_rank_of_name(item) if trust is Trust.LOG else None,
+            nodes=facts.nodes,
+            started_at=facts.started_at,
+            tasks_per_node=facts.tasks_per_node,
+            world_size=facts.world_size,
+            rank_nodes=facts.rank_nodes,
+            live=False,
+        )
+        state = FileState()
+        newest: datetime | None = None
+        head = b""
+        with os.fdopen(open_regular(item), "rb", buffering=0) as file:
+            final = False
+            while not final:
+                data = file.read(READ_BYTES)
+                final = not data
+                head = data if state.offset == 0 else head if final else b""
+                scanned = self._scan(context, state, data, final=final)
+                state = scanned.state
+                newest = scanned.newest_at or newest
+        self.files[context.file] = state
+        if head and trust is Trust.LOG:
+            self._wrapped(context, head)
+        return newest if newest != self.now else None
+
+    def _scan(self, context: FileContext, state: FileState, data: bytes, *, final: bool) -> Scanned:
+        scanned = self.scanner.scan(context, state, data, fresh=False, final=final, seen_at=self.now)
+        if scanned.signals or scanned.repeats:
+            self.signals = fold_signals(self.signals, scanned, SIGNALS_MAX)
+        return scanned
+
+    def _wrapped(self, context: FileContext, data: bytes) -> None:
+        """What only shows when hard-wrapped lines are joined again. For files that one read holds."""
+        unwrapped = unwrap(data.replace(b"\r\n", b"\n"))
+        if unwrapped is None:
+            return
+        text, numbers = unwrapped
+        scanned = self.scanner.scan(context, FileState(), text, fresh=True, final=True, seen_at=self.now)
+        known = {signal.rule for signal in self.signals if signal.file == context.file}
+        more = [
+            replace(signal, line=numbers[signal.line - 1], order=numbers[signal.line - 1])
+            for signal in scanned.signals
+            if signal.rule not in known
+        ]
+        self.signals = (*self.signals, *more)[:SIGNALS_MAX]
 
 
 def _likely_state(facts: JobFacts, signals: Sequence[Signal], finished: bool) -> AttemptState:
@@ -161,44 +221,6 @@ def _likely_state(facts: JobFacts, signals: Sequence[Signal], finished: bool) ->
         return AttemptState.COMPLETED
     telling = any(signal.role in {Role.INITIATING, Role.SYMPTOM, Role.CASCADE, Role.TEARDOWN} for signal in signals)
     return AttemptState.FAILED if telling else AttemptState.OTHER
-
-
-def _scan_file(
-    item: Path,
-    root: Path,
-    source: str,
-    trust: Trust,
-    facts: JobFacts,
-    scanner: Scanner,
-    now: datetime,
-    signals: tuple[Signal, ...],
-) -> tuple[FileState, tuple[Signal, ...], datetime | None]:
-    context = FileContext(
-        source=source,
-        trust=trust,
-        file=_label(item, root),
-        node=_node_of_name(item, facts.nodes, trust),
-        rank=_rank_of_name(item) if trust is Trust.LOG else None,
-        nodes=facts.nodes,
-        started_at=facts.started_at,
-        tasks_per_node=facts.tasks_per_node,
-        world_size=facts.world_size,
-        rank_nodes=facts.rank_nodes,
-        live=False,
-    )
-    state = FileState()
-    newest: datetime | None = None
-    with os.fdopen(open_regular(item), "rb", buffering=0) as file:
-        final = False
-        while not final:
-            data = file.read(READ_BYTES)
-            final = not data
-            scanned = scanner.scan(context, state, data, fresh=False, final=final, seen_at=now)
-            state = scanned.state
-            newest = scanned.newest_at or newest
-            if scanned.signals or scanned.repeats:
-                signals = fold_signals(signals, scanned, SIGNALS_MAX)
-    return state, signals, newest if newest != now else None
 
 
 def _label(item: Path, root: Path) -> str:

@@ -165,6 +165,15 @@ def test_ranks_are_mapped_by_labelled_host_names(tmp_path: Path) -> None:
     assert read_bundle(path, SCANNER, NOON).attempt.rank_nodes == {0: "worker-2", 1: "worker-5", 2: "worker-1"}
 
 
+def test_hard_wrapped_lines_are_joined(tmp_path: Path) -> None:
+    """A collector cut at 100 columns, within the words that matter; the line where it began is named."""
+    long = "[rank9]: RuntimeError: " + "x" * 58 + " CUDA error: uncorrectable ECC error encountered " + "y" * 90
+    lines = ["start", *(long[i : i + 100] for i in range(0, len(long), 100)), "end", "short"]
+    path = bundle(tmp_path, {"nodes": "node[1-4]", "world_size": 32}, logs__a="\n".join(lines).encode())
+    signal = next(s for s in read_bundle(path, SCANNER, NOON).signals if s.rule == "cuda.ecc_uncorrectable")
+    assert (signal.line, signal.rank, signal.nodes) == (2, 9, ("node2",))
+
+
 def test_a_written_bundle_reads_back(tmp_path: Path) -> None:
     """What a snapshot says about its job survives the way into a folder and back."""
     job = {"job_id": "7", "user": "u", "state": "TIMEOUT", "exit_code": "0:15", "nodes": "node[1-2]", "world_size": 16}
