@@ -148,3 +148,14 @@ def test_show_tells_each_value_and_where_it_comes_from(tmp_path: Path) -> None:
     assert config.origin_of("tick.attempts_max", loaded).endswith("advisor.toml")
     assert config.origin_of("log.level", loaded) == "ADVISOR_LOG__LEVEL"
     assert config.origin_of("log.format", loaded) == "default"
+
+
+def test_every_key_is_documented() -> None:
+    """docs/configuration.md names each key of the schema, and no key that does not exist."""
+    text = (Path(__file__).resolve().parents[3] / "docs" / "configuration.md").read_text()
+    documented = {
+        name for row in text.splitlines() if row.startswith("| `") for name in row.split("|")[1].split("`")[1::2]
+    }
+    with_sources = config.load(None, {"ADVISOR_KERNEL": '[{path = "/k/%n.log"}]'}).config
+    keys = {key.replace("[0]", "") for key, _ in config.flattened(with_sources)}
+    assert documented == keys | {"logs", "kernel"}
