@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from advisor.core.detection import AFTERMATH
+from advisor.core.detection import AFTERMATH, survived
 from advisor.core.fingerprint import fingerprint
 from advisor.core.model import Attribution, Hypothesis, Implication, Incident, PastAttempt, Signal, Snapshot
 from advisor.core.places_of_signals import PlaceMap, ranks_of
@@ -93,8 +93,9 @@ def _score(
         ):
             score -= AFTERMATH_PENALTY
             against = "it came after the time-out, when processes were being ended"
-        if rule.clears and incident.kind is not IncidentKind.NONE and _was_survived(signal, snapshot):
-            score -= SURVIVED_PENALTY
+        if rule.clears and incident.kind is not IncidentKind.NONE and survived(signal, snapshot):
+            # However trusted: a GPU that went on computing did not end the attempt.
+            score = rule.weight - SURVIVED_PENALTY
             against = "training went on after it"
         if rule.id == "scheduler.cancelled" and any(
             r.weight >= 0.75 and r.ends and not s.trust.trusted for s, r in initiating
@@ -114,11 +115,6 @@ def _later(signal: Signal, first: Signal, skew: timedelta) -> bool:
     if signal.at is None or first.at is None:
         return False
     return signal.at - first.at > skew
-
-
-def _was_survived(signal: Signal, snapshot: Snapshot) -> bool:
-    line = snapshot.progress.cleared_lines.get(signal.file)
-    return line is not None and bool(signal.file) and signal.line <= line
 
 
 def _group(scored: Iterable[_Scored]) -> list[list[_Scored]]:

@@ -139,6 +139,20 @@ def test_a_gpu_falls_off_the_bus_and_nobody_notices() -> None:
     assert decision.may_end_live_attempt
 
 
+def test_an_xid_that_the_job_survived_is_not_what_ended_it() -> None:
+    """Hours of progress after it acquit the node, however trusted the kernel is."""
+    job = Live()
+    job.steps(range(1, 5))
+    job.read(xid79("node2", job.now), kernel="node2")
+    job.steps(range(5, 60))
+    assert job.decide().incident.kind is IncidentKind.NONE
+    job.read("6: KeyError: 'x'\nsrun: error: node2: task 6: Exited with exit code 1\n")
+    job.ends(AttemptState.FAILED)
+    job.wait(5)
+    decision = job.decide()
+    assert (decision.attribution.category, decision.attribution.nodes) == (Category.APPLICATION, ())
+
+
 def test_the_same_key_error_again() -> None:
     """One confirmation retry, then a stop with the traceback as evidence and nobody excluded."""
     past: tuple[PastAttempt, ...] = ()
