@@ -1,9 +1,12 @@
-"""`advisor analyze PATH...`: why a job failed, from bundles or bare log files, and what to do.
+"""`advisor analyze PATH...`: why a job failed, from bundles, bare log files or a job id, and what to do.
 
 Exit 0 with a verdict for every path, 2 with one line when an input cannot be used.
 """
 
 import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +15,9 @@ from typing import Annotated, Any
 import typer
 
 from advisor.bundle import BundleError, read_bundle
-from advisor.commands.output import CommandError, one_line
+from advisor.clock import SystemClock
+from advisor.commands.options import ConfigOption, SocketOption
+from advisor.commands.output import CommandError, complain, one_line
 from advisor.core.decide import decide
 from advisor.core.document import analysis_document
 from advisor.core.policy import Policy
@@ -33,15 +38,52 @@ class AnalyzeFormat(StrEnum):
 
 @app.command()
 def analyze(
-    paths: Annotated[list[Path], typer.Argument(help="Bundle folders or log files.", metavar="PATH...")],
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Bundle folders or log files.", metavar="[PATH...]", show_default=False)
+    ] = None,
+    job: Annotated[
+        str | None, typer.Option("--job", metavar="JOB_ID", help="A live or past job, as `advisor bundle` gathers it.")
+    ] = None,
     output: Annotated[
         AnalyzeFormat, typer.Option("--format", help="text, json, or jsonl: one verdict a line.")
     ] = AnalyzeFormat.TEXT,
     rules_files: Annotated[list[Path] | None, typer.Option("--rules", help="More rules, as TOML.")] = None,
+    socket: SocketOption = None,
+    configuration: ConfigOption = None,
 ) -> None:
-    """Say why a job failed, from a bundle or log files."""
-    from advisor.clock import SystemClock
+    """Say why a job failed, from bundles, log files, or a job id.
 
+    \b
+    Examples:
+      advisor analyze slurm-4711.out
+      advisor analyze /tmp/incident --format json
+      advisor analyze --job 4711
+    """
+    if bool(paths) == (job is not None):
+        raise CommandError("give either PATHs (bundle folders or log files) or --job JOB_ID", code=2)
+    with _inputs(paths, job, socket, configuration) as inputs:
+        _print_verdicts(inputs, output, rules_files)
+
+
+@contextmanager
+def _inputs(
+    paths: list[Path] | None, job: str | None, socket: Path | None, configuration: Path | None
+) -> Iterator[list[Path]]:
+    """The paths to analyse; a job's are gathered into a folder that goes away again."""
+    if job is None:
+        yield list(paths or ())
+        return
+    from advisor.collecting import Wanted
+    from advisor.commands.bundle import gather
+
+    with tempfile.TemporaryDirectory(prefix="advisor-") as folder:
+        gathered = gather(Wanted(job_id=job), Path(folder) / "bundle", socket=socket, configuration=configuration)
+        for note in gathered.notes:
+            complain(note)
+        yield [gathered.folder]
+
+
+def _print_verdicts(paths: list[Path], output: AnalyzeFormat, rules_files: list[Path] | None) -> None:
     now = SystemClock().now()
     try:
         rules = load_rules(tuple(rules_files or ()))
