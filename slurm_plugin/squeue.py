@@ -9,58 +9,26 @@ Errors: everything that a source can do wrong (no answer in time, a status other
 that cannot be what was asked for) is a `SlurmError` with one of `PROBLEMS` as its problem. It never means "no jobs".
 """
 
-import json
 import os
-import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
-from slurm_plugin.hostlist import HostlistError, expand
+from slurm_plugin.records import COLUMNS, NODE_FORMAT, RECORD, UNIT
+from slurm_plugin.records import JobDetails as JobDetails
+from slurm_plugin.records import JobRow as JobRow
+from slurm_plugin.records import NodeRow as NodeRow
+from slurm_plugin.records import SlurmConfig as SlurmConfig
+from slurm_plugin.records import SlurmError as SlurmError
+from slurm_plugin.records import parse_config as parse_config
+from slurm_plugin.records import parse_details as parse_details
+from slurm_plugin.records import parse_excluded as parse_excluded
+from slurm_plugin.records import parse_jobs as parse_jobs
+from slurm_plugin.records import parse_nodes as parse_nodes
 
-UNIT = "\x1f"
-RECORD = "\x1e"
 OUTPUT_BYTES_MAX = 512 * 1024 * 1024
 PROBLEMS = ("timeout", "refused", "garbled", "missing", "permission")
-
-# Columns that no user can write, AdminComment (which only administrators can) last.
-_COLUMNS = (
-    "JobID",
-    "JobArrayID",
-    "ArrayJobID",
-    "ArrayTaskID",
-    "HetJobID",
-    "HetJobOffset",
-    "State",
-    "RestartCnt",
-    "SubmitTime",
-    "EligibleTime",
-    "StartTime",
-    "EndTime",
-    "exit_code",
-    "PriorityLong",
-    "Reason",
-    "UserName",
-    "UserID",
-    "Partition",
-    "NumNodes",
-    "NumTasks",
-    "BatchFlag",
-    "Requeue",
-    "NodeList",
-    "admin_comment",
-)
 _UNKNOWN_JOB = "Invalid job id specified"
-
-
-class SlurmError(Exception):
-    """One of Slurm's tools did not give a usable answer. `problem` is one of PROBLEMS, `detail` one line."""
-
-    def __init__(self, problem: str, detail: str) -> None:
-        super().__init__(f"{problem}: {detail}")
-        self.problem = problem
-        self.detail = detail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,100 +71,6 @@ def _environment() -> dict[str, str]:
     """Ours without what changes a tool's answer: SQUEUE_USERS, say, would hide jobs, and hidden is not gone."""
     changing = ("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_")
     return {key: value for key, value in os.environ.items() if key == "SLURM_CONF" or not key.startswith(changing)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRow:
-    """One job as the cheap listing shows it. Times are epoch seconds, None where Slurm prints none.
-
-    `restarts` counts already from the moment a requeue is accepted, while `submit` changes only when the job has left
-    COMPLETING. `end` is None while Slurm does not hold the job for finished: a COMPLETING job without an end is being
-    requeued. `nodes` of a COMPLETING job are only those not yet returned. `excluded` is None when not asked or unknown.
-    """
-
-    job_id: str
-    shown_id: str  # "17", "19_2" or "27+1": names exactly this job where the bare id may name a whole array
-    array_job_id: str = ""
-    array_task: int | None = None
-    het_job_id: str = ""
-    het_offset: int | None = None
-    state: str
-    restarts: int
-    submit: int | None
-    eligible: int | None = None
-    start: int | None = None
-    end: int | None = None
-    exit_status: int = 0  # a wait status: code << 8 | signal
-    priority: int = 0
-    reason: str = ""
-    user: str
-    user_id: int
-    partition: str = ""
-    nodes_wanted: int = 0
-    tasks: int = 0
-    batch: bool = False
-    requeueable: bool = False
-    nodes: tuple[str, ...] = ()
-    excluded: tuple[str, ...] | None = None
-    admin_comment: str = ""
-
-    @property
-    def held(self) -> bool:
-        """True for a hold of anybody's. Slurm reserves priority 0 for holds, and uses it for BadConstraints besides.
-
-        The reason does not tell: right after a `requeuehold` it still is that of the attempt's end.
-        """
-        if self.state in {"SPECIAL_EXIT", "REQUEUE_HOLD"}:
-            return True
-        return self.state == "PENDING" and self.priority == 0 and self.reason != "BadConstraints"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobDetails:
-    """What users write about their job, and what they ask for. Every text here is hostile input."""
-
-    job_id: str
-    submit: int
-    name: str
-    comment: str
-    account: str
-    work_dir: str
-    stdout: str  # as given, with `%` patterns; "" when not given
-    stderr: str
-    features: str
-    cpus_per_node: int
-    memory_mb_per_node: int
-    gres_per_node: str
-    nodes_required: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRow:
-    """One node. `state` is Slurm's long form without its suffix signs, `responding` False for `*`."""
-
-    name: str
-    state: str
-    responding: bool
-    partitions: tuple[str, ...]
-    cpus: int
-    memory_mb: int
-    gres: str
-    features: tuple[str, ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmConfig:
-    """The few settings that our arithmetic needs. `requeue_delay_seconds`: from a requeue to the earliest start."""
-
-    version: str
-    cluster: str
-    requeue_delay_seconds: int
-    min_job_age_seconds: int
-    kill_wait_seconds: int
-    slurm_user: str
-    slurm_user_id: int | None
-    epilog_slurmctld: str
 
 
 class Slurm:
@@ -255,7 +129,7 @@ class Slurm:
 
     def nodes(self) -> tuple[NodeRow, ...]:
         end = _record_end()
-        return parse_nodes(self._answer("sinfo", "-h", "-a", "-N", "-o", _NODE_FORMAT + end), end=end)
+        return parse_nodes(self._answer("sinfo", "-h", "-a", "-N", "-o", NODE_FORMAT + end), end=end)
 
     def config(self) -> SlurmConfig:
         return parse_config(self._answer("scontrol", "show", "config"))
@@ -275,215 +149,4 @@ def _record_end() -> str:
 
 
 def _format(end: str) -> str:
-    return ",".join(f"{name}:{end if name == _COLUMNS[-1] else UNIT}" for name in _COLUMNS)
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "surrogateescape")
-
-
-def parse_excluded(raw: bytes, *, end: str = RECORD) -> dict[str, tuple[str, ...]]:
-    """ExcNodeList by bare job id, from `-o '%A<unit>%x<end>'`."""
-    found: dict[str, tuple[str, ...]] = {}
-    for record in _records(raw, end):
-        job_id, separator, nodes = record.partition(UNIT)
-        if not separator or not job_id.isdigit():
-            raise SlurmError("garbled", f"squeue: not an exclusion record: {record[:80]!r}")
-        found[job_id] = _nodes(nodes)
-    return found
-
-
-def parse_jobs(raw: bytes, excluded: Mapping[str, tuple[str, ...]], *, end: str = RECORD) -> tuple[JobRow, ...]:
-    """Rows of the cheap listing. A record that does not have exactly our columns makes the whole listing garbled."""
-    rows: dict[str, JobRow] = {}
-    repeated: set[str] = set()
-    for record in _records(raw, end):
-        fields = record.split(UNIT, len(_COLUMNS) - 1)
-        if len(fields) != len(_COLUMNS):
-            raise SlurmError("garbled", f"squeue: {len(fields)} fields instead of {len(_COLUMNS)}: {record[:80]!r}")
-        row = _row(dict(zip(_COLUMNS, fields, strict=True)), excluded)
-        if row.job_id in rows:
-            repeated.add(row.job_id)
-        rows[row.job_id] = row
-    return tuple(row for job_id, row in rows.items() if job_id not in repeated)
-
-
-def _records(raw: bytes, end: str) -> list[str]:
-    records = _text(raw).split(end + "\n")
-    if records.pop():
-        raise SlurmError("garbled", "the last record is cut")
-    return records
-
-
-def _row(value: Mapping[str, str], excluded: Mapping[str, tuple[str, ...]]) -> JobRow:
-    if not value["JobID"].isdigit() or not value["UserID"].isdigit():
-        raise SlurmError("garbled", f"squeue: not a job record: {value['JobID'][:40]!r}")
-    task = value["ArrayTaskID"]
-    offset = value["HetJobOffset"]
-    comment = value["admin_comment"]
-    return JobRow(
-        job_id=value["JobID"],
-        shown_id=value["JobArrayID"],
-        array_job_id=value["ArrayJobID"] if task.isdigit() else "",
-        array_task=int(task) if task.isdigit() else None,
-        het_job_id=value["HetJobID"] if offset.isdigit() else "",
-        het_offset=int(offset) if offset.isdigit() else None,
-        state=value["State"],
-        restarts=_number(value["RestartCnt"]),
-        submit=_time(value["SubmitTime"]),
-        eligible=_time(value["EligibleTime"]),
-        start=_time(value["StartTime"]),
-        end=_time(value["EndTime"]),
-        exit_status=_number(value["exit_code"]),
-        priority=_number(value["PriorityLong"]),
-        reason="" if value["Reason"] in {"None", "(null)"} else value["Reason"],
-        user=value["UserName"],
-        user_id=int(value["UserID"]),
-        partition=value["Partition"],
-        nodes_wanted=_number(value["NumNodes"]),
-        tasks=_number(value["NumTasks"]),
-        batch=value["BatchFlag"] == "1",
-        requeueable=value["Requeue"] == "1",
-        nodes=_nodes(value["NodeList"]),
-        excluded=excluded.get(value["JobID"]),
-        admin_comment="" if comment == "(null)" else comment,
-    )
-
-
-def _nodes(text: str) -> tuple[str, ...]:
-    try:
-        return expand(text)
-    except HostlistError as error:
-        raise SlurmError("garbled", f"squeue: {error}") from None
-
-
-def _number(text: str) -> int:
-    """Slurm prints counts like `2`, and `1-2` or `2K` in some versions: the first number counts."""
-    found = re.match(r"(\d{1,18})(K?)", text.strip(), re.ASCII)
-    if not found:
-        return 0
-    return int(found.group(1)) * (1024 if found.group(2) else 1)
-
-
-def _time(text: str) -> int | None:
-    """Epoch seconds; None for N/A, NONE, Unknown and 0."""
-    return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 2**40 else None
-
-
-def parse_details(raw: bytes) -> dict[tuple[str, int], JobDetails]:
-    """The `jobs` of `squeue --json`, of 22.05 as well as of later versions that wrap numbers in objects."""
-    try:
-        document = json.loads(_text(raw))
-    except (ValueError, RecursionError):
-        raise SlurmError("garbled", "squeue --json: not JSON") from None
-    jobs = document.get("jobs") if isinstance(document, dict) else None
-    if not isinstance(jobs, list):
-        raise SlurmError("garbled", "squeue --json: no list of jobs")
-    found: dict[tuple[str, int], JobDetails] = {}
-    for job in jobs:
-        if not isinstance(job, dict):
-            raise SlurmError("garbled", "squeue --json: a job is not an object")
-        details = _details(job)
-        found[details.job_id, details.submit] = details
-    return found
-
-
-def _details(job: Mapping[str, object]) -> JobDetails:
-    def text(key: str) -> str:
-        value = job.get(key)
-        return value if isinstance(value, str) else ""
-
-    def number(key: str) -> int:
-        value = job.get(key)
-        if isinstance(value, dict):
-            value = value.get("number") if value.get("set", True) and not value.get("infinite") else 0
-        return value if isinstance(value, int) and not isinstance(value, bool) else 0
-
-    cpus = max(number("minimum_cpus_per_node"), number("cpus_per_task") * max(number("tasks_per_node"), 1), 1)
-    return JobDetails(
-        job_id=str(number("job_id")),
-        submit=number("submit_time"),
-        name=text("name"),
-        comment=text("comment"),
-        account=text("account"),
-        work_dir=text("current_working_directory"),
-        stdout=text("standard_output"),
-        stderr=text("standard_error"),
-        features=text("features"),
-        cpus_per_node=cpus,
-        memory_mb_per_node=max(number("memory_per_node"), number("memory_per_cpu") * cpus),
-        gres_per_node=text("tres_per_node"),
-        nodes_required=text("required_nodes"),
-    )
-
-
-# The reason is an administrator's free text and comes last.
-_NODE_FORMAT = UNIT.join(("%N", "%T", "%R", "%c", "%m", "%G", "%f", "%E"))
-
-
-def parse_nodes(raw: bytes, *, end: str = RECORD) -> tuple[NodeRow, ...]:
-    """`sinfo -N` prints a node once per partition; the partitions are folded."""
-    nodes: dict[str, NodeRow] = {}
-    for record in _records(raw, end):
-        fields = record.split(UNIT, 7)
-        if len(fields) != 8:
-            raise SlurmError("garbled", f"sinfo: {len(fields)} fields instead of 8: {record[:80]!r}")
-        name, state, partition, cpus, memory, gres, features, reason = fields
-        before = nodes.get(name)
-        nodes[name] = NodeRow(
-            name=name,
-            state=state.rstrip("*~#!%$@^-+").lower(),
-            responding="*" not in state,
-            partitions=(*(before.partitions if before else ()), partition),
-            cpus=_number(cpus),
-            memory_mb=_number(memory),
-            gres="" if gres == "(null)" else gres,
-            features=() if features == "(null)" else tuple(features.split(",")),
-            reason="" if reason.lower() == "none" else reason,
-        )
-    return tuple(nodes.values())
-
-
-_CREDENTIAL_SECONDS = 120  # Slurm's default of cred_expire
-
-
-def parse_config(raw: bytes) -> SlurmConfig:
-    """`scontrol show config`. Only administrators write it."""
-    values: dict[str, str] = {}
-    for line in _text(raw).splitlines():
-        key, separator, value = line.partition("=")
-        if separator:
-            values.setdefault(key.strip(), value.strip())
-    if "SLURM_VERSION" not in values:
-        raise SlurmError("garbled", "scontrol show config: no SLURM_VERSION")
-    user = re.match(r"([^()]+)\((\d+)\)", values.get("SlurmUser", ""))
-    return SlurmConfig(
-        version=values["SLURM_VERSION"],
-        cluster=values.get("ClusterName", ""),
-        requeue_delay_seconds=_requeue_delay(values),
-        min_job_age_seconds=_seconds(values.get("MinJobAge", ""), default=300),
-        kill_wait_seconds=_seconds(values.get("KillWait", ""), default=30),
-        slurm_user=user.group(1) if user else "",
-        slurm_user_id=int(user.group(2)) if user else None,
-        epilog_slurmctld=_setting(values, "EpilogSlurmctld"),
-    )
-
-
-def _requeue_delay(values: Mapping[str, str]) -> int:
-    """SubmitTime after a requeue plus this is the earliest legal start: one second more than the setting."""
-    for key, option in (("SchedulerParameters", "requeue_delay"), ("AuthInfo", "cred_expire")):
-        found = re.search(rf"(?:^|,){option}=(\d{{1,7}})(?:,|$)", values.get(key, ""), re.ASCII)
-        if found:
-            return int(found.group(1)) + 1
-    return _CREDENTIAL_SECONDS + 1
-
-
-def _setting(values: Mapping[str, str], key: str) -> str:
-    """A setting, "" when unset. Later versions print several scripts as `EpilogSlurmctld[0] = …`."""
-    value = values.get(key) or values.get(f"{key}[0]") or ""
-    return "" if value == "(null)" else value
-
-
-def _seconds(text: str, *, default: int) -> int:
-    found = re.match(r"(\d{1,9})", text, re.ASCII)
-    return int(timedelta(seconds=int(found.group(1))).total_seconds()) if found else default
+    return ",".join(f"{name}:{end if name == COLUMNS[-1] else UNIT}" for name in COLUMNS)
