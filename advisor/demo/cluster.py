@@ -240,8 +240,9 @@ class Cluster:
             "NodeName=DEFAULT CPUs=16 Boards=1 SocketsPerBoard=2 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=4000 "
             f"Gres=gpu:h200:{GPUS_PER_NODE} State=UNKNOWN",
             *(
-                f"NodeName={node} NodeHostname={HOST_NAME} NodeAddr=127.0.0.1 Port={port}"
-                for node, port in zip(self.nodes, ports[1:], strict=True)
+                # By weight, lowest first, so that a story can tell beforehand which nodes a job gets.
+                f"NodeName={node} NodeHostname={HOST_NAME} NodeAddr=127.0.0.1 Port={port} Weight={weight}"
+                for weight, (node, port) in enumerate(zip(self.nodes, ports[1:], strict=True), 1)
             ),
             "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO",
         ]

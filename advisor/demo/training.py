@@ -27,6 +27,7 @@ class Training:
     name: str
     nodes: int = 2
     ranks_per_node: int = 2
+    gpus_per_node: int = 8  # 0: the nodes as a whole, and no GPU of theirs
     steps: int = 30
     step_seconds: float = 0.1
     checkpoint_every: int = 5
@@ -130,7 +131,7 @@ def _options(folder: Path, training: Training) -> list[str]:
         f"--job-name={training.name}",
         f"--nodes={training.nodes}",
         f"--ntasks-per-node={training.ranks_per_node}",
-        "--gpus-per-node=8",
+        f"--gpus-per-node={training.gpus_per_node}" if training.gpus_per_node else "--exclusive",
         f"--output={folder}/train-%j.out",
         *([f"--comment={comment}"] if comment else []),
         *training.options,

@@ -1,6 +1,7 @@
 """A bad node, and what must follow: scenarios a, b, e, i and k. Checked against Slurm's own record."""
 
 import json
+from datetime import datetime
 from typing import Any
 
 from advisor.client import Client
@@ -72,8 +73,8 @@ def test_a_a_job_with_a_bad_node_finishes_elsewhere(world: World, client: Client
 
 def test_b_exclusions_grow_and_the_users_own_are_kept(world: World) -> None:
     """b: own ExcNodeList node1, failing on node2 and then on node3: in the end node1, node2 and node3 are excluded."""
-    faults = [_xid79("node2", attempt=0), _xid79("node3", attempt=1, step=17), _xid79("node4", attempt=1, step=17)]
-    run = world.launch("alice", Training(name="scenario-b", steps=24, faults=faults[:2], options=("--exclude=node1",)))
+    faults = [_xid79("node2", attempt=0), _xid79("node3", attempt=1, step=17)]
+    run = world.launch("alice", Training(name="scenario-b", steps=24, faults=faults, options=("--exclude=node1",)))
     run.wait("RUNNING", seconds=20)
     assert run.nodes == ("node2", "node3")
 
@@ -88,8 +89,10 @@ def test_b_exclusions_grow_and_the_users_own_are_kept(world: World) -> None:
 
 def test_e_monitor_mode_gives_the_same_advice_and_touches_nothing(world: World) -> None:
     """e: like a, in monitor mode: the advice is there, Slurm's record is as if we did not exist."""
-    world.stack.set_mode("monitor", "--cluster", "demo")
-    run = world.launch("alice", Training(name="scenario-e", nodes=3, steps=20, faults=[_xid79("node2")]))
+    fault = _xid79("node2", step=30)
+    run = world.launch("alice", Training(name="scenario-e", nodes=3, steps=40, faults=[fault]))
+    world.stack.set_mode("monitor", "--job", str(run.job_id))
+    assert "iteration       30/" not in run.text
     decision = run.wait_decision("advice", _restart_of(0, "node2"), seconds=40)
     assert decision["advice"]["mode"] == "MODE_MONITOR"
     assert decision["advice"]["category"] == "gpu_hardware"
@@ -113,7 +116,10 @@ def test_i_a_job_out_of_scope_gets_advice_and_nothing_else(world: World) -> None
 def test_k_a_dead_node_holding_a_hanging_job_is_left_behind(world: World) -> None:
     """k: node2's slurmd dies under a hanging job: requeued without node2, each stage reported as it is reached."""
     hang = {"kind": "hang", "attempt": 0, "node": "node2", "step": 8}
-    run = world.launch("alice", Training(name="scenario-k", steps=20, collective_seconds=600, faults=[hang]))
+    # No GPUs: Slurm 22.05.8 loses count of a job's GPUs when it is requeued, its live nodes have let it go, and the
+    # dead one goes DOWN after that: the next attempt gets "Invalid generic resource", whoever asked for the requeue.
+    training = Training(name="scenario-k", steps=20, gpus_per_node=0, collective_seconds=600, faults=[hang])
+    run = world.launch("alice", training)
     run.wait_step(7)
     assert run.nodes == ("node1", "node2")
     world.cluster.kill_node("node2")
@@ -138,9 +144,9 @@ def _all_milestones(run: Run) -> set[str]:
     return {kind for decision in run.decisions() for kind in _milestones(decision)}
 
 
-def _times(run: Run) -> dict[str, str]:
+def _times(run: Run) -> dict[str, datetime]:
     return {
-        item["kind"].removeprefix("MILESTONE_KIND_"): item["at"]
+        item["kind"].removeprefix("MILESTONE_KIND_"): datetime.fromisoformat(item["at"])
         for decision in run.decisions()
         for item in decision.get("milestones", [])
     }

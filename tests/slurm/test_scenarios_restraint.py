@@ -64,7 +64,7 @@ def test_d_a_cancel_in_the_moment_of_the_failure_wins(world: World) -> None:
 def test_d_a_cancel_of_the_requeued_job_wins(world: World) -> None:
     """d: requeued by us and still pending, then cancelled by its user: nothing revives it."""
     fault = {"kind": "xid79", "attempt": 0, "node": "node2", "step": 6}
-    run = world.launch("alice", Training(name="scenario-d4", steps=50, collective_seconds=1, faults=[fault]))
+    run = world.launch("alice", Training(name="scenario-d4", steps=50, collective_seconds=2, faults=[fault]))
     run.wait("PENDING", restarts=1, seconds=30)
     world.cluster.must("scancel", str(run.job_id), user="alice")
     run.wait("CANCELLED", seconds=20)
@@ -130,7 +130,7 @@ def test_j_forged_records_and_broken_bytes_fool_nobody(world: World) -> None:
     before = {job: world.cluster.job(job) for job in (evil, broken, victim.job_id)}
 
     fault = {"kind": "xid79", "attempt": 0, "node": "node5", "step": 6}
-    run = world.launch("alice", Training(name="scenario-j2", nodes=1, steps=12, faults=[fault], collective_seconds=1))
+    run = world.launch("alice", Training(name="scenario-j2", nodes=1, steps=12, faults=[fault], collective_seconds=2))
     run.wait("RUNNING", seconds=20)
     assert run.nodes == ("node5",)
     row = run.wait("COMPLETED", restarts=1)
