@@ -97,6 +97,9 @@ def _score(
             # However trusted: a GPU that went on computing did not end the attempt.
             score = rule.weight - SURVIVED_PENALTY
             against = "training went on after it"
+        if rule.id == "host.keyboard_interrupt" and not _interrupted(snapshot):
+            score -= SURVIVED_PENALTY
+            against = "the exit code is not that of an interrupt: the launcher sent it"
         if rule.id == "scheduler.cancelled" and any(
             r.weight >= 0.75 and r.ends and not s.trust.trusted for s, r in initiating
         ):
@@ -174,6 +177,12 @@ def _symptom(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]], places: 
     return Hypothesis(
         category=Category.UNKNOWN, root_cause=cause + who, confidence=0.35, ranks=ranks, evidence=evidence
     )
+
+
+def _interrupted(snapshot: Snapshot) -> bool:
+    """Nothing contradicts that somebody pressed Ctrl-C: the exit code says so, or is not known."""
+    status = snapshot.attempt.exit
+    return status is None or status.code == 130 or status.signal == 2
 
 
 def _killed(snapshot: Snapshot) -> bool:

@@ -28,7 +28,7 @@ class Scanner:
     def __init__(self, rules: RuleSet) -> None:
         options = re2.Options()
         options.encoding = re2.Options.Encoding.LATIN1
-        options.max_mem = 256 << 20
+        options.max_mem = 96 << 20  # of DFA states: reached on hostile text only
         self.rules = tuple(rule for rule in rules.rules if rule.pattern)
         self.xids = rules.xids
         self.set = re2.Set.SearchSet(options)

@@ -1,0 +1,202 @@
+r"""Regular expressions as Python reads them, rewritten for RE2.
+
+Job-defined rules were written for Python's `re` in text mode, matched with `re.match`. RE2 reads the same letters in
+other ways: `\d`, `\w` and `\s` are ASCII there, `$` is the very end, `{,3}` is three characters, `[[:alpha:]]` is a
+class, `\Z` is an error. So a pattern is parsed by Python's own parser (`re._parser`, private but unchanged since it was
+`sre_parse`; a differential test against `re` watches it) and its tree is written out again. Nothing is ever matched
+by `re`: its matcher backtracks, and a job's pattern could stop the service.
+
+What RE2 cannot do is refused: look-around, back-references, conditional and atomic groups, possessive repeats, more
+than 1,000 repeats. One difference stays: `\b` is the border of an ASCII word.
+
+Errors::
+
+    ValueError
+    └── PatternRefused   not a pattern that Python or RE2 takes; the message says what and, where known, at which character
+"""
+
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from functools import cache
+from re import _constants, _parser  # type: ignore[attr-defined]  # not described by typeshed; see above
+from typing import Any
+
+from advisor.core.job_rules import compile_pattern
+
+PATTERN_CHARS_MAX = 4_000
+REPEAT_MAX = 1_000  # RE2's own bound
+# Bounds the time per byte when a pattern defeats RE2's automaton; a class of all letters takes 1,350.
+PROGRAM_SIZE_MAX = 20_000
+
+_REFUSED = {
+    _constants.ASSERT: "look-ahead and look-behind",
+    _constants.ASSERT_NOT: "negative look-ahead and look-behind",
+    _constants.GROUPREF: "back-references",
+    _constants.GROUPREF_EXISTS: "conditional groups",
+    _constants.ATOMIC_GROUP: "atomic groups",
+    _constants.POSSESSIVE_REPEAT: "possessive repeats",
+}
+_PLACES = {
+    _constants.AT_BEGINNING_STRING: r"\A",
+    _constants.AT_BOUNDARY: r"\b",
+    _constants.AT_NON_BOUNDARY: r"\B",
+    # A line holds one newline, its last character: before it and at the end is where both of Python's `$` match.
+    _constants.AT_END: "(?m:$)",
+    _constants.AT_END_STRING: r"\z",
+}
+_SPACES = r"\t-\r\x1c-\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
+_NO_SPACES = (
+    r"\x{0}-\x{8}\x{e}-\x{1b}\x{21}-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}"
+    r"\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff}"
+)
+_CLASSES = {
+    _constants.CATEGORY_DIGIT: r"\p{Nd}",
+    _constants.CATEGORY_NOT_DIGIT: r"\P{Nd}",
+    _constants.CATEGORY_SPACE: _SPACES,
+    _constants.CATEGORY_NOT_SPACE: _NO_SPACES,
+    _constants.CATEGORY_WORD: r"\p{L}\p{N}_",
+}
+_ASCII_CLASSES = {
+    _constants.CATEGORY_DIGIT: r"0-9",
+    _constants.CATEGORY_NOT_DIGIT: r"\x{0}-/:-\x{10ffff}",
+    _constants.CATEGORY_SPACE: r"\t-\r\x20",
+    _constants.CATEGORY_NOT_SPACE: r"\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{10ffff}",
+    _constants.CATEGORY_WORD: r"0-9A-Za-z_",
+    _constants.CATEGORY_NOT_WORD: r"\x{0}-/:-@\[-\^`\{-\x{10ffff}",
+}
+
+
+class PatternRefused(ValueError):
+    """This pattern cannot be used; the message says why, in one line."""
+
+
+def to_re2(pattern: str, *, ascii_only: bool = False) -> str:
+    r"""The RE2 pattern, plain ASCII, that matches what `re.match(pattern, line)` does and captures its group 1 only.
+
+    `ascii_only` reads `\d`, `\w` and `\s` as `re.ASCII` does. Raises `PatternRefused`.
+    """
+    if len(pattern) > PATTERN_CHARS_MAX:
+        raise PatternRefused(f"longer than {PATTERN_CHARS_MAX} characters")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "possible nested set": it is read as it has been read so far
+            tree = _parser.parse(pattern, re.ASCII if ascii_only else 0)
+        flags = tree.state.flags
+        text = _write(tree, flags)
+    except re.error as error:
+        place = f" at character {error.pos + 1}" if error.pos is not None else ""
+        raise PatternRefused(f"{error.msg}{place}") from error
+    except RecursionError as error:
+        raise PatternRefused("groups are nested too deeply") from error
+    except (ValueError, OverflowError) as error:
+        raise PatternRefused(str(error)) from error
+    return f"(?i:{text})" if flags & re.IGNORECASE else text
+
+
+def compilable(pattern: str) -> tuple[str, bool]:
+    r"""The RE2 pattern to use, tried; and whether its `\d`, `\w`, `\s` had to be read as ASCII to stay small enough.
+
+    Raises `PatternRefused`.
+    """
+    text = to_re2(pattern)
+    if _size(text) <= PROGRAM_SIZE_MAX:
+        return text, False
+    narrow = to_re2(pattern, ascii_only=True)
+    if narrow != text and _size(narrow) <= PROGRAM_SIZE_MAX:
+        return narrow, True
+    raise PatternRefused("too large: its repeats multiply to more than this service would run on every line")
+
+
+def _size(text: str) -> int:
+    compiled = compile_pattern(text)
+    return sys.maxsize if compiled is None else int(compiled.programsize)
+
+
+def _write(items: Iterable[Any], flags: int) -> str:
+    return "".join(_one(operation, argument, flags) for operation, argument in items)
+
+
+def _one(operation: Any, argument: Any, flags: int) -> str:
+    """One node of the parser's tree."""
+    if operation in _REFUSED:
+        raise PatternRefused(f"{_REFUSED[operation]} are not available: patterns run in linear time (RE2)")
+    if operation is _constants.LITERAL:
+        return _char(argument)
+    if operation is _constants.NOT_LITERAL:
+        return f"[^{_char(argument)}]"
+    if operation is _constants.ANY:
+        return "(?s:.)" if flags & re.DOTALL else "."
+    if operation is _constants.AT:
+        if argument is _constants.AT_BEGINNING:
+            return "(?m:^)" if flags & re.MULTILINE else r"\A"
+        return _PLACES[argument]
+    if operation is _constants.IN:
+        return _set(argument, bool(flags & re.ASCII))
+    if operation is _constants.BRANCH:
+        return f"(?:{'|'.join(_write(branch, flags) for branch in argument[1])})"
+    if operation in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
+        least, most, inner = argument
+        lazy = "?" if operation is _constants.MIN_REPEAT else ""
+        return f"(?:{_write(inner, flags)}){_times(least, most)}{lazy}"
+    if operation is _constants.SUBPATTERN:
+        return _group(argument, flags)
+    raise PatternRefused(f"{str(operation).lower()} is not supported")
+
+
+def _group(argument: tuple[int | None, int, int, Any], flags: int) -> str:
+    number, added, removed, inner = argument
+    inside = (flags | added) & ~removed
+    if added & (re.ASCII | re.UNICODE):
+        inside = inside & ~(re.ASCII | re.UNICODE) | added
+    text = _write(inner, inside)
+    changed = (flags ^ inside) & re.IGNORECASE
+    mark = "" if not changed else "i" if inside & re.IGNORECASE else "-i"
+    # Only group 1 is ever read; each further capture would cost on every match.
+    return f"((?{mark}:{text}))" if number == 1 else f"(?{mark}:{text})"
+
+
+def _times(least: int, most: Any) -> str:
+    if least > REPEAT_MAX or (most is not _constants.MAXREPEAT and most > REPEAT_MAX):
+        raise PatternRefused(f"more than {REPEAT_MAX} repeats")
+    if most is _constants.MAXREPEAT:
+        return {0: "*", 1: "+"}.get(least, f"{{{least},}}")
+    return f"{{{least}}}" if most == least else f"{{{least},{most}}}"
+
+
+def _set(items: Sequence[Any], ascii_only: bool) -> str:
+    negated = any(operation is _constants.NEGATE for operation, _ in items)
+    classes = _ASCII_CLASSES if ascii_only else _CLASSES
+    parts: list[str] = []
+    for operation, argument in items:
+        if operation is _constants.LITERAL:
+            parts.append(_char(argument))
+        elif operation is _constants.RANGE:
+            parts.append(f"{_char(argument[0])}-{_char(argument[1])}")
+        elif operation is _constants.CATEGORY:
+            parts.append(classes[argument] if argument in classes else _no_word())
+        elif operation is not _constants.NEGATE:
+            raise PatternRefused(f"{str(operation).lower()} is not supported in a set")
+    return f"[{'^' if negated else ''}{''.join(parts)}]"
+
+
+@cache
+def _no_word() -> str:
+    """Everything but letters, numbers and `_`, as ranges: RE2 cannot take a class away inside a set."""
+    ranges: list[str] = []
+    start: int | None = None
+    for code in range(sys.maxunicode + 2):
+        word = code > sys.maxunicode or code == 0x5F or chr(code).isalnum()
+        if word and start is not None:
+            ranges.append(f"\\x{{{start:x}}}-\\x{{{code - 1:x}}}")
+            start = None
+        elif not word and start is None:
+            start = code
+    return "".join(ranges)
+
+
+def _char(code: int) -> str:
+    """One character, spelled so that it means itself everywhere in a pattern."""
+    char = chr(code)
+    return char if char.isascii() and char.isalnum() else f"\\x{{{code:x}}}"
