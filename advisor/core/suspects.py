@@ -15,7 +15,7 @@ def missing_ranks(hang: Sequence[Signal], world_size: int | None) -> tuple[tuple
     Lists of *missing* ranks are taken as they are, lists of *ready* ranks complemented; where most ranks report the
     time-out, those that do not are the suspects.
     """
-    listed = {rank for s in hang for rank in parse_ranks(s.fields.get("missing", ""))}
+    listed = {rank for s in hang for key in ("missing", "slow") for rank in parse_ranks(s.fields.get(key, ""))}
     if listed:
         return tuple(sorted(listed)), "did not submit"
     ready = [parse_ranks(s.fields["ready"]) for s in hang if s.fields.get("ready")]

@@ -12,7 +12,7 @@ than 1,000 repeats. One difference stays: `\b` is the border of an ASCII word.
 Errors::
 
     ValueError
-    └── PatternRefused   not a pattern that Python or RE2 takes; the message says what and, where known, at which character
+    └── PatternError   Python or RE2 does not take it; the message says why and, where known, at which character
 """
 
 import re
@@ -23,13 +23,17 @@ from functools import cache
 from re import _constants, _parser  # type: ignore[attr-defined]  # not described by typeshed; see above
 from typing import Any
 
+import re2
+
 from advisor.core.job_rules import compile_pattern
 
 PATTERN_CHARS_MAX = 4_000
 REPEAT_MAX = 1_000  # RE2's own bound
+DEPTH_MAX = 50
 # Bounds the time per byte when a pattern defeats RE2's automaton; a class of all letters takes 1,350.
 PROGRAM_SIZE_MAX = 20_000
 
+_TOO_DEEP = f"more than {DEPTH_MAX} groups and repeats inside each other"
 _REFUSED = {
     _constants.ASSERT: "look-ahead and look-behind",
     _constants.ASSERT_NOT: "negative look-ahead and look-behind",
@@ -68,17 +72,17 @@ _ASCII_CLASSES = {
 }
 
 
-class PatternRefused(ValueError):
+class PatternError(ValueError):
     """This pattern cannot be used; the message says why, in one line."""
 
 
 def to_re2(pattern: str, *, ascii_only: bool = False) -> str:
     r"""The RE2 pattern, plain ASCII, that matches what `re.match(pattern, line)` does and captures its group 1 only.
 
-    `ascii_only` reads `\d`, `\w` and `\s` as `re.ASCII` does. Raises `PatternRefused`.
+    `ascii_only` reads `\d`, `\w` and `\s` as `re.ASCII` does. Raises `PatternError`.
     """
     if len(pattern) > PATTERN_CHARS_MAX:
-        raise PatternRefused(f"longer than {PATTERN_CHARS_MAX} characters")
+        raise PatternError(f"longer than {PATTERN_CHARS_MAX} characters")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "possible nested set": it is read as it has been read so far
@@ -87,18 +91,18 @@ def to_re2(pattern: str, *, ascii_only: bool = False) -> str:
         text = _write(tree, flags)
     except re.error as error:
         place = f" at character {error.pos + 1}" if error.pos is not None else ""
-        raise PatternRefused(f"{error.msg}{place}") from error
+        raise PatternError(f"{error.msg}{place}") from error
     except RecursionError as error:
-        raise PatternRefused("groups are nested too deeply") from error
+        raise PatternError(_TOO_DEEP) from error
     except (ValueError, OverflowError) as error:
-        raise PatternRefused(str(error)) from error
+        raise PatternError(str(error)) from error
     return f"(?i:{text})" if flags & re.IGNORECASE else text
 
 
 def compilable(pattern: str) -> tuple[str, bool]:
     r"""The RE2 pattern to use, tried; and whether its `\d`, `\w`, `\s` had to be read as ASCII to stay small enough.
 
-    Raises `PatternRefused`.
+    Raises `PatternError`.
     """
     text = to_re2(pattern)
     if _size(text) <= PROGRAM_SIZE_MAX:
@@ -106,22 +110,30 @@ def compilable(pattern: str) -> tuple[str, bool]:
     narrow = to_re2(pattern, ascii_only=True)
     if narrow != text and _size(narrow) <= PROGRAM_SIZE_MAX:
         return narrow, True
-    raise PatternRefused("too large: its repeats multiply to more than this service would run on every line")
+    raise PatternError("too large: its repeats multiply to more than this service would run on every line")
 
 
 def _size(text: str) -> int:
-    compiled = compile_pattern(text)
-    return sys.maxsize if compiled is None else int(compiled.programsize)
+    """Of the compiled program, in RE2's instructions."""
+    try:
+        return int(compile_pattern(text).programsize)
+    except re2.error as error:
+        said = error.args[0].decode("utf-8", "replace") if error.args else "no reason given"
+        if "too large" in said:
+            return sys.maxsize
+        raise PatternError(f"RE2 refuses it: {said}") from error
 
 
-def _write(items: Iterable[Any], flags: int) -> str:
-    return "".join(_one(operation, argument, flags) for operation, argument in items)
+def _write(items: Iterable[Any], flags: int, depth: int = 0) -> str:
+    if depth > DEPTH_MAX:
+        raise PatternError(_TOO_DEEP)
+    return "".join(_one(operation, argument, flags, depth + 1) for operation, argument in items)
 
 
-def _one(operation: Any, argument: Any, flags: int) -> str:
+def _one(operation: Any, argument: Any, flags: int, depth: int) -> str:
     """One node of the parser's tree."""
     if operation in _REFUSED:
-        raise PatternRefused(f"{_REFUSED[operation]} are not available: patterns run in linear time (RE2)")
+        raise PatternError(f"{_REFUSED[operation]} are not available: patterns run in linear time (RE2)")
     if operation is _constants.LITERAL:
         return _char(argument)
     if operation is _constants.NOT_LITERAL:
@@ -135,22 +147,22 @@ def _one(operation: Any, argument: Any, flags: int) -> str:
     if operation is _constants.IN:
         return _set(argument, bool(flags & re.ASCII))
     if operation is _constants.BRANCH:
-        return f"(?:{'|'.join(_write(branch, flags) for branch in argument[1])})"
+        return f"(?:{'|'.join(_write(branch, flags, depth) for branch in argument[1])})"
     if operation in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
         least, most, inner = argument
         lazy = "?" if operation is _constants.MIN_REPEAT else ""
-        return f"(?:{_write(inner, flags)}){_times(least, most)}{lazy}"
+        return f"(?:{_write(inner, flags, depth)}){_times(least, most)}{lazy}"
     if operation is _constants.SUBPATTERN:
-        return _group(argument, flags)
-    raise PatternRefused(f"{str(operation).lower()} is not supported")
+        return _group(argument, flags, depth)
+    raise PatternError(f"{str(operation).lower()} is not supported")
 
 
-def _group(argument: tuple[int | None, int, int, Any], flags: int) -> str:
+def _group(argument: tuple[int | None, int, int, Any], flags: int, depth: int) -> str:
     number, added, removed, inner = argument
     inside = (flags | added) & ~removed
     if added & (re.ASCII | re.UNICODE):
         inside = inside & ~(re.ASCII | re.UNICODE) | added
-    text = _write(inner, inside)
+    text = _write(inner, inside, depth)
     changed = (flags ^ inside) & re.IGNORECASE
     mark = "" if not changed else "i" if inside & re.IGNORECASE else "-i"
     # Only group 1 is ever read; each further capture would cost on every match.
@@ -159,7 +171,7 @@ def _group(argument: tuple[int | None, int, int, Any], flags: int) -> str:
 
 def _times(least: int, most: Any) -> str:
     if least > REPEAT_MAX or (most is not _constants.MAXREPEAT and most > REPEAT_MAX):
-        raise PatternRefused(f"more than {REPEAT_MAX} repeats")
+        raise PatternError(f"more than {REPEAT_MAX} repeats")
     if most is _constants.MAXREPEAT:
         return {0: "*", 1: "+"}.get(least, f"{{{least},}}")
     return f"{{{least}}}" if most == least else f"{{{least},{most}}}"
@@ -177,7 +189,7 @@ def _set(items: Sequence[Any], ascii_only: bool) -> str:
         elif operation is _constants.CATEGORY:
             parts.append(classes[argument] if argument in classes else _no_word())
         elif operation is not _constants.NEGATE:
-            raise PatternRefused(f"{str(operation).lower()} is not supported in a set")
+            raise PatternError(f"{str(operation).lower()} is not supported in a set")
     return f"[{'^' if negated else ''}{''.join(parts)}]"
 
 
