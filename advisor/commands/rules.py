@@ -1,5 +1,6 @@
-"""`advisor rules`: see the signatures, and check one's own before the service loads them."""
+"""`advisor rules`: see the signatures, check one's own before the service loads them, and run a job's own log rules."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from advisor.commands.output import CommandError, Format, complain, print_json, print_table
 from advisor.core.rules import Rule, RuleSet
+from advisor.rules.job_rule_cases import CaseError, read_cases, run_case
 from advisor.rules.loader import RulesError, load_rules
 
 app = typer.Typer()
@@ -50,6 +52,28 @@ def check_rules(
         print_json({"ok": True, "rules": len(rules.rules), "digest": rules.digest})
     else:
         print(f"{len(rules.rules)} rules, {len(rules.xids)} Xids, digest {rules.digest}")
+
+
+@app.command("run")
+def run_cases(
+    cases: Annotated[Path, typer.Option("--cases", help="Cases, one JSON object a line.", metavar="FILE.jsonl")],
+) -> None:
+    """Run a job's own log rules (HyperPod's format) over given lines and times, without waiting.
+
+    Prints one JSON object per case: its name, and the state at each of its check times. Rules that cannot be used are
+    named on standard error, and the others of their case still work. Exit 2 when a case cannot be run at all.
+    """
+    try:
+        read = read_cases(str(cases), cases.read_bytes())
+    except OSError as error:
+        raise CommandError(f"{cases}: cannot be read: {error.strerror}", code=2) from None
+    except CaseError as error:
+        raise CommandError(str(error), code=2) from None
+    for case in read:
+        for problem in case.rules.problems:
+            complain(f"{case.place}: {problem}")
+        states = [[seconds, state.value] for seconds, state in run_case(case)]
+        print(json.dumps({"name": case.name, "states": states}))
 
 
 def _load(files: list[Path] | None) -> RuleSet:

@@ -1,0 +1,138 @@
+"""Whom a hypothesis implicates: nodes by evidence about themselves, ranks that printed it, and with what weight."""
+
+from collections.abc import Sequence
+
+from advisor.core.hypotheses import Scored
+from advisor.core.model import Implication, Snapshot
+from advisor.core.places_of_signals import PlaceMap, ranks_of
+from advisor.core.policy import Policy
+from advisor.core.rules import Rule
+from advisor.core.suspects import peer_nodes
+from advisor.core.symptoms import RANKS_MAX
+from advisor.core.words import Category, Implicates
+
+HARDWARE = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT, Category.SYSTEM_SOFTWARE})
+
+
+def implicated_nodes(
+    snapshot: Snapshot, group: Sequence[Scored], places: PlaceMap, policy: Policy
+) -> tuple[tuple[str, ...], str]:
+    """Nodes that the hypothesis implicates, surest first, and a note where the evidence names too many."""
+    lead = group[0]
+    named: dict[str, float] = {}
+    for item in group:
+        if item.score < lead.score - 0.35:
+            continue
+        found = places.nodes(item.signal)
+        match item.rule.implicates:
+            case Implicates.NODE:
+                pass
+            case Implicates.CONDITIONAL:
+                found = tuple(node for node in found if _corroborated(node, item, group, snapshot, places, policy))
+            case Implicates.PEER:
+                found = peer_nodes([g.signal for g in group if g.rule.implicates is Implicates.PEER], places)
+            case Implicates.NOBODY | Implicates.RANK:
+                found = ()
+        for node in found:
+            named.setdefault(node, item.score)
+    if not named and lead.rule.implicates is Implicates.NODE and lead.rule.category in HARDWARE:
+        only = places.only_exit_node()
+        if only is not None:
+            named[only] = lead.score
+    allocation = snapshot.attempt.nodes
+    if allocation is not None:
+        named = {node: score for node, score in named.items() if node in allocation}
+    elif not snapshot.offline:
+        named = {}
+    ordered = tuple(sorted(named, key=lambda node: -named[node]))
+    if _too_many(ordered, lead.rule, snapshot, policy):
+        return (), f"{len(ordered)} nodes report it at once: not the nodes' fault"
+    return ordered, ""
+
+
+def _too_many(nodes: Sequence[str], rule: Rule, snapshot: Snapshot, policy: Policy) -> bool:
+    if len(nodes) < 2:
+        return False
+    size = len(snapshot.attempt.nodes) if snapshot.attempt.nodes is not None else None
+    if len(nodes) > policy.exclusions_per_incident_max:
+        return True
+    if size is not None and size > 2 and len(nodes) > policy.implicated_fraction_max * size:
+        return True
+    if rule.id == "slurm.launch_failed":
+        # Several launches that time out at once are the controller's congestion.
+        return True
+    return rule.category is Category.INTERCONNECT and len(nodes) > 2
+
+
+def _corroborated(
+    node: str, item: Scored, group: Sequence[Scored], snapshot: Snapshot, places: PlaceMap, policy: Policy
+) -> bool:
+    """A conditional implication counts with a second kind of evidence on the node, or with the node's history."""
+    if any(
+        fact.name == node and (fact.other_jobs >= 1 or fact.score >= policy.suspect_score) for fact in snapshot.nodes
+    ):
+        return True
+    return any(
+        other.rule.id != item.rule.id and other.rule.category in HARDWARE and node in places.nodes(other.signal)
+        for other in group
+    )
+
+
+def implicated_ranks(
+    snapshot: Snapshot, group: Sequence[Scored], lead: Scored, places: PlaceMap, nodes: Sequence[str]
+) -> tuple[int, ...]:
+    """Ranks that printed the cause; for an application error that many print, those of the first report only."""
+    alike = [item for item in group if item.rule.id == lead.rule.id]
+    ranks: list[int] = []
+    for item in alike:
+        ranks.extend(sorted(ranks_of(item.signal)))
+        for name in ("rank2", "second"):
+            value = item.signal.fields.get(name, "")
+            if value.isdigit():
+                ranks.append(int(value))
+    if not ranks:
+        for item in group:
+            ranks.extend(sorted(ranks_of(item.signal)))
+    if not ranks and lead.rule.implicates in {Implicates.NODE, Implicates.RANK}:
+        ranks.extend(places.exit_ranks())
+    if not ranks and nodes:
+        ranks.extend(rank for rank, node in sorted(snapshot.attempt.rank_nodes.items()) if node in nodes)
+    return tuple(dict.fromkeys(ranks))[:RANKS_MAX]
+
+
+def implicated_gpus(group: Sequence[Scored], places: PlaceMap, nodes: Sequence[str]) -> tuple[str, ...]:
+    found = [
+        f"{node}:{item.signal.gpu if item.signal.gpu is not None else item.signal.fields['pci']}"
+        for item in group
+        if item.signal.gpu is not None or "pci" in item.signal.fields
+        for node in places.nodes(item.signal)
+        if node in nodes and item.rule.category is Category.GPU_HARDWARE
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def implications(
+    group: Sequence[Scored], nodes: Sequence[str], places: PlaceMap, confidence: float
+) -> tuple[Implication, ...]:
+    """One per node: those blamed, and with half the weight those that a conditional signal is about."""
+    made: dict[str, Implication] = {}
+    for item in group:
+        if item.rule.implicates not in {Implicates.NODE, Implicates.CONDITIONAL, Implicates.PEER}:
+            continue
+        about = places.nodes(item.signal) or (tuple(nodes) if item.rule.implicates is Implicates.NODE else ())
+        for node in about:
+            blamed = node in nodes
+            if not blamed and item.rule.implicates is not Implicates.CONDITIONAL:
+                continue
+            weight = (1.0 if item.signal.trust.trusted else 0.5) * confidence * (1.0 if blamed else 0.5)
+            if node not in made or made[node].weight < weight:
+                made[node] = Implication(
+                    node=node,
+                    weight=round(weight, 3),
+                    trust=item.signal.trust,
+                    role=item.rule.role,
+                    category=item.rule.category,
+                    rule=item.rule.id,
+                    evidence=(item.signal.id,),
+                )
+    return tuple(made.values())

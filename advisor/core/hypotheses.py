@@ -1,0 +1,91 @@
+"""How well each initiating signal explains the incident: weight, trust, order in time, and what came after."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from advisor.core.detection import AFTERMATH, survived
+from advisor.core.model import Incident, Signal, Snapshot
+from advisor.core.policy import Policy
+from advisor.core.rules import Rule
+from advisor.core.words import Category, IncidentKind, Role
+
+LATER_PENALTY = 0.12
+SURVIVED_PENALTY = 0.35
+AFTERMATH_PENALTY = 0.3
+TRUSTED_BONUS = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """One initiating signal with its effective rule and how well it explains the incident."""
+
+    signal: Signal
+    rule: Rule
+    score: float
+    against: str  # what lowered the score, for `why_not`
+
+
+def score(
+    snapshot: Snapshot, incident: Incident, judged: Sequence[tuple[Signal, Rule]], policy: Policy
+) -> list[Scored]:
+    """Initiating signals, best explanation first."""
+    initiating = [(s, rule) for s, rule in judged if rule.role is Role.INITIATING]
+    skew = timedelta(seconds=policy.clock_skew_seconds)
+    first = next(((s, rule) for s, rule in initiating if rule.weight >= 0.5), None)
+    stalled = next((s for s, rule in judged if rule.kind is IncidentKind.HANG and rule.role is Role.SYMPTOM), None)
+    scored: list[Scored] = []
+    for position, (signal, rule) in enumerate(initiating):
+        score, against = rule.weight, ""
+        if signal.trust.trusted:
+            score += TRUSTED_BONUS
+        elif first is not None and signal is not first[0] and _later(signal, first[0], skew):
+            score -= LATER_PENALTY
+            against = f"it came after {first[1].title.lower()}"
+        if (
+            stalled is not None
+            and not signal.trust.trusted
+            and rule.category in AFTERMATH
+            and _later(signal, stalled, skew)
+        ):
+            score -= AFTERMATH_PENALTY
+            against = "it came after the time-out, when processes were being ended"
+        if rule.clears and incident.kind is not IncidentKind.NONE and survived(signal, snapshot):
+            # However trusted: a GPU that went on computing did not end the attempt.
+            score = rule.weight - SURVIVED_PENALTY
+            against = "training went on after it"
+        if rule.id == "host.keyboard_interrupt" and not _interrupted(snapshot):
+            score -= SURVIVED_PENALTY
+            against = "the exit code is not that of an interrupt: the launcher sent it"
+        if rule.id == "scheduler.cancelled" and any(
+            r.weight >= 0.75 and r.ends and not s.trust.trusted for s, r in initiating
+        ):
+            # Somebody cleaned up after a failure that has its own evidence.
+            score, against = 0.5, "the attempt had failed before it was cancelled"
+        scored.append(Scored(signal=signal, rule=rule, score=score - position * 1e-6, against=against))
+    scored.sort(key=lambda item: -item.score)
+    return scored
+
+
+def _later(signal: Signal, first: Signal, skew: timedelta) -> bool:
+    if signal.file == first.file and signal.file:
+        return signal.order > first.order and not (
+            signal.at and first.at and signal.at - first.at <= skew and signal.rank != first.rank
+        )
+    if signal.at is None or first.at is None:
+        return False
+    return signal.at - first.at > skew
+
+
+def by_category(scored: Iterable[Scored]) -> list[list[Scored]]:
+    """By category, best first; within a category best first."""
+    groups: dict[Category, list[Scored]] = {}
+    for item in scored:
+        groups.setdefault(item.rule.category, []).append(item)
+    return sorted(groups.values(), key=lambda group: -group[0].score)
+
+
+def _interrupted(snapshot: Snapshot) -> bool:
+    """Nothing contradicts that somebody pressed Ctrl-C: the exit code says so, or is not known."""
+    status = snapshot.attempt.exit
+    return status is None or status.code == 130 or status.signal == 2

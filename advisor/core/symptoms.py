@@ -1,0 +1,88 @@
+"""What can be said when nothing initiating is known: who did not arrive, what was going on, who ended first."""
+
+from collections.abc import Sequence
+
+from advisor.core.model import Hypothesis, Signal, Snapshot
+from advisor.core.places_of_signals import ranks_of
+from advisor.core.ranks import parse_ranks
+from advisor.core.rules import Rule
+from advisor.core.suspects import missing_ranks
+from advisor.core.words import Category, IncidentKind, Role
+
+RANKS_MAX = 64
+_EXITS = frozenset(
+    {
+        "slurm.task_signal",
+        "slurm.task_exited",
+        "torchelastic.root_cause",
+        "torch.process_terminated",
+        "mpi.exited_on_signal",
+    }
+)
+
+
+def symptom_hypothesis(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]]) -> Hypothesis:
+    """What remains to be said when nothing initiating is known: who did not arrive, and during what."""
+    symptoms = [s for s, rule in judged if rule.role is not Role.INITIATING]
+    hang = [s for s, rule in judged if rule.kind is IncidentKind.HANG and rule.role is Role.SYMPTOM]
+    ranks, how = missing_ranks(hang, snapshot.attempt.world_size)
+    evidence = tuple(s.id for s in (hang or symptoms)[:8])
+    slow = [s for s, rule in judged if rule.kind is IncidentKind.STRAGGLER]
+    if slow and not hang:
+        late = tuple(
+            sorted({rank for s in slow for key in ("missing", "slow") for rank in parse_ranks(s.fields.get(key, ""))})
+        )
+        return Hypothesis(
+            category=Category.UNKNOWN,
+            root_cause="a straggler report names slow ranks",
+            confidence=0.5,
+            ranks=late[:RANKS_MAX],
+            evidence=tuple(s.id for s in slow[:8]),
+        )
+    timed_out = any(s.rule == "torch.collective_timeout" for s in hang)
+    if snapshot.progress.saving and hang:
+        if not ranks and timed_out and all(0 not in ranks_of(s) for s in hang):
+            ranks = (0,)
+        return Hypothesis(
+            category=Category.STORAGE,
+            root_cause="a checkpoint save did not finish" + (f" ({how})" if how else ""),
+            confidence=0.45,
+            ranks=ranks,
+            evidence=evidence,
+        )
+    if not hang:
+        exits = [s for s, rule in judged if rule.id in _EXITS]
+        exits = [s for s in exits if s.fields.get("exitcode", "") not in {"-15", "-6"}]
+        ranks = tuple(sorted({rank for s in exits[:1] for rank in ranks_of(s)}))[:RANKS_MAX]
+        killed = _killed(snapshot) or any(s.fields.get("signal") == "9" for s in exits)
+        return Hypothesis(
+            category=Category.HOST_OUT_OF_MEMORY if killed else Category.UNKNOWN,
+            root_cause=_exit_text(snapshot, exits),
+            confidence=0.35 if killed else 0.3,
+            ranks=ranks,
+            evidence=tuple(s.id for s in exits[:4]) or evidence,
+        )
+    stuck = next((s for s in hang if s.rule == "torch.watchdog_stuck"), None)
+    if not ranks and stuck is not None and len(ranks_of(stuck)) == 1:
+        ranks, how = tuple(ranks_of(stuck)), "its watchdog is stuck"
+    cause = "a collective timed out" if timed_out else "progress stopped"
+    who = f": ranks {', '.join(map(str, ranks[:8]))} {how}" if ranks else ", and it is not visible which rank began it"
+    return Hypothesis(
+        category=Category.UNKNOWN, root_cause=cause + who, confidence=0.35, ranks=ranks, evidence=evidence
+    )
+
+
+def _killed(snapshot: Snapshot) -> bool:
+    """Ended by SIGKILL, and nobody says by whom: mostly the OOM killer."""
+    status = snapshot.attempt.exit
+    return status is not None and (status.code == 137 or (status.code, status.signal) in {(9, 0), (0, 9)})
+
+
+def _exit_text(snapshot: Snapshot, exits: Sequence[Signal]) -> str:
+    if exits:
+        return f"the first task to end: {exits[0].text[:160]}"
+    status = snapshot.attempt.exit
+    if status is not None and (status.code or status.signal):
+        why = "mostly the host's memory ran out" if _killed(snapshot) else "nothing says why"
+        return f"the attempt ended with exit code {status.code}, signal {status.signal}: {why}"
+    return "nothing says why the attempt failed"
