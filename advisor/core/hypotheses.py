@@ -54,6 +54,8 @@ def score(
             # However trusted: a GPU that went on computing did not end the attempt.
             score = rule.weight - SURVIVED_PENALTY
             against = "training went on after it"
+        if rule.id == "scheduler.time_limit" and any(_machine_gone(s, r, snapshot) for s, r in initiating):
+            score, against = 0.9, "a machine was gone before, and the attempt only waited for its limit"
         if rule.id == "host.keyboard_interrupt" and not _interrupted(snapshot):
             score -= SURVIVED_PENALTY
             against = "the exit code is not that of an interrupt: the launcher sent it"
@@ -65,6 +67,17 @@ def score(
         scored.append(Scored(signal=signal, rule=rule, score=score - position * 1e-6, against=against))
     scored.sort(key=lambda item: -item.score)
     return scored
+
+
+def _machine_gone(signal: Signal, rule: Rule, snapshot: Snapshot) -> bool:
+    """Trusted evidence that a machine of the attempt failed, and no progress since."""
+    return (
+        signal.trust.trusted
+        and bool(signal.nodes)
+        and rule.category in {Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT}
+        and rule.weight >= 0.85
+        and not survived(signal, snapshot)
+    )
 
 
 def _later(signal: Signal, first: Signal, skew: timedelta) -> bool:

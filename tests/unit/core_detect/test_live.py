@@ -139,6 +139,20 @@ def test_a_gpu_falls_off_the_bus_and_nobody_notices() -> None:
     assert decision.may_end_live_attempt
 
 
+def test_a_lost_gpu_that_nobody_notices_until_the_time_limit() -> None:
+    """The limit ended it, the GPU caused it: the next attempt avoids the node, and no budget is spent."""
+    job = Live()
+    job.steps(range(1, 13))
+    job.read(xid79("node2", job.now), kernel="node2")
+    job.wait(15)
+    job.read("slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-29T12:00:21 DUE TO TIME LIMIT ***\n")
+    job.ends(AttemptState.TIME_LIMIT, 0)
+    job.wait(5)
+    decision = job.decide()
+    assert (decision.attribution.category, decision.attribution.nodes) == (Category.GPU_HARDWARE, ("node2",))
+    assert (decision.action, decision.isolation.exclude_for_job) == (Action.RESTART, ("node2",))
+
+
 def test_an_xid_that_the_job_survived_is_not_what_ended_it() -> None:
     """Hours of progress after it acquit the node, however trusted the kernel is."""
     job = Live()
