@@ -228,7 +228,8 @@ async def test_superseded_stays_superseded(store: Store) -> None:
     key = await running(store)
     first = await store.commit_decision(record(key))
     await store.commit_decision(record(key, 1, decision=decision(explanation="refined")))
-    await store.record_reconciliation(first.decision_id, outcome(ReconciliationStatus.APPLIED), who="agent")
+    for status in (ReconciliationStatus.APPLIED, ReconciliationStatus.VERIFIED):
+        await store.record_reconciliation(first.decision_id, outcome(status), who="agent")
     row = await store.decision(first.decision_id)
     assert row is not None
     assert row.status is ReconciliationStatus.SUPERSEDED

@@ -176,6 +176,7 @@ def test_kill_of_the_advisor_ends_it_and_the_next_start_works(data_folder: Path)
     with holder(data_folder) as (parent, pid):
         parent.kill()
         parent.wait()
+        eventually(lambda: servers_in(data_folder / "postgres" / "data") == ())
         with EmbeddedPostgres(data_folder) as server, connect(server) as connection:
             assert server.pid != pid
             assert connection.execute("SELECT 1").fetchone() == (1,)

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from advisor.core.model import ExitStatus
 from advisor.core.words import AttemptState
 from advisor.store.records import AttemptKey, AttemptRef, Notice, ObservedJob
 from advisor.store.store import Store
@@ -188,11 +189,12 @@ async def test_hook_of_a_requeued_job_ends_the_attempt_before(store: Store) -> N
     """The hook at the end of a requeued attempt names the next one already; it is the old one that has ended."""
     first = (await report(store, FIRST)).changed[0]
     await report(store, seen(COMPLETING, attempt=1, submitted_at=T0, observed_at=at(30)))
-    await report(store, hook(attempt=1, observed_at=at(40)), complete=False)
+    told = await report(store, hook(attempt=1, observed_at=at(40), exit=ExitStatus(code=0, signal=15)), complete=False)
+    assert told.refused == ()
     second = AttemptKey(job_key=first.job_key, number=1)
     stored = await store.load([first, second], now=at(41))
-    assert stored[second].attempt.ended_at is None
-    assert stored[first].attempt.ended_at is not None
+    assert (stored[second].attempt.ended_at, stored[second].attempt.exit) == (None, None)
+    assert stored[first].attempt.exit == ExitStatus(code=0, signal=15)
 
 
 async def test_hook_before_any_listing_is_refused(store: Store) -> None:

@@ -231,6 +231,19 @@ async def test_ended_is_watched_until_its_advice_is_final_and_it_runs_again(stor
     assert await store.watched(at(96)) == (successor,)
 
 
+async def test_waiting_successor_keeps_it_watched(store: Store) -> None:
+    """While the next attempt waits to start it may still need exclusions: the tick of the one before sees to it."""
+    key = await running(store)
+    await report(store, FAILED)
+    committed = await store.commit_decision(record(key, created_at=at(62)))
+    await store.save_states({key: STATE}, now=at(62))
+    await report(store, REQUEUED)
+    await store.record_reconciliation(committed.decision_id, MONITORED, who="agent")
+    assert await store.watched(at(92)) == (key,)
+    await report(store, seen(attempt=1, submitted_at=at(90), observed_at=at(94)))
+    assert key not in await store.watched(at(95))
+
+
 async def test_running_successor_alone_does_not_close(store: Store) -> None:
     """When the scheduler restarts a job before we looked, its failed attempt is still looked at."""
     key = await running(store)
