@@ -73,8 +73,11 @@ class Situation:
         if advice is None or advice.action is not Action.RESTART:
             return None
         # Where an agent acts, a successor that carries no mark yet is ours too: the agent died, or is about to mark it.
+        # And an attempt that is ending while it is to be restarted is most likely ended by us: whether the scheduler
+        # accepted it is on its way here. The agent waits with an ending attempt until it knows who ended it.
         told = self.snapshot.job.mode is Mode.AUTONOMOUS
-        return advice if advice.applied or (successor is not None and (successor.by_us or told)) else None
+        begun = (successor is not None and (successor.by_us or told)) or (told and self.outcome_unknown)
+        return advice if advice.applied or begun else None
 
     @property
     def successor(self) -> Successor | None:

@@ -27,7 +27,7 @@ class Training:
     name: str
     nodes: int = 2
     ranks_per_node: int = 2
-    gpus_per_node: int = 8  # 0: the nodes as a whole, and no GPU of theirs
+    gpus_per_node: int = 8
     steps: int = 30
     step_seconds: float = 0.1
     checkpoint_every: int = 5
@@ -131,7 +131,7 @@ def _options(folder: Path, training: Training) -> list[str]:
         f"--job-name={training.name}",
         f"--nodes={training.nodes}",
         f"--ntasks-per-node={training.ranks_per_node}",
-        f"--gpus-per-node={training.gpus_per_node}" if training.gpus_per_node else "--exclusive",
+        *([f"--gpus-per-node={training.gpus_per_node}"] if training.gpus_per_node else []),
         f"--output={folder}/train-%j.out",
         *([f"--comment={comment}"] if comment else []),
         *training.options,

@@ -168,6 +168,14 @@ def test_no_restart_on_an_outcome_that_is_not_visible(unclear: Attempt) -> None:
     assert not decision.settled
 
 
+@pytest.mark.parametrize(("mode", "action"), [(Mode.AUTONOMOUS, Action.RESTART), (Mode.MONITOR, Action.NONE)])
+def test_a_restart_under_way_is_not_taken_back_before_its_answer_arrives(mode: Mode, action: Action) -> None:
+    """The attempt we are ending shows COMPLETING before the agent's report does; in monitor mode nobody ends it."""
+    told = advice(applied=False)
+    decision = world(S.COMPLETING, K.HANG, job=job(mode=mode), advice=told, now=after(80)).decide()
+    assert decision.action is action
+
+
 @pytest.mark.parametrize(
     ("quiet_seconds", "sources", "ends"),
     [(599, (), False), (602, (), True), (5000, (unreadable(),), False), (5000, (unreadable(Trust.KERNEL),), True)],
