@@ -1,4 +1,4 @@
-"""What a tick reads: which attempts to look at, and all that is known of them. Seven queries for any number of keys."""
+"""All that is known of attempts, for a tick. Seven queries for any number of keys."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import and_, func, or_, select, update
+from sqlalchemy import and_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.codec import CodecError, decode
@@ -34,7 +34,6 @@ from advisor.store.tables import (
     decisions,
     detector_states,
     implications,
-    incidents,
     jobs,
     milestones,
     node_states,
@@ -42,91 +41,7 @@ from advisor.store.tables import (
 
 _log = structlog.get_logger(__name__)
 
-# An attempt that is over is looked at for this long at most, whatever is still missing.
-WATCH_HORIZON = timedelta(hours=1)
 _PAST_ATTEMPTS_MAX = 100
-_WATCHED_MAX = 100_000
-
-_ENDED = [state.value for state in AttemptState if state.ended]
-_WAITING = [AttemptState.PENDING.value, AttemptState.REQUEUE_HELD.value]
-_STARTED = [AttemptState.RUNNING.value, AttemptState.SUSPENDED.value, *_ENDED]
-
-
-async def watched(connection: AsyncConnection, now: datetime) -> tuple[AttemptKey, ...]:
-    """Attempts to tick: not ended, or ended and not yet done with. Closes those that are.
-
-    A waiting attempt is not among them: nothing of it can fail, and the tick of the one before sees it as successor.
-    Nor is one that the scheduler forgot while it ran: nobody will ever see how it ended.
-    """
-    next_one = attempts.alias("next_one")
-    successors = select(next_one.c.number).where(
-        next_one.c.job_key == attempts.c.job_key, next_one.c.number > attempts.c.number
-    )
-    started = successors.where(next_one.c.state.in_(_STARTED)).exists()
-    over = or_(attempts.c.state.in_(_ENDED), attempts.c.ended_at.is_not(None))
-    closed = (
-        update(attempts)
-        .where(
-            attempts.c.open,
-            attempts.c.over_seen_at.is_not(None),
-            or_(
-                attempts.c.over_seen_at < now - WATCH_HORIZON,
-                and_(
-                    or_(~successors.exists(), started),
-                    _looked_at_since_its_end(),
-                    _decided_for_good(now),
-                ),
-            ),
-        )
-        .values(open=False)
-        .returning(attempts.c.job_key, attempts.c.number)
-    )
-    done = [AttemptKey(job_key=row.job_key, number=row.number) for row in await connection.execute(closed)]
-    if done:
-        table = wanted_attempts(done)
-        await connection.execute(
-            update(incidents).where(of_attempt(incidents, table), incidents.c.closed_at.is_(None)).values(closed_at=now)
-        )
-    found = await connection.execute(
-        select(attempts.c.job_key, attempts.c.number)
-        .join(jobs, jobs.c.key == attempts.c.job_key)
-        .where(
-            attempts.c.open,
-            attempts.c.state.not_in(_WAITING),
-            or_(jobs.c.forgotten_at.is_(None), over),
-            or_(
-                attempts.c.ended_at.is_(None),
-                func.greatest(attempts.c.ended_at, attempts.c.observed_at) >= now - WATCH_HORIZON,
-            ),
-        )
-        .order_by(attempts.c.job_key, attempts.c.number)
-        .limit(_WATCHED_MAX)
-    )
-    return tuple(AttemptKey(job_key=row.job_key, number=row.number) for row in found)
-
-
-def _looked_at_since_its_end() -> Any:
-    # A tick saves its state once more when it has seen the end, dated by the moment it began to look: a decision's own
-    # time would not do, as the end may be reported between the look and the decision.
-    return (
-        select(detector_states.c.saved_at)
-        .where(of_attempt(detector_states, attempts), detector_states.c.saved_at >= attempts.c.over_seen_at)
-        .exists()
-    )
-
-
-def _decided_for_good(now: datetime) -> Any:
-    newest = and_(of_attempt(decisions, attempts), decisions.c.generation == attempts.c.generation)
-    return (
-        select(decisions.c.id)
-        .join(advice, advice.c.decision_id == decisions.c.id)
-        .where(
-            newest,
-            decisions.c.settled,
-            or_(~advice.c.open, advice.c.expires_at <= now, decisions.c.action == Action.NONE.value),
-        )
-        .exists()
-    )
 
 
 async def load(

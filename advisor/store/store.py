@@ -25,6 +25,7 @@ from advisor.store import (
     open_advice,
     references,
     states,
+    watching,
 )
 from advisor.store.migrate import require_current_schema
 from advisor.store.records import (
@@ -177,7 +178,7 @@ class Store:
     async def watched(self, now: datetime) -> tuple[AttemptKey, ...]:
         """Attempts to tick: not ended, or ended and not yet done with, for an hour at most."""
         async with self._engine.begin() as connection:
-            return await loading.watched(connection, now)
+            return await watching.watched(connection, now)
 
     async def load(self, keys: Sequence[AttemptKey], *, now: datetime) -> Mapping[AttemptKey, StoredAttempt]:
         """All that is known of each attempt, as of one moment; unknown keys are left out."""
