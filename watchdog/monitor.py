@@ -167,18 +167,15 @@ class Watchdog:
             )
             marked = [job for job in self._slurm.pending() if release.marked(job) is not None]
             self._forget(marked)
-            if not marked:
-                self._say("slurm", "", once=True)
-                return True
-            wishes, nodes = self._slurm.wishes(), self._slurm.up_nodes()
         except SlurmError as error:
             self._say("slurm", f"Slurm does not answer: {error}")
             return False
         self._say("slurm", "", once=True)
-        good = True
+        fits, good = self._fits(marked) if marked else ({}, True)
         seen: set[str] = set()
-        for job in marked[:RELEASES_PER_LOOK_MAX]:
-            facts = self._facts(advisor, fitting(job, wishes.get(job.job_id), nodes))
+        given_back = 0
+        for job in marked:
+            facts = self._facts(advisor, fits.get(job.job_id))
             planned = release.plan(job, facts)
             if planned is None:
                 continue
@@ -186,9 +183,28 @@ class Watchdog:
                 seen.add(job.job_id)
                 if job.job_id not in self._seen_before and not self._once:
                     continue
+            # The bound is on what is done: whoever needs nothing must not hide a job further down the listing.
+            given_back += 1
+            if given_back > RELEASES_PER_LOOK_MAX:
+                self._say("bound", f"more than {RELEASES_PER_LOOK_MAX} jobs need something back: the rest comes next")
+                break
             good &= self._give_back(job, planned, facts)
+        else:
+            self._say("bound", "")
         self._seen_before = seen
         return good
+
+    def _fits(self, marked: Sequence[release.Job]) -> tuple[dict[str, tuple[str, ...] | None], bool]:
+        """(which nodes fit each job, whether Slurm told). Not known is no reason to keep what the mark alone tells:
+        a listing of wishes takes seconds where thousands of jobs wait, and a lease must not wait for it.
+        """
+        try:
+            wishes, nodes = self._slurm.wishes(), self._slurm.up_nodes()
+        except SlurmError as error:
+            self._say("fitting", f"which nodes fit is not known: {error}")
+            return {}, False
+        self._say("fitting", "")
+        return {job.job_id: fitting(job, wishes.get(job.job_id), nodes) for job in marked}, True
 
     def _facts(self, advisor: liveness.Liveness, fits: tuple[str, ...] | None) -> release.Facts:
         return release.Facts(

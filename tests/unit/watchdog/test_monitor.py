@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.slurm_plugin.fake_slurm import FakeJob, FakeSlurm
-from watchdog.monitor import Config, Watchdog, arithmetic, decode, load
+from watchdog.monitor import RELEASES_PER_LOOK_MAX, Config, Watchdog, arithmetic, decode, load
 from watchdog.slurm import Slurm, SlurmError, expand
 
 MAIN = Path(__file__).parents[3] / "watchdog" / "__main__.py"
@@ -116,6 +116,54 @@ def test_slurm_that_does_not_answer_is_said_once(tmp_path: Path, capsys: pytest.
     assert dog.look()
     assert capsys.readouterr().err.count("does not answer") == 1
     assert len(world.verbs) == 1
+
+
+@pytest.mark.parametrize("silent", ["--json", "sinfo"])
+def test_what_the_mark_alone_tells_needs_no_other_listing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], silent: str
+) -> None:
+    """A lease and an impossible job are released also where Slurm does not tell in time which nodes fit."""
+    world = FakeSlurm()
+    impossible = world.add(waiting(reason="BadConstraints"))
+    leased = world.add(
+        waiting(job_id="18", eligible=9000, admin_comment=fragment(start=9000, found=1006, nodes=[])),
+    )
+
+    def slow(argv: Sequence[str]) -> None:
+        if silent in " ".join(argv):
+            raise SlurmError("squeue gave no answer in 5 s")
+
+    world.before = slow
+    dog = watchdog(world, tmp_path)
+    assert not dog.look()  # what is not known is said, and is a failure of --once
+    dog.look()
+    assert (impossible.excluded, leased.eligible) == ("node4", 1201)
+    assert capsys.readouterr().err.count("which nodes fit is not known") == 1
+
+
+def test_jobs_that_need_nothing_do_not_hide_one_that_does(tmp_path: Path) -> None:
+    """The bound is on releases. Slurm lists a job with BadConstraints last, for its priority is 0."""
+    world = FakeSlurm()
+    for number in range(RELEASES_PER_LOOK_MAX):
+        world.add(waiting(job_id=str(100 + number), nodes_wanted=1))
+    impossible = world.add(waiting(job_id="999", reason="BadConstraints", priority=0))
+    watchdog(world, tmp_path).look()
+    assert impossible.excluded == "node4"
+
+
+def test_a_bound_on_releases_bites_visibly_and_the_rest_follows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody is forgotten."""
+    world = FakeSlurm()
+    for number in range(RELEASES_PER_LOOK_MAX + 1):
+        world.add(waiting(job_id=str(100 + number), reason="BadConstraints"))
+    dog = watchdog(world, tmp_path)
+    dog.look()
+    assert len(world.verbs) == RELEASES_PER_LOOK_MAX
+    dog.look()
+    assert len(world.verbs) == RELEASES_PER_LOOK_MAX + 1
+    assert capsys.readouterr().err.count("the rest comes next") == 1
 
 
 def test_a_refused_update_is_said_and_tried_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
