@@ -12,20 +12,26 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from advisor.core.job_rules import Comparison, LogRule
-from advisor.rules.python_patterns import PatternError, compilable
+from advisor.rules.python_patterns import Pattern, PatternError, compilable
 
 RULES_MAX = 50
+PROGRAMS_SIZE_MAX = 20_000  # of all patterns of one job together, in RE2's instructions
 NAME_CHARS_MAX = 200
 CONFIGURATION_BYTES_MAX = 256 << 10
 LIST_KEY = "logMonitoringConfiguration"
 
-_PATTERNS = ("logPattern", "stopPattern")
-_SECONDS = {
-    "expectedStartCutOffInSeconds": "start_cutoff_seconds",
-    "expectedRecurringFrequencyInSeconds": "recurring_seconds",
-}
 _KEYS = frozenset(
-    {"name", *_PATTERNS, *_SECONDS, "metricThreshold", "operator", "metricEvaluationDataPoints", "faultOnMatch"}
+    {
+        "name",
+        "logPattern",
+        "stopPattern",
+        "expectedStartCutOffInSeconds",
+        "expectedRecurringFrequencyInSeconds",
+        "metricThreshold",
+        "operator",
+        "metricEvaluationDataPoints",
+        "faultOnMatch",
+    }
 )
 _YES = frozenset({"true", "yes", "on", "1"})
 _NO = frozenset({"false", "no", "off", "0", ""})
@@ -78,14 +84,16 @@ def parse_job_rules(document: object, *, of_job: bool = True) -> JobRules:
         return _nothing(f"must be a list of rules, found {_found(document)}")
     problems: list[RuleProblem] = []
     rules: list[LogRule] = []
+    size = 0
     for number, table in enumerate(document[:RULES_MAX], 1):
-        reading = _Reading(number=number, table=table if isinstance(table, Mapping) else {})
+        reading = _Reading(number=number, table=table if isinstance(table, Mapping) else {}, size=size)
         if isinstance(table, Mapping):
             rule = reading.rule()
             if rule is not None:
                 if any(rule.name == other.name for other in rules):
                     reading.warn("name", "used by an earlier rule too")
                 rules.append(replace(rule, slow_opens_incident=of_job))
+                size = reading.size
         else:
             reading.refuse("", f"must be an object, found {_found(table)}")
         problems.extend(reading.problems)
@@ -105,16 +113,25 @@ def _found(value: object) -> str:
         return "nothing"
     if isinstance(value, bool):
         return str(value).lower()
-    text = ascii(value) if isinstance(value, str | int | float) else type(value).__name__
-    return text if len(text) <= 40 else f"{text[:36]} ..."
+    if isinstance(value, str):
+        return f"'{_short(value)}'"
+    if isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**30):
+        return str(value)
+    return "a huge number" if isinstance(value, int) else type(value).__name__
+
+
+def _short(text: str) -> str:
+    plain = ascii(text[:41])[1:-1]
+    return plain if len(text) <= 40 else f"{plain[:36]} ..."
 
 
 class _Reading:
     """One rule being read: its problems so far. Lives as long as the call."""
 
-    def __init__(self, *, number: int, table: Mapping[Any, Any]) -> None:
+    def __init__(self, *, number: int, table: Mapping[Any, Any], size: int) -> None:
         self.number = number
         self.table = table
+        self.size = size  # of the rules that are in use, then with this one
         self.problems: list[RuleProblem] = []
         name = table.get("name")
         self.name = name if isinstance(name, str) else ""
@@ -126,38 +143,41 @@ class _Reading:
         self._add(key, text, dropped=False)
 
     def _add(self, key: str, text: str, *, dropped: bool) -> None:
-        name = _found(self.name)[1:-1] if self.name else ""
-        self.problems.append(RuleProblem(number=self.number, name=name, key=key, text=text, dropped=dropped))
+        self.problems.append(
+            RuleProblem(number=self.number, name=_short(self.name), key=key, text=text, dropped=dropped)
+        )
 
     def rule(self) -> LogRule | None:
         """The rule, or None when it was refused."""
         for key in self.table:
             if key not in _KEYS:
-                self.warn(_found(key).strip("'\""), "unknown key, ignored")
+                self.warn(_short(str(key)), "unknown key, ignored")
         self._check_name()
-        log = self._pattern("logPattern", required=True)
-        stop = self._pattern("stopPattern", required=False)
-        seconds = {field: self._seconds(key) for key, field in _SECONDS.items()}
+        log = self._log_pattern()
+        stop = self._stop_pattern()
+        start = self._seconds("expectedStartCutOffInSeconds")
+        recurring = self._seconds("expectedRecurringFrequencyInSeconds")
         threshold = self._number("metricThreshold")
         comparison = self._comparison()
         points = self._data_points()
         fault = self._fault()
-        if any(problem.dropped for problem in self.problems):
+        if log is None or any(problem.dropped for problem in self.problems):
             return None
         rule = LogRule(
             number=self.number,
             name=self.name,
             log_pattern=str(self.table["logPattern"]),
-            log_re2=log,
-            stop_pattern=str(self.table["stopPattern"]) if stop else "",
-            stop_re2=stop,
+            log_re2=log.text,
+            stop_pattern=None if stop is None else str(self.table["stopPattern"]),
+            stop_re2=None if stop is None else stop.text,
+            start_cutoff_seconds=start,
+            recurring_seconds=recurring,
             metric_threshold=threshold,
             comparison=comparison,
             data_points=points,
             fault_on_match=fault,
-            **seconds,
         )
-        self._check_whole(rule)
+        self._check_whole(rule, log)
         return rule
 
     def _check_name(self) -> None:
@@ -169,27 +189,34 @@ class _Reading:
         elif not name.isprintable():
             self.refuse("name", "holds characters that cannot be printed")
 
-    def _pattern(self, key: str, *, required: bool) -> str:
-        pattern = self.table.get(key)
-        if pattern is None and not required:
-            return ""
+    def _log_pattern(self) -> Pattern | None:
+        pattern = self.table.get("logPattern")
+        if pattern == "":
+            self.warn("logPattern", "empty: it matches every line")
+        return self._pattern("logPattern", pattern)
+
+    def _stop_pattern(self) -> Pattern | None:
+        pattern = self.table.get("stopPattern")
+        if pattern == "":
+            self.warn("stopPattern", "empty: ignored, since it would end the rule at the first line")
+        return None if pattern is None or pattern == "" else self._pattern("stopPattern", pattern)
+
+    def _pattern(self, key: str, pattern: object) -> Pattern | None:
         if not isinstance(pattern, str):
             self.refuse(key, f"must be text, found {_found(pattern)}")
-            return ""
-        if not pattern:
-            if required:
-                self.warn(key, "empty: it matches every line")
-            else:
-                self.warn(key, "empty: ignored, since it would end the rule at the first line")
-            return ""
+            return None
         try:
-            text, narrow = compilable(pattern)
+            made = compilable(pattern)
         except PatternError as error:
             self.refuse(key, str(error))
-            return ""
-        if narrow:
+            return None
+        self.size += made.size
+        if self.size > PROGRAMS_SIZE_MAX:
+            self.refuse(key, "too large: with the rules before it, more than can be run on every line")
+            return None
+        if made.narrowed:
             self.warn(key, r"\d, \w and \s mean ASCII here: with all letters and digits it would be too large")
-        return text
+        return made
 
     def _number(self, key: str) -> float | None:
         """A finite number, or text that is one. Fractions count: nothing is cut off."""
@@ -197,7 +224,7 @@ class _Reading:
         if value is None:
             return None
         number = math.nan
-        if isinstance(value, int | float | str) and not isinstance(value, bool):
+        if isinstance(value, int | float | str):
             try:
                 number = float(value)
             except (ValueError, OverflowError):
@@ -205,6 +232,8 @@ class _Reading:
         if not math.isfinite(number):
             self.refuse(key, f"must be a number, found {_found(value)}")
             return None
+        if isinstance(value, bool):
+            self.warn(key, f"must be a number; {_found(value)} is taken as {number:.0f}")
         return number
 
     def _seconds(self, key: str) -> float | None:
@@ -218,20 +247,18 @@ class _Reading:
         number = self._number(key)
         if number is None:
             return 1
-        if number != math.floor(number):
-            self.refuse(key, f"must be a whole number, found {_found(self.table[key])}")
-            return 1
-        if number < 1:
-            self.warn(key, "less than 1: taken as 1")
-            return 1
-        return int(number)
+        whole = max(math.floor(number), 1)
+        if whole != number:
+            self.warn(key, f"must be a whole number from 1; {_found(self.table[key])} is taken as {whole}")
+        return whole
 
     def _comparison(self) -> Comparison | None:
         value = self.table.get("operator")
         if value is None:
             return None
-        if isinstance(value, str) and value in Comparison:
-            return Comparison(value)
+        for comparison in Comparison:
+            if value == comparison.value:
+                return comparison
         self.refuse("operator", f"must be one of {', '.join(Comparison)}, found {_found(value)}")
         return None
 
@@ -240,26 +267,26 @@ class _Reading:
         value = self.table.get(key)
         if value is None or isinstance(value, bool):
             return bool(value)
-        word = str(value).strip().lower() if isinstance(value, str | int | float) else None
-        if word in _YES or word in _NO:
-            self.warn(key, f"must be true or false; {_found(value)} is taken as {'true' if word in _YES else 'false'}")
-            return word in _YES
+        meant: bool | None = None
+        if isinstance(value, int | float):
+            meant = bool(value)
+        elif isinstance(value, str):
+            word = value.strip().lower()
+            meant = True if word in _YES else False if word in _NO else None
+        if meant is not None:
+            self.warn(key, f"must be true or false; {_found(value)} is taken as {_found(meant)}")
+            return meant
         self.refuse(key, f"must be true or false, found {_found(value)}")
         return False
 
-    def _check_whole(self, rule: LogRule) -> None:
+    def _check_whole(self, rule: LogRule, log: Pattern) -> None:
         """Parts that have no effect without one another."""
         metric, compared = rule.metric_threshold is not None, rule.comparison is not None
         if metric is not compared:
             given, other = ("metricThreshold", "operator") if metric else ("operator", "metricThreshold")
             self.warn(given, f"has no effect without {other}")
-        elif metric and not _has_group(rule):
+        elif metric and not log.captures:
             self.warn("metricThreshold", "has no effect: logPattern has no group that captures a value")
-
-
-def _has_group(rule: LogRule) -> bool:
-    # Group 1 is the only capturing one in what was rewritten for RE2, where "(" is otherwise spelled "(?" or "\x{28}".
-    return "((?" in rule.log_re2
 
 
 def located(problems: Sequence[RuleProblem], file: str) -> list[str]:

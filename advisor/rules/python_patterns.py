@@ -19,6 +19,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from re import _constants, _parser  # type: ignore[attr-defined]  # not described by typeshed; see above
 from typing import Any
@@ -30,8 +31,8 @@ from advisor.core.job_rules import compile_pattern
 PATTERN_CHARS_MAX = 4_000
 REPEAT_MAX = 1_000  # RE2's own bound
 DEPTH_MAX = 50
-# Bounds the time per byte when a pattern defeats RE2's automaton; a class of all letters takes 1,350.
-PROGRAM_SIZE_MAX = 20_000
+# RE2's instructions. They bound the time per byte when a pattern defeats its automaton; `\w` in Unicode takes 1,350.
+PROGRAM_SIZE_MAX = 10_000
 
 _TOO_DEEP = f"more than {DEPTH_MAX} groups and repeats inside each other"
 _REFUSED = {
@@ -76,8 +77,18 @@ class PatternError(ValueError):
     """This pattern cannot be used; the message says why, in one line."""
 
 
-def to_re2(pattern: str, *, ascii_only: bool = False) -> str:
-    r"""The RE2 pattern, plain ASCII, that matches what `re.match(pattern, line)` does and captures its group 1 only.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """A pattern for RE2, in plain ASCII."""
+
+    text: str
+    captures: bool  # it has a group 1
+    narrowed: bool = False  # its classes had to be read as ASCII to stay small enough
+    size: int = 0  # of the compiled program
+
+
+def to_re2(pattern: str, *, ascii_only: bool = False) -> Pattern:
+    r"""The RE2 pattern that matches what `re.match(pattern, line)` does, and captures its group 1 only.
 
     `ascii_only` reads `\d`, `\w` and `\s` as `re.ASCII` does. Raises `PatternError`.
     """
@@ -94,23 +105,26 @@ def to_re2(pattern: str, *, ascii_only: bool = False) -> str:
         raise PatternError(f"{error.msg}{place}") from error
     except RecursionError as error:
         raise PatternError(_TOO_DEEP) from error
+    except PatternError:
+        raise
     except (ValueError, OverflowError) as error:
         raise PatternError(str(error)) from error
-    return f"(?i:{text})" if flags & re.IGNORECASE else text
+    if flags & re.IGNORECASE:
+        text = f"(?i:{text})"
+    return Pattern(text=text, captures=tree.state.groups > 1)
 
 
-def compilable(pattern: str) -> tuple[str, bool]:
-    r"""The RE2 pattern to use, tried; and whether its `\d`, `\w`, `\s` had to be read as ASCII to stay small enough.
-
-    Raises `PatternError`.
-    """
-    text = to_re2(pattern)
-    if _size(text) <= PROGRAM_SIZE_MAX:
-        return text, False
+def compilable(pattern: str) -> Pattern:
+    """The RE2 pattern to use, tried, and small enough to run on every line. Raises `PatternError`."""
+    wide = to_re2(pattern)
+    size = _size(wide.text)
+    if size <= PROGRAM_SIZE_MAX:
+        return replace(wide, size=size)
     narrow = to_re2(pattern, ascii_only=True)
-    if narrow != text and _size(narrow) <= PROGRAM_SIZE_MAX:
-        return narrow, True
-    raise PatternError("too large: its repeats multiply to more than this service would run on every line")
+    size = _size(narrow.text)
+    if size <= PROGRAM_SIZE_MAX:
+        return replace(narrow, narrowed=True, size=size)
+    raise PatternError("too large: its repeats multiply to more than can be run on every line")
 
 
 def _size(text: str) -> int:
