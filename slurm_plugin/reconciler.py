@@ -127,7 +127,9 @@ class Reconciler:
         try:
             async with self._acting:
                 for pause in (*PAUSES_SECONDS, None):
-                    if await self._once(self._open.get(advice.advice_id, advice)) or pause is None:
+                    # Many wait here for their turn. What was withdrawn or replaced meanwhile is nobody's advice now.
+                    current = self._open.get(advice.advice_id)
+                    if current is None or await self._once(current) or pause is None:
                         break
                     await asyncio.sleep(pause)
         except SlurmError as error:
@@ -145,6 +147,8 @@ class Reconciler:
         if not isinstance(outcome, guard.Steps) or row is None:
             self._conclude(advice, row, outcome)
             return True
+        if advice.advice_id not in self._open:
+            return True  # withdrawn or replaced while we looked
         result = await self._act(advice, row)
         return result.status not in {Status.APPLIED, Status.PENDING}
 

@@ -19,6 +19,7 @@ from slurm_plugin import apply, mark, wire
 from slurm_plugin.agent import Agent
 from slurm_plugin.config import AgentConfig, SlurmSection
 from slurm_plugin.hook_socket import HookSocket, HookSocketError
+from slurm_plugin.reconciler import ATTENDED_MAX
 from slurm_plugin.squeue import Slurm, SlurmError
 from tests.unit.slurm_plugin.fake_slurm import FakeJob, FakeSlurm
 
@@ -391,6 +392,34 @@ async def test_time_to_live_does_not_grow_by_repetition(bench: Bench) -> None:
     before = len(bench.advisor.reports)
     await until(lambda: len(bench.advisor.reports) > before)
     assert bench.slurm.verbs == []
+
+
+async def test_advice_withdrawn_before_its_turn_is_not_acted_on(bench: Bench) -> None:
+    """A hundred jobs fail at once and an operator says stop: those that still wait for their turn are left alone."""
+    begun: list[str] = []
+    go_on = asyncio.Event()
+    carry_out = bench._apply
+
+    async def slow(request: apply.Request) -> apply.Result:
+        begun.append(request.advice.job_id)
+        await go_on.wait()
+        return await carry_out(request)
+
+    many = []
+    for number in range(ATTENDED_MAX + 3):
+        bench.slurm.add(FakeJob(job_id=str(20 + number)))
+        one = advice(advice_id=f"a{number}")
+        one.attempt.job_id = str(20 + number)
+        many.append(one)
+    bench._apply = slow  # type: ignore[method-assign]  # the bench is the fake
+    bench.advisor.advise(*many)
+    agent = bench.start()
+    await until(lambda: len(begun) == ATTENDED_MAX)
+    bench.advisor.advise()
+    await until(lambda: not agent.reconciler._open)
+    go_on.set()
+    await until(lambda: not agent.reconciler._busy)
+    assert (bench.slurm.requeues, len(begun)) == (ATTENDED_MAX, ATTENDED_MAX)
 
 
 async def test_the_tick_file_is_written_from_the_advisors_words_only(bench: Bench) -> None:
