@@ -7,6 +7,7 @@ It runs twice for every action: in the agent, and again in the short-lived proce
 * A live attempt is only ended when the advice says so, and only with `requeue incomplete`.
 * StartTime is never set before SubmitTime + Slurm's requeue delay, never before the one we found, never later than
   the deadline or the local cap on leases.
+* What others requeued is never cancelled: a person who runs a failed job again has seen that it failed.
 * ExcNodeList becomes (what it is now − what our mark says is ours) + what the advice wants: the user's part stays.
 """
 
@@ -414,6 +415,8 @@ def _stop(advice: Advice, job: JobRow) -> Outcome:
         return Withheld(reason=Reason.HELD, detail=f"held by others: {job.reason[:80]}")
     if phase is Phase.COMPLETING:
         return Wait(reason=Reason.STILL_COMPLETING)
+    if phase is Phase.PENDING and successor and own_mark(advice, job) is None:
+        return Withheld(reason=Reason.ALREADY_REQUEUED, detail="others requeued it after the failure: theirs to stop")
     if phase is Phase.PENDING:
         return Steps(steps=(Cancel(state="PENDING"),))
     if phase in {Phase.RUNNING, Phase.SUSPENDED}:

@@ -346,13 +346,22 @@ def test_stop_of_an_ended_attempt_is_satisfied(state: str) -> None:
     assert go(STOP, replace(FAILED, state=state)) == Satisfied(reason=Reason.ALREADY_STOPPED)
 
 
-def test_stop_cancels_a_pending_successor_or_a_live_attempt() -> None:
+def test_stop_cancels_a_pending_successor_of_ours_or_a_live_attempt() -> None:
     """Only while it is in the state that was read; a live one only when the advice may end it."""
-    assert go(STOP, PENDING) == Steps(steps=(Cancel(state="PENDING"),))
+    assert go(STOP, marked(PENDING, generation=2)) == Steps(steps=(Cancel(state="PENDING"),))
     assert isinstance(go(STOP, RUNNING), Wait)
     live = replace(STOP, may_end_live_attempt=True)
     assert go(live, RUNNING) == Steps(steps=(Cancel(state="RUNNING"),))
     assert isinstance(go(live, replace(FAILED, state="COMPLETING")), Wait)
+
+
+def test_stop_leaves_a_successor_that_others_requeued() -> None:
+    """Its user ran the failed job again before the stop was heard, or while no agent was there to hear it."""
+    other = mark.render(Mark(job="k1", attempt=1, generation=2, incarnation="i1"))
+    for comment in ("", other):
+        outcome = go(STOP, replace(PENDING, admin_comment=comment))
+        assert isinstance(outcome, Withheld)
+        assert outcome.reason is Reason.ALREADY_REQUEUED
 
 
 def test_stop_leaves_a_running_successor_alone() -> None:
@@ -532,6 +541,8 @@ def test_invariants(advice: Advice, job: JobRow, limits: Limits) -> None:
             assert at == 0
             assert phase is Phase.RUNNING
             assert advice.may_end_live_attempt
+        if isinstance(step, Cancel) and job.restarts > advice.attempt:
+            assert guard.own_mark(advice, job) is not None
         if isinstance(step, RequeueEnded | RequeueLive):
             assert job.batch
             assert job.requeueable
