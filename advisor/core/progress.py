@@ -216,7 +216,8 @@ def _advance(p: FileProgress, seen: _Seen) -> FileProgress:
             seconds = (seen.at - p.last_at).total_seconds()
         if seconds > 0:
             intervals = (*intervals, seconds / (seen.step - p.last_step))[-INTERVALS_KEPT:]
-    # The first step after a crash line may be one that another rank was just finishing: it clears nothing yet.
+    # Cleared is what came before the *previous* step: the first step after a crash line may be one that another rank
+    # was just finishing.
     return replace(
         p,
         last_step=seen.step,
@@ -224,8 +225,8 @@ def _advance(p: FileProgress, seen: _Seen) -> FileProgress:
         last_at=seen.at,
         printed_at=seen.printed or p.printed_at,
         intervals=intervals,
-        cleared_line=p.cleared_line if p.broken else p.advance_line,
-        cleared_at=p.cleared_at if p.broken else p.advance_at,
+        cleared_line=p.advance_line,
+        cleared_at=p.advance_at,
         advance_line=seen.line,
         advance_at=seen.at,
         low_steps=(),

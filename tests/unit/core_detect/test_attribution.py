@@ -109,6 +109,46 @@ def test_many_nodes_at_once_are_the_fabric() -> None:
     assert "not the nodes' fault" in blame.root_cause
 
 
+BIG = tuple(f"node{number}" for number in range(1, 33))
+
+
+@pytest.mark.parametrize(
+    ("line", "count", "blamed"),
+    [
+        ("{}:1:2 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error\n", 2, True),
+        ("{}:1:2 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error\n", 3, False),
+        ("{}:1:2 [0] x.cc:1 NCCL WARN Cuda failure 'uncorrectable ECC error encountered'\n", 4, True),
+        ("{}:1:2 [0] x.cc:1 NCCL WARN Cuda failure 'uncorrectable ECC error encountered'\n", 5, False),
+    ],
+)
+def test_how_many_nodes_may_be_guilty_at_once(line: str, count: int, blamed: bool) -> None:
+    """Few of a large allocation may; ports of three and GPUs of five at once have a common cause."""
+    text = "".join(line.format(node) for node in BIG[:count])
+    _, blame = judge(snapshot((context(nodes=BIG), text), nodes=BIG))
+    assert blame.nodes == (BIG[:count] if blamed else ())
+
+
+def test_most_of_a_small_allocation_is_not_guilty() -> None:
+    """Three of four nodes with the same GPU fault: something that they share."""
+    text = "".join(
+        f"{node}:1:2 [0] x.cc:1 NCCL WARN Cuda failure 'uncorrectable ECC error encountered'\n" for node in BIG[:3]
+    )
+    assert judge(snapshot((context(), text)))[1].nodes == ()
+
+
+def test_trust_outranks_a_louder_log() -> None:
+    """The log is surer of its own error than the table is of this Xid, but only the kernel is trusted."""
+    world = snapshot((context(), ECC.format(1)), (kernel("node3"), XID.format("node3", 119)))
+    assert judge(world)[1].nodes[0] == "node3"
+    assert judge(snapshot((context(), ECC.format(1))))[1].nodes == ("node1",)
+
+
+def test_a_code_that_the_table_does_not_know_proves_nothing() -> None:
+    """New drivers bring new codes."""
+    _, blame = judge(snapshot((kernel("node2"), XID.format("node2", 999))))
+    assert (blame.category, blame.nodes) == (Category.UNKNOWN, ())
+
+
 def test_one_end_of_a_broken_pair_is_not_blamed_alone() -> None:
     """Status 12 cannot tell the two ends apart; many peers failing towards one node can."""
     line = "{}:1:2 [0] net_ib.cc:1 NCCL WARN NET/IB : Got completion from peer {}<4> with status=12 opcode=0 len=0\n"

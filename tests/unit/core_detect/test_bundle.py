@@ -134,6 +134,10 @@ def test_pipes_and_links_are_never_opened(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="neither a folder nor a regular file"):
         read_bundle(tmp_path / "fifo", SCANNER, NOON)
     (path / "job.json").unlink()
+    (path / "job.json").symlink_to(secret)
+    with pytest.raises(BundleError, match="a symbolic link"):
+        read_bundle(path, SCANNER, NOON)
+    (path / "job.json").unlink()
     os.mkfifo(path / "job.json")
     with pytest.raises(BundleError, match="not a regular file"):
         read_bundle(path, SCANNER, NOON)
