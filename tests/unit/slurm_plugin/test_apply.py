@@ -211,7 +211,8 @@ def test_slurm_that_cannot_be_read_is_not_acted_on() -> None:
 
 def test_stop_cancels_only_what_was_read() -> None:
     """`scancel --state`."""
-    slurm, job = world(state="PENDING", restarts=1, submit=1195, end=None)
+    ours = mark.render(mark.Mark(job="k", attempt=0, generation=1))
+    slurm, job = world(state="PENDING", restarts=1, submit=1195, end=None, admin_comment=ours)
     result = run(slurm, replace(REQUEST, advice=replace(ADVICE, action=Action.STOP)))
     assert (result.status, job.state, slurm.verbs) == (
         Status.APPLIED,
