@@ -30,6 +30,7 @@ TRAINING = Training(
     nodes=3,
     steps=30,
     step_seconds=0.2,
+    collective_seconds=3.0,
     faults=({"kind": "xid79", "attempt": 0, "node": BAD_NODE, "step": 12},),
 )
 

@@ -24,7 +24,7 @@ from advisor.demo.world import World, running_cluster, running_world
 POLICY = {
     "hang_seconds": 8.0,
     "hang_startup_seconds": 60.0,
-    "trusted_fatal_grace_seconds": 3.0,
+    "trusted_fatal_grace_seconds": 8.0,
 }
 _WORDS_LINES = 40
 

@@ -16,7 +16,7 @@ _FAULT = {"kind": "xid79", "attempt": 0, "node": "node2", "step": 6}
 
 def test_g_the_agent_dies_between_requeue_and_update(world: World, knife: Any) -> None:
     """g: killed in that very gap and started again: exclusions still arrive in time, and there is one requeue."""
-    run = world.launch("alice", Training(name="scenario-g1", steps=12, collective_seconds=2, faults=[_FAULT]))
+    run = world.launch("alice", Training(name="scenario-g1", steps=12, faults=[_FAULT]))
     run.wait_step(3)
     knife.arm(world.stack.agent.pid)
     wait_for("the requeue that kills the agent", lambda: not world.stack.agent.running, seconds=40)
@@ -32,7 +32,7 @@ def test_g_the_agent_dies_between_requeue_and_update(world: World, knife: Any) -
 
 def test_g_the_agent_dies_between_requeue_and_update_and_stays_dead(world: World, knife: Any) -> None:
     """g: nobody comes back: Slurm starts the job by itself, as no hold was ever placed."""
-    run = world.launch("alice", Training(name="scenario-g2", steps=12, collective_seconds=2, faults=[_FAULT]))
+    run = world.launch("alice", Training(name="scenario-g2", steps=12, faults=[_FAULT]))
     run.wait_step(3)
     knife.arm(world.stack.agent.pid)
     wait_for("the requeue that kills the agent", lambda: not world.stack.agent.running, seconds=40)
@@ -44,7 +44,7 @@ def test_g_the_agent_dies_between_requeue_and_update_and_stays_dead(world: World
 
 def test_g_the_advisor_dies_before_deciding(world: World) -> None:
     """g: killed before the failure and back within MinJobAge: one requeue, without the bad node."""
-    run = world.launch("alice", Training(name="scenario-g3", steps=12, collective_seconds=2, faults=[_FAULT]))
+    run = world.launch("alice", Training(name="scenario-g3", steps=12, faults=[_FAULT]))
     run.wait_step(3)
     world.stack.advisor.kill()
     run.wait("FAILED", seconds=30)
@@ -66,7 +66,7 @@ def leasing(world: World) -> Iterator[World]:
 
 def test_g_a_leased_job_starts_by_its_deadline_with_all_of_us_dead(leasing: World) -> None:
     """g: everything of ours is dead while a lease keeps the job pending: Slurm starts it when the lease ends."""
-    run = leasing.launch("alice", Training(name="scenario-g6", steps=12, collective_seconds=2, faults=[_FAULT]))
+    run = leasing.launch("alice", Training(name="scenario-g6", steps=12, faults=[_FAULT]))
     lease = wait_for("a lease", lambda: _lease_end(run), seconds=40)
     for program in leasing.stack.programs:
         program.kill()
@@ -78,7 +78,7 @@ def test_g_a_leased_job_starts_by_its_deadline_with_all_of_us_dead(leasing: Worl
 
 def test_g_the_watchdog_alone_ends_a_lease_early(leasing: World) -> None:
     """g: the same, and the watchdog alone comes back: it brings StartTime forward to what Slurm allows."""
-    run = leasing.launch("alice", Training(name="scenario-g7", steps=12, collective_seconds=2, faults=[_FAULT]))
+    run = leasing.launch("alice", Training(name="scenario-g7", steps=12, faults=[_FAULT]))
     lease = wait_for("a lease", lambda: _lease_end(run), seconds=40)
     for program in leasing.stack.programs:
         program.kill()
@@ -113,7 +113,7 @@ def test_g_with_all_of_us_dead_the_watchdog_alone_gives_exclusions_back(world: W
 
 def test_g_after_a_restart_of_everything_nothing_is_done_twice(world: World) -> None:
     """g: all three killed right after the recovery and started again: the job is left as it is."""
-    run = world.launch("alice", Training(name="scenario-g5", steps=60, collective_seconds=2, faults=[_FAULT]))
+    run = world.launch("alice", Training(name="scenario-g5", steps=60, faults=[_FAULT]))
     run.wait("RUNNING", restarts=1)
     for program in world.stack.programs:
         program.kill()

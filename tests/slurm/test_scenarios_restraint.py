@@ -64,7 +64,7 @@ def test_d_a_cancel_in_the_moment_of_the_failure_wins(world: World) -> None:
 def test_d_a_cancel_of_the_requeued_job_wins(world: World) -> None:
     """d: requeued by us and still pending, then cancelled by its user: nothing revives it."""
     fault = {"kind": "xid79", "attempt": 0, "node": "node2", "step": 6}
-    run = world.launch("alice", Training(name="scenario-d4", steps=50, collective_seconds=2, faults=[fault]))
+    run = world.launch("alice", Training(name="scenario-d4", steps=50, faults=[fault]))
     run.wait("PENDING", restarts=1, seconds=30)
     world.cluster.must("scancel", str(run.job_id), user="alice")
     run.wait("CANCELLED", seconds=20)
@@ -98,7 +98,7 @@ def test_f_another_users_words_about_a_node_harm_nobody(world: World, client: Cl
 def test_h_a_script_that_restarts_its_ranks_is_left_alone(world: World, client: Client) -> None:
     """h: `while ! srun`: a crash in the log, then progress: no requeue, an in-job restart is recorded."""
     faults = [{"kind": "keyerror", "rank": 1, "step": 7, "step_id": 0}]
-    run = world.launch("alice", Training(name="scenario-h", steps=40, collective_seconds=2, faults=faults, loop=True))
+    run = world.launch("alice", Training(name="scenario-h", steps=40, faults=faults, loop=True))
     row = run.wait("COMPLETED")
     assert (row.restarts, row.excluded, row.admin_comment) == (0, frozenset(), "")
     assert not [item for item in run.decisions() if item["advice"]["action"] != "ACTION_NONE"]
@@ -130,7 +130,7 @@ def test_j_forged_records_and_broken_bytes_fool_nobody(world: World) -> None:
     before = {job: world.cluster.job(job) for job in (evil, broken, victim.job_id)}
 
     fault = {"kind": "xid79", "attempt": 0, "node": "node5", "step": 6}
-    run = world.launch("alice", Training(name="scenario-j2", nodes=1, steps=12, faults=[fault], collective_seconds=2))
+    run = world.launch("alice", Training(name="scenario-j2", nodes=1, ranks_per_node=1, steps=12, faults=[fault]))
     run.wait("RUNNING", seconds=20)
     assert run.nodes == ("node5",)
     row = run.wait("COMPLETED", restarts=1)
