@@ -165,7 +165,7 @@ class Pipeline:
         keys = await self._store.watched(now)
         if len(keys) > self._attempts_max:
             log.warning("attempts_capped", watched=len(keys), most=self._attempts_max)
-            keys = keys[-self._attempts_max :]  # the newest: what is watched for long is seldom news
+            keys = keys[: self._attempts_max]  # the store names the most important ones first
         stored = await self._store.load(keys, now=now)
         return self._gatherer.sight(stored.values())
 

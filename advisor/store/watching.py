@@ -21,7 +21,10 @@ _STARTED = [AttemptState.RUNNING.value, AttemptState.SUSPENDED.value, *_ENDED]
 
 
 async def watched(connection: AsyncConnection, now: datetime) -> tuple[AttemptKey, ...]:
-    """Attempts to tick: not ended, or ended and not yet done with. Closes those that are.
+    """Attempts to tick: not ended, or ended and not yet done with, the most important first. Closes those that are.
+
+    First are those that may be acted on, and of those each user's largest in turn, so that whoever can look at some of
+    them only does not lose a training job among one user's thousands of small ones.
 
     A waiting attempt is not among them: nothing of it can fail, and the tick of the one before sees it as successor.
     Nor is one that the scheduler forgot while it ran: nobody will ever see how it ended.
@@ -55,6 +58,10 @@ async def watched(connection: AsyncConnection, now: datetime) -> tuple[AttemptKe
         await connection.execute(
             update(incidents).where(of_attempt(incidents, table), incidents.c.closed_at.is_(None)).values(closed_at=now)
         )
+    turn = func.row_number().over(
+        partition_by=(jobs.c.in_scope, jobs.c.user_name),
+        order_by=(jobs.c.nodes_requested.desc().nulls_last(), attempts.c.job_key, attempts.c.number),
+    )
     found = await connection.execute(
         select(attempts.c.job_key, attempts.c.number)
         .join(jobs, jobs.c.key == attempts.c.job_key)
@@ -67,7 +74,7 @@ async def watched(connection: AsyncConnection, now: datetime) -> tuple[AttemptKe
                 func.greatest(attempts.c.ended_at, attempts.c.observed_at) >= now - WATCH_HORIZON,
             ),
         )
-        .order_by(attempts.c.job_key, attempts.c.number)
+        .order_by(jobs.c.in_scope.desc(), turn, attempts.c.job_key, attempts.c.number)
         .limit(_WATCHED_MAX)
     )
     return tuple(AttemptKey(job_key=row.job_key, number=row.number) for row in found)

@@ -301,3 +301,25 @@ async def test_keepalives_carry_the_tick_age(folder: Path) -> None:
         stream.cancel()
         assert all(message.tick_age.ToTimedelta().total_seconds() < 2 for message in messages)
         assert messages[-1].ticks > messages[0].ticks
+
+
+async def test_a_flood_of_small_jobs_never_hides_a_training_job(folder: Path) -> None:
+    """Where more attempts run than one tick looks at, jobs in scope come first, and each user's largest."""
+    config = configuration(folder)
+    config = config.model_copy(update={"tick": config.tick.model_copy(update={"attempts_max": 4})})
+    async with world_of(folder, config) as world:
+        world.log().write_text(iteration(1))
+        await world.report(world.job("RUNNING"))  # the oldest of all
+        flood = []
+        for number, (user, in_scope) in enumerate((("carol", False), ("dave", True)) * 6):
+            ref = common_pb2.AttemptRef(
+                cluster=CLUSTER, job_id=str(100 + number), submitted_at=stamp(world.submitted), user=user
+            )
+            small = world.job("RUNNING", job=str(100 + number), nodes=["node4"], nodes_requested=1, in_scope=in_scope)
+            small.attempt.CopyFrom(ref)
+            flood.append(small)
+        await world.report(*flood)
+        await world.ticks(2)
+        assert world.running.board.pulse.watched == 4
+        await world.fail_on_node2()
+        await world.advice_where(_restart_without_node2)
