@@ -178,7 +178,8 @@ class Store:
     async def watched(self, now: datetime) -> tuple[AttemptKey, ...]:
         """Attempts to tick: not ended, or ended and not yet done with, for an hour at most."""
         async with self._engine.begin() as connection:
-            return await watching.watched(connection, now)
+            refined_for = timedelta(seconds=self._policy.decision_deadline_seconds)
+            return await watching.watched(connection, now, refined_for=refined_for)
 
     async def load(self, keys: Sequence[AttemptKey], *, now: datetime) -> Mapping[AttemptKey, StoredAttempt]:
         """All that is known of each attempt, as of one moment; unknown keys are left out."""

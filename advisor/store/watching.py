@@ -6,8 +6,8 @@ from typing import Any
 from sqlalchemy import and_, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from advisor.core.words import Action, AttemptState
-from advisor.store.records import AttemptKey
+from advisor.core.words import Action, AttemptState, Mode
+from advisor.store.records import AttemptKey, ReconciliationStatus
 from advisor.store.sql import of_attempt, wanted_attempts
 from advisor.store.tables import advice, attempts, decisions, detector_states, incidents, jobs
 
@@ -20,11 +20,12 @@ _WAITING = [AttemptState.PENDING.value, AttemptState.REQUEUE_HELD.value]
 _STARTED = [AttemptState.RUNNING.value, AttemptState.SUSPENDED.value, *_ENDED]
 
 
-async def watched(connection: AsyncConnection, now: datetime) -> tuple[AttemptKey, ...]:
+async def watched(connection: AsyncConnection, now: datetime, *, refined_for: timedelta) -> tuple[AttemptKey, ...]:
     """Attempts to tick: not ended, or ended and not yet done with, the most important first. Closes those that are.
 
     First are those that may be acted on, and of those each user's largest in turn, so that whoever can look at some of
-    them only does not lose a training job among one user's thousands of small ones.
+    them only does not lose a training job among one user's thousands of small ones. `refined_for`: how long after its
+    end an attempt's exclusions may still be refined, whatever its newest decision says.
 
     A waiting attempt is not among them: nothing of it can fail, and the tick of the one before sees it as successor.
     Nor is one that the scheduler forgot while it ran: nobody will ever see how it ended.
@@ -45,7 +46,7 @@ async def watched(connection: AsyncConnection, now: datetime) -> tuple[AttemptKe
                 and_(
                     or_(~successors.exists(), started),
                     _looked_at_since_its_end(),
-                    _decided_for_good(now),
+                    _decided_for_good(now, refined_for),
                 ),
             ),
         )
@@ -90,14 +91,18 @@ def _looked_at_since_its_end() -> Any:
     )
 
 
-def _decided_for_good(now: datetime) -> Any:
+def _decided_for_good(now: datetime, refined_for: timedelta) -> Any:
+    # A decision that stays as it is while its evidence settles is not committed again, so its row never says that it
+    # is settled. Left open, an attempt that failed in monitor mode would be restarted up to an hour later by whoever
+    # sets the mode to autonomous. Only advice that ran out untaken is left to be said once more.
+    final = or_(decisions.c.mode == Mode.MONITOR.value, advice.c.status != ReconciliationStatus.EXPIRED.value)
     newest = and_(of_attempt(decisions, attempts), decisions.c.generation == attempts.c.generation)
     return (
         select(decisions.c.id)
         .join(advice, advice.c.decision_id == decisions.c.id)
         .where(
             newest,
-            decisions.c.settled,
+            or_(decisions.c.settled, and_(attempts.c.over_seen_at < now - refined_for, final)),
             or_(~advice.c.open, advice.c.expires_at <= now, decisions.c.action == Action.NONE.value),
         )
         .exists()

@@ -273,6 +273,32 @@ async def test_unsettled_advice_is_watched(store: Store) -> None:
     assert key in await store.watched(at(71))
 
 
+async def test_exclusions_are_not_refined_for_ever(store: Store) -> None:
+    """Past the decision deadline a monitored failure is done with: a later change of mode must not restart it."""
+    key = await running(store)
+    await report(store, FAILED)
+    committed = await store.commit_decision(record(key, created_at=at(62), decision=decision(settled=False)))
+    await store.save_states({key: STATE}, now=at(62))
+    await store.record_reconciliation(committed.decision_id, MONITORED, who="agent")
+    assert key in await store.watched(at(149))
+    assert await store.watched(at(151)) == ()
+
+
+async def test_autonomous_advice_that_ran_out_while_refined_is_said_once_more(store: Store) -> None:
+    """No agent was there to take it: the attempt stays watched, so that the tick can say it again."""
+    key = await running(store)
+    await report(store, FAILED)
+    unsettled = decision(settled=False, mode=Mode.AUTONOMOUS)
+    await store.commit_decision(record(key, created_at=at(62), decision=unsettled))
+    await store.save_states({key: STATE}, now=at(62))
+    await store.expire_advice(at(310))
+    assert await store.watched(at(310)) == (key,)
+    again = record(key, created_at=at(311), seen_generation=1, decision=replace(unsettled, settled=True))
+    await store.commit_decision(again)
+    await store.expire_advice(at(600))
+    assert await store.watched(at(600)) == ()
+
+
 async def test_monitored_advice_is_done(store: Store) -> None:
     """In monitor mode nothing follows, and the attempt is done; its incident is closed."""
     key = await running(store)
