@@ -23,6 +23,8 @@ from advisor.store.records import AttemptKey, StoredAttempt
 log = structlog.get_logger(__name__)
 
 ROUNDS_MAX = 16  # reads of one attempt in one tick; what is left comes with the next
+SCAN_SECONDS_MAX = 1.0  # of one source in one tick; what was read beyond it is read again in the next
+SMALL_BYTES = 64 * 1024  # so little is never put behind what a job's other attempts wrote
 SCHEDULER_STALE = timedelta(seconds=15)  # an agent speaks every second or two
 READ_SECONDS_MAX = 10.0  # connectors have deadlines of their own; this one keeps a defect from stopping the tick
 BEFORE_START = timedelta(seconds=5)  # clocks of nodes and scheduler
@@ -125,6 +127,8 @@ class Gatherer:
         self._read_bytes_max = read_bytes_max
         self._signals_max = signals_max
         self._absorbing = asyncio.Lock()
+        self._turns: dict[tuple[str, AttemptKey], int] = {}  # when much of an attempt was last scanned
+        self._turn = 0
         self._broken: set[str] = set()  # sources whose last read raised or hung: told once
         self._decoded: dict[AttemptKey, tuple[bytes, TickState]] = {}  # decoding costs more than comparing bytes
         self.last: dict[str, Answered] = {}
@@ -148,6 +152,7 @@ class Gatherer:
                 state = replace(state, away=away)
             sightings.append(Sighting(item=item, stored=stored, state=state, signals=item.signals))
         self._decoded = kept
+        self._turns = {turn: at for turn, at in self._turns.items() if turn[1] in kept}
         return sightings
 
     async def gather(self, sightings: Sequence[Sighting]) -> None:
@@ -156,14 +161,17 @@ class Gatherer:
 
     async def _gather_from(self, source: LogSource, sightings: Sequence[Sighting]) -> None:
         asked = [sighting for sighting in sightings if _wants(sighting, source.name)]
+        left = SCAN_SECONDS_MAX
         for _ in range(ROUNDS_MAX):
-            if not asked:
-                return
+            if not asked or left <= 0:
+                break
             requests = {str(item.key): self._request(item, source) for item in asked}
             answers = await self._read(source, list(requests.values()))
             seen_at = self._clock.now()
             async with self._absorbing:  # sources answer side by side, but write into a sighting one after the other
-                again = await asyncio.to_thread(self._absorb_all, source, asked, answers, seen_at)
+                began = self._clock.monotonic()
+                again = await asyncio.to_thread(self._absorb_all, source, asked, answers, seen_at, began + left)
+                left -= self._clock.monotonic() - began
             self._remember(source, answers, seen_at)
             asked = again
         for sighting in asked:
@@ -211,18 +219,50 @@ class Gatherer:
         asked: Sequence[Sighting],
         answers: Mapping[str, LogBatch | Unavailable],
         seen_at: datetime,
+        until: float,
     ) -> list[Sighting]:
-        """Scan every answer; returns the sightings that have more to read."""
+        """Scan answers until it is late; returns the sightings that have more to read.
+
+        Every user has a turn before anybody has a second one, and the first is scanned however late it is: whatever
+        one user's jobs write, it delays those of others by one read at most.
+        """
         again = []
-        for sighting in asked:
+        for place, sighting in enumerate(self._in_turn(source.name, asked, answers)):
             missing = Unavailable(source=source.name, reason=UnavailableReason.GARBLED, detail="no answer to a request")
             answer = answers.get(str(sighting.key), missing)
+            size = _bytes_of(answer)
+            if size and place and self._clock.monotonic() >= until:
+                again.append(sighting)  # its cursor stays: the same bytes are read again
+                continue
+            if size > SMALL_BYTES:
+                self._turn += 1
+                self._turns[source.name, sighting.key] = self._turn
             try:
                 if self._absorb(source, sighting, answer, seen_at):
                     again.append(sighting)
             except Exception as error:  # one job's log must not stop the others' tick
                 sighting.failed = error
         return again
+
+    def _in_turn(
+        self, source: str, asked: Sequence[Sighting], answers: Mapping[str, LogBatch | Unavailable]
+    ) -> list[Sighting]:
+        """One of each user, then the second of each, and so on: of a user what is small, then what waited longest."""
+        sizes = {sighting.key: _bytes_of(answers.get(str(sighting.key))) for sighting in asked}
+
+        def own_order(sighting: Sighting) -> tuple[bool, int, int]:
+            size = sizes[sighting.key]
+            return size > SMALL_BYTES, self._turns.get((source, sighting.key), 0) if size > SMALL_BYTES else 0, size
+
+        taken: dict[tuple[str, str], int] = {}
+        placed = []
+        for sighting in sorted(asked, key=own_order):
+            job = sighting.item.job
+            turn = taken.get((job.cluster, job.user), 0)
+            # What brought nothing takes nobody's time.
+            taken[job.cluster, job.user] = turn + (sizes[sighting.key] > 0)
+            placed.append((turn, sizes[sighting.key], sighting))
+        return [sighting for _, _, sighting in sorted(placed, key=lambda item: item[:2])]
 
     def _absorb(self, source: LogSource, sighting: Sighting, answer: LogBatch | Unavailable, seen_at: datetime) -> bool:
         before = sighting.state.sources.get(source.name, SourceState())
@@ -260,6 +300,7 @@ class Gatherer:
                 scanned = _within_attempt(scanned, sighting.item)
             files[chunk.file] = scanned.state
             if scanned.signals or scanned.repeats:
+                scanned = _with_writing(scanned, chunk)
                 sighting.signals = fold_signals(sighting.signals, scanned, self._signals_max)
             lines += scanned.lines
             foreign += scanned.foreign
@@ -283,6 +324,10 @@ class Gatherer:
         self.last[source.name] = Answered(
             at=seen_at, attempts=len(answers), failed=len(failures), first=next(iter((*failures, *parts)), None)
         )
+
+
+def _bytes_of(answer: LogBatch | Unavailable | None) -> int:
+    return sum(len(chunk.data) for chunk in answer.chunks) if isinstance(answer, LogBatch) else 0
 
 
 def _wants(sighting: Sighting, source: str) -> bool:
@@ -395,3 +440,15 @@ def snapshot_of(sighting: Sighting, reports: tuple[SourceReport, ...], mode: Mod
         nodes_fitting=item.nodes_fitting,
         user_excluded=item.user_excluded,
     )
+
+
+def _with_writing(scanned: Scanned, chunk: LogChunk) -> Scanned:
+    """With the time of writing that the file system tells: what is measured as our delay begins there, not here."""
+    written_at = chunk.modified_at
+    if written_at is None:
+        return scanned
+    signals = tuple(
+        replace(signal, written_at=min(written_at, signal.seen_at)) if signal.written_at is None else signal
+        for signal in scanned.signals
+    )
+    return replace(scanned, signals=signals)

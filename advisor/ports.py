@@ -109,7 +109,7 @@ class SchedulerReader(Protocol):
 
     async def version(self) -> str | Unavailable: ...
 
-    async def job(self, job_id: str) -> SchedulerJob | None | Unavailable:
+    async def job(self, job_id: str) -> SchedulerJob | Unavailable | None:
         """None: the scheduler answered that it knows no such job."""
         ...
 

@@ -30,6 +30,7 @@ AFTERMATH = frozenset({Category.APPLICATION, Category.UNKNOWN, Category.GPU_OUT_
 _ONGOING = frozenset({IncidentKind.STRAGGLER, IncidentKind.DIVERGENCE})
 ALIVE_SECONDS = 30.0  # a bundle's running job that printed so recently is alive
 NAN_LINES_MIN = 3  # one NaN step is skipped and forgotten; a diverged run prints it again and again
+_BATCH = timedelta(seconds=5)  # lines that one look brings were written at most about so long apart
 NODE_FACT_LAG = timedelta(seconds=90)  # a node declared down this long after the end may still be the cause
 
 
@@ -63,12 +64,20 @@ def detect(snapshot: Snapshot, rules: RuleSet, policy: Policy, now: datetime) ->
     incident = Incident(
         kind=kind,
         signals=ordered,
-        visible_at=min((s.seen_at for s in ordered), default=None),
+        visible_at=min(map(_visible_at, ordered), default=None),
         detected_at=now if kind is not IncidentKind.NONE else None,
         ended=ended,
         summary=_summary(kind, snapshot, ordered),
     )
     return replace(incident, trusted_fatal=trusted_fatal(incident, rules))
+
+
+def _visible_at(signal: Signal) -> datetime:
+    """When the event could be read: its own time where a trusted source wrote it at about the time of its bytes."""
+    written = min(signal.written_at or signal.seen_at, signal.seen_at)
+    own = signal.at
+    believed = signal.trust.trusted and own is not None and written - _BATCH <= own <= written
+    return own if believed and own is not None else written
 
 
 def _kind(snapshot: Snapshot, fresh: Iterable[tuple[Signal, Rule]], silent: bool, rules: RuleSet) -> IncidentKind:

@@ -50,7 +50,8 @@ class SourceReport:
 class Signal:
     """One event that a rule recognised, or one fact from the scheduler.
 
-    `at` is when it happened as far as the source tells (None: the line has no usable time), `seen_at` when we read it.
+    `at` is when it happened as far as the source tells (None: the line has no usable time), `seen_at` when we read it,
+    `written_at` when its bytes could be read at the earliest that its source tells (None: not told).
     `rank` is a global rank. `nodes` are the nodes the event is about (not merely mentions), already folded to short
     names. `peers` are nodes named as the other end. `order` is the position within its source: earlier is smaller.
     """
@@ -60,6 +61,7 @@ class Signal:
     trust: Trust
     source: str
     seen_at: datetime
+    written_at: datetime | None = None
     at: datetime | None = None
     rank: int | None = None
     gpu: int | None = None
