@@ -52,7 +52,7 @@ def alarms(world: Snapshot) -> list[str]:
 
 
 def test_the_corpus_is_large_and_each_shape_is_there_once() -> None:
-    """At least a thousand shapes that stay different when their numbers are masked, and every group names its source."""
+    """At least a thousand shapes, different with their numbers masked; every group names its source."""
     shapes = Counter(shape(line) for group in GROUPS for line in group.lines)
     assert [text for text, count in shapes.items() if count > 1] == []
     assert len(shapes) >= 1000
