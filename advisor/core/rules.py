@@ -87,6 +87,9 @@ def effective(rule: Rule, fields: Mapping[str, str], xids: Mapping[int, XidEntry
     if entry is None:
         # A code that the table does not know proves nothing.
         return replace(rule, role=Role.SYMPTOM, implicates=Implicates.CONDITIONAL, weight=0.2)
+    if fields.get("severity", "").lower().startswith("non"):
+        # The driver itself says that the GPU goes on (links of NVLink 5 report both kinds under one code).
+        return replace(rule, title=f"Xid {entry.code}, not fatal", role=Role.SYMPTOM, implicates=Implicates.CONDITIONAL)
     return replace(
         rule,
         title=f"Xid {entry.code} ({entry.name})",
