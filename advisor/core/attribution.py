@@ -10,6 +10,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from advisor.core.blame import HARDWARE, implicated_gpus, implicated_nodes, implicated_ranks, implications
+from advisor.core.everywhere import everywhere as met_everywhere
+from advisor.core.everywhere import same_on_all_nodes
 from advisor.core.fingerprint import fingerprint
 from advisor.core.hypotheses import Scored, by_category, score
 from advisor.core.model import Attribution, Hypothesis, Incident, PastAttempt, Snapshot
@@ -81,7 +83,7 @@ def _from_lead(
         min(0.99, max(0.05, min(lead.score, rule.weight + (0.05 if trusted else 0.0))) * (0.85 if close else 1.0)), 3
     )
     started = snapshot.progress.first_step is not None
-    everywhere = _everywhere(snapshot, group, places)
+    everywhere = met_everywhere(snapshot, group, places)
     return Attribution(
         category=category,
         root_cause=_sentence(lead, nodes, ranks, note),
@@ -93,7 +95,8 @@ def _from_lead(
         alternatives=tuple(runner) or (_unknown("a recognised cause explains the failure"),),
         implications=implications(group, nodes, places, confidence),
         trusted=trusted,
-        certain=rule.certain_always or (rule.certain and not started and everywhere),
+        certain=rule.certain_always
+        or (not started and everywhere and (rule.certain or same_on_all_nodes(snapshot, groups, places))),
         # A port that several ranks want is a launcher started several times, not a busy port.
         deterministic=rule.deterministic or rule.certain or (rule.id == "torch.address_in_use" and len(ranks) > 1),
         transient_storage=category is Category.STORAGE and rule.transient_storage and not nodes,
@@ -106,16 +109,6 @@ def _elsewhere_too(past: Sequence[PastAttempt], print_: str, nodes: tuple[str, .
     alike = [p for p in past if p.fingerprint == print_ and print_ and not p.trusted]
     others = [p for p in alike if p.implicated_nodes and not set(p.implicated_nodes) & set(nodes)]
     return len(others) >= (2 if weight >= STRONG_HARDWARE else 1)
-
-
-def _everywhere(snapshot: Snapshot, group: Sequence[Scored], places: PlaceMap) -> bool:
-    """Nothing shows that only one of several nodes met it: a start-up error of the job, not of a machine."""
-    nodes = {node for item in group for node in places.nodes(item.signal)}
-    allocation = snapshot.attempt.nodes
-    exits = places.exit_nodes()
-    if len(nodes | set(exits)) >= 2:
-        return True
-    return not (allocation is not None and len(allocation) > 1 and len(nodes) == 1)
 
 
 def _degraded(snapshot: Snapshot, scored: Sequence[Scored], places: PlaceMap, policy: Policy) -> Attribution:

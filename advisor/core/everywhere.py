@@ -1,0 +1,82 @@
+"""Did all nodes meet the same failure, or one of them? What all meet at start-up is the job's own fault."""
+
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+
+from advisor.core.hypotheses import Scored
+from advisor.core.model import Snapshot
+from advisor.core.places_of_signals import PlaceMap, ranks_of
+from advisor.core.words import Category
+
+START_UP = timedelta(minutes=30)
+_RIVAL = 0.4  # another explanation that strong: the error may be what it led to
+# Exceptions that a program raises about itself. What the machine, a mount or the network can raise is not among them.
+_OWN_EXCEPTIONS = frozenset(
+    {
+        "AssertionError",
+        "AttributeError",
+        "ConfigAttributeError",
+        "ConfigKeyError",
+        "KeyError",
+        "MissingMandatoryValue",
+        "ModuleNotFoundError",
+        "NameError",
+        "NotImplementedError",
+        "TypeError",
+        "UnboundLocalError",
+        "ValidationError",
+        "ValueError",
+    }
+)
+# Such an exception can also be the program's own word for a machine that it finds wanting.
+_MACHINE_WORDS = re.compile(
+    r"(?i)cuda|gpu|devic|nccl|rccl|driver|memory|network|connect|socket|timed? ?out|host|node|mount|disk|file|"
+    r"checkpoint|ckpt|load|read|download|http|nan|inf\b|bytes|corrupt|NoneType"
+)
+
+
+def everywhere(snapshot: Snapshot, group: Sequence[Scored], places: PlaceMap) -> bool:
+    """Nothing shows that only one of several nodes met it: a start-up error of the job, not of a machine."""
+    nodes = {node for item in group for node in places.nodes(item.signal)}
+    allocation = snapshot.attempt.nodes
+    exits = places.exit_nodes()
+    if len(nodes | set(exits)) >= 2:
+        return True
+    return not (allocation is not None and len(allocation) > 1 and len(nodes) == 1)
+
+
+def same_on_all_nodes(snapshot: Snapshot, groups: Sequence[Sequence[Scored]], places: PlaceMap) -> bool:
+    """The program raised one and the same complaint about itself on several nodes, and nothing else is wrong.
+
+    A job of one node proves less: there, half of its ranks must say it, and at least four of them.
+    """
+    lead = groups[0][0]
+    signal = lead.signal
+    message = signal.fields.get("message", "")
+    if lead.rule.category is not Category.APPLICATION or signal.fields.get("exception", "") not in _OWN_EXCEPTIONS:
+        return False
+    if not message or _MACHINE_WORDS.search(message):
+        return False
+    if any(group[0].score >= _RIVAL for group in groups[1:]):
+        return False
+    began = snapshot.attempt.started_at
+    if began is not None and not began <= (signal.at or signal.seen_at) <= began + START_UP:
+        return False
+    ranks = ranks_of(signal)
+    world = snapshot.attempt.world_size
+    if world is None or not ranks:
+        return False
+    if len(snapshot.attempt.nodes or ()) <= 1:
+        return len(ranks) >= max(4, world // 2)
+    return len({_node_of(rank, snapshot, places) for rank in ranks} - {None}) >= 2
+
+
+def _node_of(rank: int, snapshot: Snapshot, places: PlaceMap) -> str | None:
+    """Where a rank runs: known, or by blocks of equal size."""
+    if rank in places.rank_nodes:
+        return places.rank_nodes[rank]
+    nodes, world = snapshot.attempt.nodes or (), snapshot.attempt.world_size or 0
+    if not nodes or world % len(nodes) or not 0 <= rank < world:
+        return None
+    return nodes[rank * len(nodes) // world]
