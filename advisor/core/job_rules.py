@@ -81,7 +81,7 @@ class RuleState:
     judged: LogState = LogState.WAITING
     ended: bool = False  # its stopPattern came
     matched: timedelta | None = None  # on the attempt's own clock, pauses left out
-    breaches: int = 0  # in a row, up to the rule's data points
+    breaches: int = 0  # in a row
     unreadable: int = 0  # matches whose value was no number
     last_at: datetime | None = None
     last_line: str = ""  # of the newest match, capped; of the first fault
@@ -221,8 +221,7 @@ class JobRuleEvaluator:
             seen = replace(seen, judged=LogState.FAULTED)
         else:
             for offset in hits:
-                if offset != stop:
-                    seen = self._judge(index, seen, found.lines[offset])
+                seen = self._judge(index, seen, found.lines[offset])
             if stop is not None:
                 seen = replace(seen, judged=LogState.HEALTHY, ended=True)
         if not hits:
@@ -251,7 +250,7 @@ class JobRuleEvaluator:
             if seen.judged is LogState.HEALTHY and not seen.breaches:
                 return seen
             return replace(seen, judged=LogState.HEALTHY, breaches=0)
-        count = min(seen.breaches + 1, rule.data_points)
+        count = seen.breaches + 1
         return replace(seen, judged=LogState.SLOW if count >= rule.data_points else LogState.HEALTHY, breaches=count)
 
     def _captured(self, index: int, line: bytes) -> bytes | None:
