@@ -57,7 +57,7 @@ class Reconciler:
     _busy: set[str] = field(default_factory=set)
     _retry_at: dict[str, float] = field(default_factory=dict)
     _requeues: deque[float] = field(default_factory=deque)
-    _seeded: bool = False
+    _counted: set[tuple[str, int]] = field(default_factory=set)  # (job, restarts) of what is in `_requeues`
     _moments: dict[tuple[str, int], set[Kind]] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _acting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ATTENDED_MAX))
@@ -101,9 +101,9 @@ class Reconciler:
                 self._seed(row, now)
                 self._successor_moments(row, fragment, now)
         if len(rows) > 1:
-            self._seeded = True
             held = {row.job_id for row in rows}
             self._moments = {key: value for key, value in self._moments.items() if key[0] in held}
+            self._counted = {key for key in self._counted if key[0] in held}
 
     async def close(self) -> None:
         """Let actions under way end: they are short, and bounded by themselves."""
@@ -193,11 +193,15 @@ class Reconciler:
             limit_seconds=limit_seconds(limits.requeue_delay_seconds),
         )
         # Reserved before, so that several at once do not pass the cap together.
-        reserved = self.clock.monotonic()
+        reserved, key = self.clock.monotonic(), (advice.job_id, advice.attempt + 1)
+        known = key in self._counted
         self._requeues.append(reserved)
+        self._counted.add(key)
         result = await self.apply(request)
         if not any(verb.name.startswith("requeue") for verb in result.done):
             self._requeues.remove(reserved)
+            if not known:
+                self._counted.discard(key)
         log.info(
             "advice_applied" if result.status is Status.APPLIED else "advice_not_applied",
             job=advice.job_id,
@@ -273,9 +277,11 @@ class Reconciler:
     # --- milestones --------------------------------------------------------------------------------------------
 
     def _seed(self, row: JobRow, now: float) -> None:
-        """After a restart, what we requeued within the last minute still counts against the cap."""
+        """After a restart, what we requeued within the last minute still counts against the cap, each requeue once."""
         age = now - (row.submit or 0)
-        if not self._seeded and 0 <= age < REQUEUE_WINDOW_SECONDS:
+        key = (row.job_id, row.restarts)
+        if key not in self._counted and 0 <= age < REQUEUE_WINDOW_SECONDS:
+            self._counted.add(key)
             self._requeues.append(self.clock.monotonic() - age)
 
     def _successor_moments(self, row: JobRow, fragment: mark.Mark, now: float) -> None:

@@ -42,7 +42,7 @@ def test_training_fails_on_the_faulty_node_and_resumes_from_its_checkpoint(
 ) -> None:
     """Xid 79 on node2 ends the attempt; requeued by hand without node2 it goes on from step 10 and finishes."""
     fault = {"kind": "xid79", "attempt": 0, "node": "node2", "step": 12}
-    training = Training(name="by-hand", steps=20, faults=[fault], options=("--nodelist=node[1-2]",))
+    training = Training(opt_in=False, name="by-hand", steps=20, faults=[fault], options=("--nodelist=node[1-2]",))
     job = launch(cluster, kernel, "alice", training)
     cluster.wait_state(job, "FAILED", seconds=30)
     first = output_file(cluster, "alice", training, job).read_text()
@@ -69,7 +69,7 @@ def test_a_user_cannot_have_a_kernel_line_written(cluster: Cluster, kernel: Kern
     assert done.returncode == 0
     done = cluster.command("sh", "-c", f"echo forged >> {cluster.kernel_log('node3')}", user="bob")
     assert done.returncode != 0
-    training = Training(name="healthy", steps=3, nodes=1)
+    training = Training(opt_in=False, name="healthy", steps=3, nodes=1)
     job = launch(cluster, kernel, "bob", training)
     cluster.wait_state(job, "COMPLETED", seconds=30)
     assert [cluster.kernel_log(node).read_bytes() for node in cluster.nodes] == before
@@ -90,7 +90,7 @@ def test_each_kind_of_fault_does_what_it_says(
     cluster: Cluster, kernel: KernelLogWriter, fault: dict[str, object], state: str, shows: str
 ) -> None:
     """The fault plan's kinds end the job, or do not, and leave their line in its output."""
-    training = Training(name=f"fault-{fault['kind']}", steps=4, collective_seconds=1, faults=[fault])
+    training = Training(opt_in=False, name=f"fault-{fault['kind']}", steps=4, collective_seconds=1, faults=[fault])
     job = launch(cluster, kernel, "alice", training)
     cluster.wait_state(job, state, seconds=30)
     assert shows in output_file(cluster, "alice", training, job).read_text()
@@ -99,7 +99,7 @@ def test_each_kind_of_fault_does_what_it_says(
 def test_a_hanging_rank_keeps_the_job_running_without_progress(cluster: Cluster, kernel: KernelLogWriter) -> None:
     """With a long collective time-out nobody notices a rank that hangs: RUNNING, and no new line."""
     training = Training(
-        name="hanging", steps=9, collective_seconds=600, faults=[{"kind": "hang", "rank": 1, "step": 3}]
+        opt_in=False, name="hanging", steps=9, collective_seconds=600, faults=[{"kind": "hang", "rank": 1, "step": 3}]
     )
     job = launch(cluster, kernel, "alice", training)
     log = output_file(cluster, "alice", training, job)
@@ -113,7 +113,7 @@ def test_a_hanging_rank_keeps_the_job_running_without_progress(cluster: Cluster,
 def test_a_script_that_restarts_its_ranks_goes_on_within_the_attempt(cluster: Cluster, kernel: KernelLogWriter) -> None:
     """`while ! srun`: the second step of the same attempt resumes from the checkpoint."""
     fault = {"kind": "exit", "rank": 2, "step": 7, "step_id": 0}
-    training = Training(name="loop", steps=10, collective_seconds=1, faults=[fault], loop=True)
+    training = Training(opt_in=False, name="loop", steps=10, collective_seconds=1, faults=[fault], loop=True)
     job = launch(cluster, kernel, "alice", training)
     assert cluster.wait_state(job, "COMPLETED", seconds=30).restarts == 0
     text = output_file(cluster, "alice", training, job).read_text()

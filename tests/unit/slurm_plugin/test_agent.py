@@ -378,6 +378,30 @@ async def test_cap_on_requeues_counts_those_before_a_restart(bench: Bench) -> No
     assert bench.slurm.requeues == 0
 
 
+async def test_one_requeue_counts_once_however_often_it_is_seen(bench: Bench) -> None:
+    """A cluster with a single job: looking at it many times does not use up the cap for its next failure."""
+    job = bench.slurm.add(FakeJob())
+    looks = 0
+
+    def count(argv: Sequence[str]) -> None:
+        nonlocal looks
+        looks += "-O" in argv
+
+    bench.slurm.before = count
+    bench.advisor.advise(advice())
+    bench.start()
+    await until(lambda: VERIFIED in bench.advisor.statuses())
+    seen = looks
+    await until(lambda: looks >= seen + 40)
+    job.state, job.eligible, job.start, job.end = "FAILED", 1210, 1210, 1220
+    bench.slurm.now = 1225.0
+    again = advice(advice_id="a2")
+    again.attempt.attempt = 1
+    again.attempt.submitted_at.CopyFrom(wire.stamp(job.submit))
+    bench.advisor.advise(again)
+    await until(lambda: bench.slurm.requeues == 2)
+
+
 async def test_time_to_live_does_not_grow_by_repetition(bench: Bench) -> None:
     """The stream repeats open advice for ever; its time was counted from the first time it was heard."""
     bench.mode = "act"
