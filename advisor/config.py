@@ -137,7 +137,7 @@ class StoreSection(_Section):
 
 class TickSection(_Section):
     interval_seconds: Seconds = 1.0
-    read_bytes_max: int = Field(default=8 * 1024 * 1024, ge=65_536)  # per attempt, source and tick
+    read_bytes_max: int = Field(default=1024 * 1024, ge=65_536)  # per attempt, source and read: one scan is not stopped
     attempts_max: int = Field(default=5_000, ge=1)  # watched at once
 
 

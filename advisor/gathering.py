@@ -19,12 +19,12 @@ from advisor.core.scan import FileContext, FileState, Scanned, Scanner, fold_sig
 from advisor.core.words import Mode, NodeState, Trust, UnavailableReason
 from advisor.ports import Clock, LogBatch, LogChunk, LogRequest, LogSource
 from advisor.store.records import AttemptKey, StoredAttempt
+from advisor.turns import Piece, Turns, bytes_of
 
 log = structlog.get_logger(__name__)
 
 ROUNDS_MAX = 16  # reads of one attempt in one tick; what is left comes with the next
 SCAN_SECONDS_MAX = 1.0  # of one source in one tick; what was read beyond it is read again in the next
-SMALL_BYTES = 64 * 1024  # so little is never put behind what a job's other attempts wrote
 SCHEDULER_STALE = timedelta(seconds=15)  # an agent speaks every second or two
 READ_SECONDS_MAX = 10.0  # connectors have deadlines of their own; this one keeps a defect from stopping the tick
 BEFORE_START = timedelta(seconds=5)  # clocks of nodes and scheduler
@@ -127,8 +127,7 @@ class Gatherer:
         self._read_bytes_max = read_bytes_max
         self._signals_max = signals_max
         self._absorbing = asyncio.Lock()
-        self._turns: dict[tuple[str, AttemptKey], int] = {}  # when much of an attempt was last scanned
-        self._turn = 0
+        self._turns = Turns()
         self._broken: set[str] = set()  # sources whose last read raised or hung: told once
         self._decoded: dict[AttemptKey, tuple[bytes, TickState]] = {}  # decoding costs more than comparing bytes
         self.last: dict[str, Answered] = {}
@@ -152,7 +151,7 @@ class Gatherer:
                 state = replace(state, away=away)
             sightings.append(Sighting(item=item, stored=stored, state=state, signals=item.signals))
         self._decoded = kept
-        self._turns = {turn: at for turn, at in self._turns.items() if turn[1] in kept}
+        self._turns.keep(kept)
         return sightings
 
     async def gather(self, sightings: Sequence[Sighting]) -> None:
@@ -227,42 +226,25 @@ class Gatherer:
         one user's jobs write, it delays those of others by one read at most.
         """
         again = []
-        for place, sighting in enumerate(self._in_turn(source.name, asked, answers)):
+        waiting = {sighting.key: sighting for sighting in asked}
+        pieces = [
+            Piece(key=key, user=(item.item.job.cluster, item.item.job.user), size=bytes_of(answers.get(str(key))))
+            for key, item in waiting.items()
+        ]
+        for place, piece in enumerate(self._turns.order(source.name, pieces)):
+            sighting = waiting[piece.key]
             missing = Unavailable(source=source.name, reason=UnavailableReason.GARBLED, detail="no answer to a request")
             answer = answers.get(str(sighting.key), missing)
-            size = _bytes_of(answer)
-            if size and place and self._clock.monotonic() >= until:
+            if piece.size and place and self._clock.monotonic() >= until:
                 again.append(sighting)  # its cursor stays: the same bytes are read again
                 continue
-            if size > SMALL_BYTES:
-                self._turn += 1
-                self._turns[source.name, sighting.key] = self._turn
+            self._turns.served(source.name, piece)
             try:
                 if self._absorb(source, sighting, answer, seen_at):
                     again.append(sighting)
             except Exception as error:  # one job's log must not stop the others' tick
                 sighting.failed = error
         return again
-
-    def _in_turn(
-        self, source: str, asked: Sequence[Sighting], answers: Mapping[str, LogBatch | Unavailable]
-    ) -> list[Sighting]:
-        """One of each user, then the second of each, and so on: of a user what is small, then what waited longest."""
-        sizes = {sighting.key: _bytes_of(answers.get(str(sighting.key))) for sighting in asked}
-
-        def own_order(sighting: Sighting) -> tuple[bool, int, int]:
-            size = sizes[sighting.key]
-            return size > SMALL_BYTES, self._turns.get((source, sighting.key), 0) if size > SMALL_BYTES else 0, size
-
-        taken: dict[tuple[str, str], int] = {}
-        placed = []
-        for sighting in sorted(asked, key=own_order):
-            job = sighting.item.job
-            turn = taken.get((job.cluster, job.user), 0)
-            # What brought nothing takes nobody's time.
-            taken[job.cluster, job.user] = turn + (sizes[sighting.key] > 0)
-            placed.append((turn, sizes[sighting.key], sighting))
-        return [sighting for _, _, sighting in sorted(placed, key=lambda item: item[:2])]
 
     def _absorb(self, source: LogSource, sighting: Sighting, answer: LogBatch | Unavailable, seen_at: datetime) -> bool:
         before = sighting.state.sources.get(source.name, SourceState())
@@ -324,10 +306,6 @@ class Gatherer:
         self.last[source.name] = Answered(
             at=seen_at, attempts=len(answers), failed=len(failures), first=next(iter((*failures, *parts)), None)
         )
-
-
-def _bytes_of(answer: LogBatch | Unavailable | None) -> int:
-    return sum(len(chunk.data) for chunk in answer.chunks) if isinstance(answer, LogBatch) else 0
 
 
 def _wants(sighting: Sighting, source: str) -> bool:

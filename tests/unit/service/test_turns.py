@@ -1,0 +1,109 @@
+"""Whose output is scanned first: a flood of one user's delays nobody else."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from advisor.core.model import Attempt, Job, Unavailable
+from advisor.core.scan import Scanner
+from advisor.core.words import AttemptState, Trust
+from advisor.gathering import SCAN_SECONDS_MAX, Gatherer
+from advisor.ports import LogBatch, LogChunk, LogRequest
+from advisor.rules.loader import load_rules
+from advisor.store.records import AttemptKey, StoredAttempt
+from advisor.turns import SMALL_BYTES, Piece, Turns
+
+T = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+def piece(key: str, user: str, size: int) -> Piece:
+    return Piece(key=AttemptKey(job_key=key, number=0), user=("c", user), size=size)
+
+
+def names(pieces: Sequence[Piece]) -> list[str]:
+    return [item.key.job_key for item in pieces]
+
+
+def test_everybody_has_a_turn_before_anybody_has_a_second() -> None:
+    """However many jobs one user has, and however small the pieces are that they write."""
+    flood = [piece(f"m{number}", "mallory", 10) for number in range(3)]
+    assert names(Turns().order("s", [*flood, piece("a", "alice", 1_000_000)])) == ["m0", "a", "m1", "m2"]
+
+
+def test_of_ones_own_the_small_come_first_and_then_what_waited_longest() -> None:
+    """A failed job's last words are not behind another job's chatter, and no chatter waits for ever."""
+    turns, size = Turns(), SMALL_BYTES + 1
+    first, second, words = piece("1", "u", size), piece("2", "u", size), piece("w", "u", 100)
+    turns.served("s", first)
+    assert names(turns.order("s", [first, second, words])) == ["w", "2", "1"]
+    turns.served("s", second)
+    assert names(turns.order("s", [first, second, words])) == ["w", "1", "2"]
+
+
+@dataclass
+class Slow:
+    """A clock by which every scan takes as long as a source may take in one tick."""
+
+    seconds: float = 0.0
+
+    def now(self) -> datetime:
+        return T
+
+    def monotonic(self) -> float:
+        self.seconds += SCAN_SECONDS_MAX
+        return self.seconds
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+@dataclass
+class Flood:
+    """Much of mallory's, little of alice's, and always something new."""
+
+    name: str = "s"
+    trust: Trust = Trust.LOG
+
+    async def read(self, requests: Sequence[LogRequest]) -> Mapping[str, LogBatch | Unavailable]:
+        return {request.key: self._batch(request) for request in requests}
+
+    def _batch(self, request: LogRequest) -> LogBatch:
+        lines = 1 if request.user == "alice" else 20_000
+        at = int(request.cursor or 0)
+        return LogBatch(
+            chunks=(LogChunk(file="f", offset=at, data=b"hello\n" * lines),), cursor=str(at + 6 * lines), more=False
+        )
+
+    async def close(self) -> None:
+        return None
+
+
+def item(number: int, user: str) -> StoredAttempt:
+    return StoredAttempt(
+        key=AttemptKey(job_key=f"{number}", number=0),
+        job=Job(key=f"{number}", cluster="c", job_id=f"{number}", user=user),
+        attempt=Attempt(number=0, state=AttemptState.RUNNING, nodes=("node1",), started_at=T),
+    )
+
+
+async def test_a_tick_scans_for_a_bounded_time_and_nobody_is_starved() -> None:
+    """What there was no time for stays unread, and is read in one of the next ticks."""
+    gatherer = Gatherer(
+        sources=(Flood(),), scanner=Scanner(load_rules(())), clock=Slow(), read_bytes_max=1 << 20, signals_max=10
+    )
+    items = [*(item(number, "mallory") for number in range(4)), item(9, "alice")]
+    scanned: list[set[str]] = []
+    for _ in range(4):
+        sightings = gatherer.sight(items)
+        await gatherer.gather(sightings)
+        done = {sighting.key.job_key for sighting in sightings if sighting.changed}
+        assert {sighting.key.job_key for sighting in sightings if sighting.more} == {"0", "1", "2", "3", "9"} - done
+        scanned.append(done)
+    assert all(done == {"9"} for done in scanned)  # one read is all that this clock leaves time for
+    items = [one for one in items if one.job.user != "alice"]
+    for _ in range(4):
+        sightings = gatherer.sight(items)
+        await gatherer.gather(sightings)
+        scanned.append({sighting.key.job_key for sighting in sightings if sighting.changed})
+    assert scanned[4:] == [{"0"}, {"1"}, {"2"}, {"3"}]
