@@ -397,7 +397,7 @@ async def test_one_requeue_counts_once_however_often_it_is_seen(bench: Bench) ->
     bench.slurm.now = 1225.0
     again = advice(advice_id="a2")
     again.attempt.attempt = 1
-    again.attempt.submitted_at.CopyFrom(wire.stamp(job.submit))
+    again.attempt.submitted_at.FromSeconds(job.submit)
     bench.advisor.advise(again)
     await until(lambda: bench.slurm.requeues == 2)
 
