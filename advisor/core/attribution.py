@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from advisor.core.blame import HARDWARE, implicated_gpus, implicated_nodes, implicated_ranks, implications
+from advisor.core.blame import HARDWARE, implicated_gpus, implicated_nodes, implicated_ranks, implications, ranks_on
 from advisor.core.everywhere import everywhere as met_everywhere
 from advisor.core.everywhere import same_on_all_nodes
 from advisor.core.fingerprint import fingerprint
@@ -73,7 +73,11 @@ def _from_lead(
     trusted = any(item.signal.trust.trusted and set(places.nodes(item.signal)) & set(nodes) for item in group)
     if nodes and not trusted and _elsewhere_too(snapshot.past, print_, nodes, rule.weight):
         category, nodes, note = Category.APPLICATION, (), "the same failure came on other nodes too"
-    ranks = implicated_ranks(snapshot, group, lead, places, nodes) or symptom.ranks
+    ranks = (
+        implicated_ranks(snapshot, group, lead, places, nodes)
+        or ranks_on(snapshot, groups[1:], places, nodes)
+        or symptom.ranks
+    )
     gpus = implicated_gpus(group, places, nodes)
     runner = [_hypothesis(g[0], places, _why_not(g[0], lead)) for g in groups[1:4]]
     if symptom.category is not Category.UNKNOWN:

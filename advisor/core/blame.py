@@ -95,9 +95,22 @@ def implicated_ranks(
             ranks.extend(sorted(ranks_of(item.signal)))
     if not ranks and lead.rule.implicates in {Implicates.NODE, Implicates.RANK}:
         ranks.extend(places.exit_ranks())
-    if not ranks and nodes:
-        ranks.extend(rank for rank, node in sorted(snapshot.attempt.rank_nodes.items()) if node in nodes)
     return tuple(dict.fromkeys(ranks))[:RANKS_MAX]
+
+
+def ranks_on(
+    snapshot: Snapshot, others: Sequence[Sequence[Scored]], places: PlaceMap, nodes: Sequence[str]
+) -> tuple[int, ...]:
+    """Ranks on the implicated nodes: those that failed there by another word of theirs, else all that run there."""
+    failed = {
+        rank
+        for group in others
+        for item in group
+        for rank in ranks_of(item.signal)
+        if places.rank_nodes.get(rank) in nodes or (rank == item.signal.rank and set(item.signal.nodes) & set(nodes))
+    }
+    there = [rank for rank, node in sorted(snapshot.attempt.rank_nodes.items()) if node in nodes]
+    return tuple(sorted(failed) or there)[:RANKS_MAX]
 
 
 def implicated_gpus(group: Sequence[Scored], places: PlaceMap, nodes: Sequence[str]) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ _MACHINE_WORDS = re.compile(
 def everywhere(snapshot: Snapshot, group: Sequence[Scored], places: PlaceMap) -> bool:
     """Nothing shows that only one of several nodes met it: a start-up error of the job, not of a machine."""
     nodes = {node for item in group for node in places.nodes(item.signal)}
+    nodes |= {node for item in group for rank in ranks_of(item.signal) if (node := _node_of(rank, snapshot, places))}
     allocation = snapshot.attempt.nodes
     exits = places.exit_nodes()
     if len(nodes | set(exits)) >= 2:
