@@ -24,7 +24,9 @@ _PREFIXES = tuple(
     for pattern in (
         rf"(?P<time>{_TIME})[ \t]*",
         rf"(?P<knode>{_HOST}) kernel:[ \t]*",
-        r"(?P<label>\d{1,7}): ?(?=\S)",  # srun --label
+        r"(?P<label>\d{1,7}): *(?=\S)",  # srun --label, before a line that may be indented
+        # A progress bar that something is glued to.
+        r"[^|\n]{0,80}\|[^|\n]{0,60}\| *\d{1,9}/\d{1,9} \[[^\]\n]{0,300}\][ \t]*(?=\S)",
         r"\[(?:RANK|rank|Rank)[ :=]?(?P<rank>\d{1,7})\]:?[ \t]*",
         r"\[default(?P<local>\d{1,4})\]:?[ \t]*",  # torchrun's tee: the local rank
         r"\[\d{1,6},(?P<mpirank>\d{1,7})\]<std(?:out|err)>:[ \t]*",

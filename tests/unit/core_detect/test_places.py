@@ -106,3 +106,17 @@ def test_torchx_and_tee_prefixes_give_local_ranks() -> None:
 def test_pci_addresses_are_kept() -> None:
     """They name the GPU where no index is printed."""
     assert place_of("node2 kernel: NVRM: Xid (PCI:0000:3B:00): 79, x").pci == "3b:00"
+
+
+@pytest.mark.parametrize(
+    ("line", "rank", "body"),
+    [
+        ("3:     raise ValueError('x')", None, "raise ValueError('x')"),
+        (" 41%|████      | 410/1000 [03:21<04:50,  2.03it/s, loss=2.1]Killed", None, "Killed"),
+        ("Epoch 0:  12%|█▏        | 5/40 [06:41<46:49, v_num=1][rank3]: KeyError: 'x'", 3, "KeyError: 'x'"),
+    ],
+)
+def test_what_is_glued_to_a_prefix_is_still_found(line: str, rank: int | None, body: str) -> None:
+    """Indentation after srun's label, and a progress bar that nobody ended with a newline."""
+    place = place_of(line)
+    assert (place.rank, place.body) == (rank, body)
