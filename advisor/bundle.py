@@ -23,6 +23,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from advisor.bundle_evidence import is_error_file, read_error_file, recorder_evidence
 from advisor.bundle_facts import STATES, BundleError, JobFacts, open_regular, read_facts, read_past, reason_of
 from advisor.core.hostlist import fold, short
 from advisor.core.model import Attempt, Job, PastAttempt, Signal, Snapshot, SourceReport, Unavailable
@@ -96,7 +97,12 @@ def _snapshot(
     if not facts.rank_nodes and logs:
         facts.rank_nodes = _labelled_hosts(logs[0], facts.nodes)
     reading = _Reading(root=path, facts=facts, scanner=scanner, now=now)
-    sources = (reading.source("logs", Trust.LOG, logs), reading.source("kernel", Trust.KERNEL, kernel))
+    sources = [reading.source("logs", Trust.LOG, logs), reading.source("kernel", Trust.KERNEL, kernel)]
+    dumps = _files(path / "flight_recorder") if path.is_dir() else []
+    if dumps:
+        found, report = recorder_evidence(dumps, facts.world_size, scanner, now)
+        sources.append(report)
+        reading.signals = (*reading.signals, *found)
     progress = combine({name: held.progress for name, held in reading.files.items()})
     return Snapshot(
         job=Job(
@@ -120,7 +126,7 @@ def _snapshot(
         ),
         signals=reading.signals,
         progress=progress,
-        sources=sources,
+        sources=tuple(sources),
         past=past,
         offline=True,
     )
@@ -175,6 +181,10 @@ class _Reading:
         state = FileState()
         newest: datetime | None = None
         head = b""
+        error = read_error_file(item) if trust is Trust.LOG and is_error_file(item.name) else None
+        if error is not None:
+            self.files[context.file] = self._scan(context, state, error.text, final=True, at=error.at).state
+            return error.at
         with os.fdopen(open_regular(item), "rb", buffering=0) as file:
             final = False
             while not final:
@@ -189,8 +199,13 @@ class _Reading:
             self._wrapped(context, head)
         return newest if newest != self.now else None
 
-    def _scan(self, context: FileContext, state: FileState, data: bytes, *, final: bool) -> Scanned:
+    def _scan(
+        self, context: FileContext, state: FileState, data: bytes, *, final: bool, at: datetime | None = None
+    ) -> Scanned:
+        """`at`: when all of it was written, where the lines themselves do not say."""
         scanned = self.scanner.scan(context, state, data, fresh=False, final=final, seen_at=self.now)
+        if at is not None:
+            scanned = replace(scanned, signals=tuple(replace(s, at=s.at or at) for s in scanned.signals))
         if scanned.signals or scanned.repeats:
             self.signals = fold_signals(self.signals, scanned, SIGNALS_MAX)
         return scanned

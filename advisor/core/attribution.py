@@ -18,6 +18,7 @@ from advisor.core.model import Attribution, Hypothesis, Incident, PastAttempt, S
 from advisor.core.places_of_signals import PlaceMap, ranks_of
 from advisor.core.policy import Policy
 from advisor.core.rules import RuleSet, rule_of
+from advisor.core.suspects import RECORDED
 from advisor.core.symptoms import RANKS_MAX, symptom_hypothesis
 from advisor.core.words import AttemptState, Category, Implicates, IncidentKind, Trust
 
@@ -39,6 +40,7 @@ def attribute(snapshot: Snapshot, incident: Incident, rules: RuleSet, policy: Po
     if (
         not leads
         or leads[0].score < WEAK
+        or leads[0].rule.id in RECORDED  # who, but not why: that is what the symptoms tell
         or (symptom.category is not Category.UNKNOWN and leads[0].score < symptom.confidence)
     ):
         return _from_symptom(snapshot, incident, symptom, leads, places)
@@ -54,7 +56,9 @@ def _from_symptom(
         confidence=symptom.confidence,
         ranks=symptom.ranks,
         evidence=symptom.evidence,
-        alternatives=tuple(_hypothesis(lead, places, "weak evidence") for lead in leads[:3])
+        alternatives=tuple(
+            _hypothesis(lead, places, "weak evidence") for lead in leads[:3] if lead.rule.id not in RECORDED
+        )
         or (_unknown("symptoms are not causes"),),
         transient_storage=False,
         fingerprint="",

@@ -6,14 +6,17 @@ from datetime import timedelta
 
 from advisor.core.detection import AFTERMATH, survived
 from advisor.core.model import Incident, Signal, Snapshot
+from advisor.core.places_of_signals import ranks_of
 from advisor.core.policy import Policy
 from advisor.core.rules import Rule
+from advisor.core.suspects import RECORDED
 from advisor.core.words import Category, IncidentKind, Role
 
 LATER_PENALTY = 0.12
 SURVIVED_PENALTY = 0.35
 AFTERMATH_PENALTY = 0.3
 TRUSTED_BONUS = 0.3
+RECORDED_BONUS = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,8 @@ def score(
     """Initiating signals, best explanation first."""
     initiating = [(s, rule) for s, rule in judged if rule.role is Role.INITIATING]
     skew = timedelta(seconds=policy.clock_skew_seconds)
-    first = next(((s, rule) for s, rule in initiating if rule.weight >= 0.5), None)
+    first = next(((s, rule) for s, rule in initiating if rule.weight >= 0.5 and rule.id not in RECORDED), None)
+    late = frozenset(rank for s, rule in initiating if rule.id in RECORDED for rank in ranks_of(s))
     stalled = next((s for s, rule in judged if rule.kind is IncidentKind.HANG and rule.role is Role.SYMPTOM), None)
     scored: list[Scored] = []
     for position, (signal, rule) in enumerate(initiating):
@@ -47,9 +51,12 @@ def score(
             and not signal.trust.trusted
             and rule.category in AFTERMATH
             and _later(signal, stalled, skew)
+            and not _of(signal, late)
         ):
             score -= AFTERMATH_PENALTY
             against = "it came after the time-out, when processes were being ended"
+        if rule.id not in RECORDED and _of(signal, late):
+            score += RECORDED_BONUS  # printed by a rank that the others waited for
         if rule.clears and incident.kind is not IncidentKind.NONE and survived(signal, snapshot):
             # However trusted: a GPU that went on computing did not end the attempt.
             score = rule.weight - SURVIVED_PENALTY
@@ -78,6 +85,12 @@ def _machine_gone(signal: Signal, rule: Rule, snapshot: Snapshot) -> bool:
         and rule.weight >= 0.85
         and not survived(signal, snapshot)
     )
+
+
+def _of(signal: Signal, ranks: frozenset[int]) -> bool:
+    """Printed by these ranks and by no other."""
+    own = ranks_of(signal)
+    return bool(own) and own <= ranks
 
 
 def _later(signal: Signal, first: Signal, skew: timedelta) -> bool:

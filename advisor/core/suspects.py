@@ -6,15 +6,20 @@ from advisor.core.model import Signal
 from advisor.core.places_of_signals import PlaceMap, ranks_of
 from advisor.core.ranks import parse_ranks
 
+# Made from flight-recorder dumps: they say who, and not why.
+RECORDED = frozenset({"flight_recorder.missing_rank", "flight_recorder.unfinished"})
 _REPORTS = frozenset({"torch.collective_timeout", "torch.timeout_at_work"})
 
 
 def missing_ranks(hang: Sequence[Signal], world_size: int | None) -> tuple[tuple[int, ...], str]:
     """Ranks that kept the others waiting, and how that is known. Empty when it is not.
 
-    Lists of *missing* ranks are taken as they are, lists of *ready* ranks complemented; where most ranks report the
-    time-out, those that do not are the suspects.
+    What the flight recorder shows outranks all that is printed. Lists of *missing* ranks are taken as they are, lists
+    of *ready* ranks complemented; where most ranks report the time-out, those that do not are the suspects.
     """
+    recorded = next((s for s in hang if s.rule in RECORDED), None)
+    if recorded is not None:
+        return tuple(sorted(ranks_of(recorded))), recorded.fields.get("how", "")
     listed = {rank for s in hang for key in ("missing", "slow") for rank in parse_ranks(s.fields.get(key, ""))}
     if listed:
         return tuple(sorted(listed)), "did not submit"

@@ -6,7 +6,7 @@ from advisor.core.model import Hypothesis, Signal, Snapshot
 from advisor.core.places_of_signals import ranks_of
 from advisor.core.ranks import parse_ranks
 from advisor.core.rules import Rule
-from advisor.core.suspects import missing_ranks
+from advisor.core.suspects import RECORDED, missing_ranks
 from advisor.core.words import Category, IncidentKind, Role
 
 RANKS_MAX = 64
@@ -24,7 +24,8 @@ _EXITS = frozenset(
 def symptom_hypothesis(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]]) -> Hypothesis:
     """What remains to be said when nothing initiating is known: who did not arrive, and during what."""
     symptoms = [s for s, rule in judged if rule.role is not Role.INITIATING]
-    hang = [s for s, rule in judged if rule.kind is IncidentKind.HANG and rule.role is Role.SYMPTOM]
+    recorded = [s for s, rule in judged if rule.id in RECORDED]
+    hang = recorded + [s for s, rule in judged if rule.kind is IncidentKind.HANG and rule.role is Role.SYMPTOM]
     ranks, how = missing_ranks(hang, snapshot.attempt.world_size)
     evidence = tuple(s.id for s in (hang or symptoms)[:8])
     slow = [s for s, rule in judged if rule.kind is IncidentKind.STRAGGLER]
@@ -68,7 +69,11 @@ def symptom_hypothesis(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]]
     cause = "a collective timed out" if timed_out else "progress stopped"
     who = f": ranks {', '.join(map(str, ranks[:8]))} {how}" if ranks else ", and it is not visible which rank began it"
     return Hypothesis(
-        category=Category.UNKNOWN, root_cause=cause + who, confidence=0.35, ranks=ranks, evidence=evidence
+        category=Category.UNKNOWN,
+        root_cause=cause + who,
+        confidence=0.5 if recorded else 0.35,
+        ranks=ranks[:RANKS_MAX],
+        evidence=evidence,
     )
 
 

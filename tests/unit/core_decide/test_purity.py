@@ -32,6 +32,7 @@ ALLOWED = frozenset(
         "re",
         "re2",
         "string",
+        "struct",
         "types",
         "typing",
         "unicodedata",

@@ -52,7 +52,7 @@ def test_a_rule_recognises_its_examples_and_only_those(rule: Rule) -> None:
 @pytest.mark.parametrize("rule", RULES.rules, ids=lambda rule: rule.id)
 def test_a_rule_is_well_formed(rule: Rule) -> None:
     """Id, title and source are there; the pattern holds no incidental text and cannot match across lines."""
-    assert re.fullmatch(r"[a-z][a-z0-9]*\.[a-z0-9_]+", rule.id)
+    assert re.fullmatch(r"[a-z][a-z0-9_]*\.[a-z0-9_]+", rule.id)
     assert rule.title[0].isupper()
     assert not rule.title.endswith(".")
     assert len(rule.source) > 8
