@@ -160,6 +160,7 @@ def _written_by_user(
     made.account = wire.clean(details.account, 200)
     made.stdout_path = _path(expand_path(details.stdout, values))
     made.stderr_path = _path(expand_path(details.stderr or details.stdout, values))
+    made.job_rules = _path(scope.job_rules(details.comment))
 
 
 def _path(path: str) -> str:

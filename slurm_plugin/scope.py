@@ -2,8 +2,11 @@
 
 Most batch jobs are not safe to run twice, so the default is no. A job opts in or out by its own `--comment`:
 
-    {"advisor": {"enabled": true, "max_restarts": 5}}
+    {"advisor": {"enabled": true, "max_restarts": 5, "rules": "/home/ada/rules.json"}}
     {"APS": {"auto_resume_mode": "requeue", "max_requeue_times": 5}}
+
+`rules` are log rules of the job's own: the path of their file, or the rules themselves. They are passed on and judged
+by who reads logs; what is wrong with them changes nothing here.
 
 A site may select partitions, users or accounts; a job's own opt-out still wins. A comment is hostile text: it is
 bounded, parsed without following anything, and whatever is not exactly one of these forms says nothing.
@@ -14,6 +17,7 @@ from dataclasses import dataclass
 
 COMMENT_CHARACTERS_MAX = 16384
 RESTARTS_MAX = 10_000
+RULES_CHARACTERS_MAX = 2 * COMMENT_CHARACTERS_MAX  # as JSON: numbers may be longer than they were written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,29 @@ class Scope:
     inside: bool
     reason: str
     restarts_max: int | None = None
+
+
+def job_rules(comment: str) -> str:
+    """The job's own log rules: an absolute path, or JSON (of the rules, or of what was written in their place)."""
+    ours = _document(comment).get("advisor")
+    value = ours.get("rules") if isinstance(ours, dict) else None
+    if value is None:
+        return ""
+    try:
+        text = value if isinstance(value, str) and value.startswith("/") else _json(value)
+    except RecursionError:
+        text = "\0"
+    return text if len(text) <= RULES_CHARACTERS_MAX and "\0" not in text else '"too long, too deep, or no path"'
+
+
+def _json(value: object) -> str:
+    """ASCII only where it must be: escapes are six times as long."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":"))
+    return text
 
 
 def judge(config: ScopeConfig, *, comment: str, partition: str, user: str, account: str) -> Scope:
@@ -56,19 +83,21 @@ def judge(config: ScopeConfig, *, comment: str, partition: str, user: str, accou
     return Scope(inside=False, reason="not opted in, and no selector matches", restarts_max=restarts_max)
 
 
-def _wish(comment: str) -> tuple[bool | None, int | None]:
-    """(opted in | opted out | said nothing, restarts the job allows)."""
-    if not comment or len(comment) > COMMENT_CHARACTERS_MAX:
-        return None, None
-    start = comment.find("{")
+def _document(comment: str) -> dict[str, object]:
+    """The first JSON object of a comment, empty when there is none."""
+    start = comment.find("{") if len(comment) <= COMMENT_CHARACTERS_MAX else -1
     if start < 0:
-        return None, None
+        return {}
     try:
         value, _ = json.JSONDecoder().raw_decode(comment, start)
     except (ValueError, RecursionError):
-        return None, None
-    if not isinstance(value, dict):
-        return None, None
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _wish(comment: str) -> tuple[bool | None, int | None]:
+    """(opted in | opted out | said nothing, restarts the job allows)."""
+    value = _document(comment)
     ours, aps = value.get("advisor"), value.get("APS")
     if isinstance(ours, bool):
         return ours, None

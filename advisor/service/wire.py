@@ -32,6 +32,7 @@ from advisor.v1 import agent_pb2, common_pb2
 
 NAME_MAX = 256
 TEXT_MAX = 4096
+RULES_MAX = 32_768
 NODES_MAX = 100_000
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
@@ -189,6 +190,7 @@ def observed_job(message: agent_pb2.JobObservation, cluster: str, field: str) ->
         pending_reason=text_of(message.pending_reason, f"{field}.pending_reason"),
         stdout_path=path_of(message.stdout_path, f"{field}.stdout_path"),
         stderr_path=path_of(message.stderr_path, f"{field}.stderr_path"),
+        job_rules=text_of(message.job_rules, f"{field}.job_rules", most=RULES_MAX),
         in_scope=message.in_scope,
         scope_reason=text_of(message.scope_reason, f"{field}.scope_reason"),
         restarts_max=message.restarts_max if message.HasField("restarts_max") else None,

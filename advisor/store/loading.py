@@ -256,6 +256,7 @@ def _stored(
         user_id=row.user_id,
         stdout_path=row.stdout_path,
         stderr_path=row.stderr_path,
+        job_rules=row.job_rules,
         detector_state=state,
         predecessor_state=predecessor,
         signals=signals,

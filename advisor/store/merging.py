@@ -40,6 +40,7 @@ class AttemptFacts:
     pending_reason: str = ""
     stdout_path: str = ""
     stderr_path: str = ""
+    job_rules: str = ""
     nodes_fitting: int | None = None
     marked_generation: int = 0
     marked_attempt: int = 0
@@ -139,6 +140,7 @@ def _forward(known: AttemptFacts, job: ObservedJob) -> AttemptFacts:
         pending_reason=job.pending_reason,
         stdout_path=job.stdout_path or known.stdout_path,
         stderr_path=job.stderr_path or known.stderr_path,
+        job_rules=job.job_rules or known.job_rules,
         nodes_fitting=job.nodes_fitting if job.nodes_fitting is not None else known.nodes_fitting,
         marked_generation=job.marked_generation,
         marked_attempt=job.marked_attempt,

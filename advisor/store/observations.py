@@ -406,6 +406,7 @@ def _values(facts: AttemptFacts) -> dict[str, Any]:
         values[name] = None if values[name] is None else [storable(node) for node in values[name]]
     for name in ("stdout_path", "stderr_path", "pending_reason", "partition"):
         values[name] = storable(values[name])[:_PATH_CHARACTERS_MAX]
+    values["job_rules"] = storable(values["job_rules"])
     return values
 
 

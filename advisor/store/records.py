@@ -158,6 +158,7 @@ class ObservedJob:
     pending_reason: str = ""
     stdout_path: str = ""
     stderr_path: str = ""
+    job_rules: str = ""  # a path, or JSON
     in_scope: bool = False
     scope_reason: str = ""
     restarts_max: int | None = None
@@ -218,6 +219,7 @@ class StoredAttempt:
     user_id: int | None = None
     stdout_path: str = ""
     stderr_path: str = ""
+    job_rules: str = ""  # by the job's comment: a path, chosen by its user, or JSON
     detector_state: bytes = b""  # b"": none saved yet
     predecessor_state: bytes = b""  # of attempt number - 1, b"" when there is none
     signals: tuple[Signal, ...] = ()

@@ -169,6 +169,7 @@ attempts = Table(
     _text("pending_reason"),
     _text("stdout_path"),
     _text("stderr_path"),
+    Column("job_rules", Text(), nullable=False, server_default=text("''")),
     _whole("nodes_fitting", nullable=True),
     Column("marked_generation", BigInteger(), nullable=False),
     _whole("marked_attempt"),

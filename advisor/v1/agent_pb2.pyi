@@ -271,6 +271,7 @@ class JobObservation(_message.Message):
     MARKED_ATTEMPT_FIELD_NUMBER: _builtins.int
     NODES_FITTING_FIELD_NUMBER: _builtins.int
     USER_ID_FIELD_NUMBER: _builtins.int
+    JOB_RULES_FIELD_NUMBER: _builtins.int
     notice: Global___Notice.ValueType
     state: _common_pb2.AttemptState.ValueType
     nodes_known: _builtins.bool
@@ -301,6 +302,10 @@ class JobObservation(_message.Message):
     nodes_fitting: _builtins.int
     """Up nodes of the job's partition that fit what it asks, exclusions not counted; unset = not known."""
     user_id: _builtins.int
+    job_rules: _builtins.str
+    """Log rules that the job brings by its comment: the absolute path of their file (chosen by the user: open it as
+    such), or the rules themselves as JSON. Whatever else was written there is passed on, to be reported.
+    """
     @_builtins.property
     def attempt(self) -> _common_pb2.AttemptRef: ...
     @_builtins.property
@@ -360,10 +365,11 @@ class JobObservation(_message.Message):
         marked_attempt: _builtins.int = ...,
         nodes_fitting: _builtins.int | None = ...,
         user_id: _builtins.int = ...,
+        job_rules: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array_task", b"_array_task", "_het_offset", b"_het_offset", "_nodes_fitting", b"_nodes_fitting", "_restarts_max", b"_restarts_max", "array_task", b"array_task", "attempt", b"attempt", "eligible_at", b"eligible_at", "ended_at", b"ended_at", "exit", b"exit", "het_offset", b"het_offset", "nodes_fitting", b"nodes_fitting", "observed_at", b"observed_at", "restarts_max", b"restarts_max", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_task", b"_array_task", "_het_offset", b"_het_offset", "_nodes_fitting", b"_nodes_fitting", "_restarts_max", b"_restarts_max", "account", b"account", "array_job_id", b"array_job_id", "array_task", b"array_task", "attempt", b"attempt", "batch", b"batch", "eligible_at", b"eligible_at", "ended_at", b"ended_at", "excluded_nodes", b"excluded_nodes", "exit", b"exit", "held", b"held", "het_job_id", b"het_job_id", "het_offset", b"het_offset", "in_scope", b"in_scope", "marked_attempt", b"marked_attempt", "marked_generation", b"marked_generation", "name", b"name", "nodes", b"nodes", "nodes_fitting", b"nodes_fitting", "nodes_known", b"nodes_known", "nodes_requested", b"nodes_requested", "notice", b"notice", "observed_at", b"observed_at", "our_excluded_nodes", b"our_excluded_nodes", "partition", b"partition", "pending_reason", b"pending_reason", "requeueable", b"requeueable", "restarts_max", b"restarts_max", "scope_reason", b"scope_reason", "started_at", b"started_at", "state", b"state", "stderr_path", b"stderr_path", "stdout_path", b"stdout_path", "tasks", b"tasks", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_task", b"_array_task", "_het_offset", b"_het_offset", "_nodes_fitting", b"_nodes_fitting", "_restarts_max", b"_restarts_max", "account", b"account", "array_job_id", b"array_job_id", "array_task", b"array_task", "attempt", b"attempt", "batch", b"batch", "eligible_at", b"eligible_at", "ended_at", b"ended_at", "excluded_nodes", b"excluded_nodes", "exit", b"exit", "held", b"held", "het_job_id", b"het_job_id", "het_offset", b"het_offset", "in_scope", b"in_scope", "job_rules", b"job_rules", "marked_attempt", b"marked_attempt", "marked_generation", b"marked_generation", "name", b"name", "nodes", b"nodes", "nodes_fitting", b"nodes_fitting", "nodes_known", b"nodes_known", "nodes_requested", b"nodes_requested", "notice", b"notice", "observed_at", b"observed_at", "our_excluded_nodes", b"our_excluded_nodes", "partition", b"partition", "pending_reason", b"pending_reason", "requeueable", b"requeueable", "restarts_max", b"restarts_max", "scope_reason", b"scope_reason", "started_at", b"started_at", "state", b"state", "stderr_path", b"stderr_path", "stdout_path", b"stdout_path", "tasks", b"tasks", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_task: _TypeAlias = _typing.Literal["array_task"]  # noqa: Y015
     _WhichOneofArgType__array_task: _TypeAlias = _typing.Literal["_array_task", b"_array_task"]  # noqa: Y015

@@ -90,6 +90,7 @@ async def test_job_and_attempt_as_observed(store: Store) -> None:
     assert (stored.job.user, stored.job.partition, stored.job.restarts_max) == ("ada", "gpu", 5)
     assert (stored.job.in_scope, stored.job.batch, stored.job.requeueable) == (True, True, True)
     assert stored.job.mode is Mode.MONITOR
+    assert stored.job_rules == "/home/ada/rules.json"
     assert (stored.stdout_path, stored.user_id, stored.nodes_fitting) == ("/home/ada/out.log", 1001, 8)
     assert [fact.name for fact in stored.nodes] == ["node1", "node2", "node3", "node4"]
 

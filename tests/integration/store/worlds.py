@@ -41,6 +41,7 @@ def seen(state: AttemptState = AttemptState.RUNNING, **changes: Any) -> Observed
         account="physics",
         name="train",
         stdout_path="/home/ada/out.log",
+        job_rules="/home/ada/rules.json",
         in_scope=True,
         requeueable=True,
         batch=True,

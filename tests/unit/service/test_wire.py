@@ -54,6 +54,7 @@ def test_an_observation_keeps_what_it_says() -> None:
             nodes_known=True,
             exit=agent_pb2.ExitStatus(code=1, signal=9),
             stdout_path="/home/alice/out",
+            job_rules='[{"name": "a"}]',
             array_task=0,
         ),
         "c",
@@ -62,6 +63,7 @@ def test_an_observation_keeps_what_it_says() -> None:
     assert job.nodes == ("node1", "node2")
     assert job.exit == ExitStatus(code=1, signal=9)
     assert job.stdout_path == "/home/alice/out"
+    assert job.job_rules == '[{"name": "a"}]'
     assert job.array_task == 0
     assert job.restarts_max is None
 
@@ -82,6 +84,7 @@ def test_no_nodes_is_not_the_same_as_unknown_nodes(known: bool, nodes: tuple[str
         ({"nodes": ["node1", "../etc"]}, "jobs[3].nodes[1]"),
         ({"stdout_path": "relative"}, "jobs[3].stdout_path"),
         ({"name": "a\0b"}, "jobs[3].name"),
+        ({"job_rules": "x" * 40_000}, "jobs[3].job_rules"),
         ({"name": "x" * 5000}, "jobs[3].name"),
         ({"marked_generation": 2**64 - 1}, "jobs[3].marked_generation"),
     ],

@@ -193,10 +193,11 @@ async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
 
 async def test_a_failed_job_is_reported_restarted_and_verified(bench: Bench) -> None:
     """Observation, advice, two verbs, APPLIED, VERIFIED, and milestones up to running."""
-    job = bench.slurm.add(FakeJob())
+    job = bench.slurm.add(FakeJob(comment='{"advisor": {"rules": "/home/alice/rules.json"}}'))
     bench.start()
     await until(bench.advisor.jobs)
     seen = bench.advisor.jobs()[0]
+    assert seen.job_rules == "/home/alice/rules.json"
     assert seen.state == common_pb2.ATTEMPT_STATE_FAILED
     assert (seen.exit.code, list(seen.nodes), seen.in_scope) == (5, ["node1", "node2"], True)
     assert (seen.stdout_path, seen.nodes_fitting) == ("/home/alice/out-17.log", 4)

@@ -95,6 +95,31 @@ def test_stdout_path_needs_a_place() -> None:
 # --- scope -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        ('"/home/alice/rules.json"', "/home/alice/rules.json"),
+        ('[{"name": "a", "logPattern": "b"}]', '[{"name":"a","logPattern":"b"}]'),
+        ('{"logMonitoringConfiguration": []}', '{"logMonitoringConfiguration":[]}'),
+        ('"rules.json"', '"rules.json"'),
+        ("5", "5"),
+        ("null", ""),
+    ],
+)
+def test_a_job_brings_log_rules_by_path_or_inline(rules: str, told: str) -> None:
+    """A path as it is, everything else as JSON: what is wrong with it is for the reader of rules to say."""
+    assert scope.job_rules(f'note {{"advisor": {{"rules": {rules}}}}} more') == told
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(max_size=5) | st.text(alphabet="/\0\ud800x"), st.lists))
+def test_rules_in_a_comment_never_raise_and_fit_into_a_message(value: object) -> None:
+    """Hostile values cost a bounded text without a NUL."""
+    told = scope.job_rules(json.dumps({"advisor": {"rules": value}}))
+    assert len(told) <= scope.RULES_CHARACTERS_MAX
+    assert "\0" not in told
+    assert scope.job_rules('{"advisor": {"rules": ' + "[" * 990 + "]" * 990 + "}}")
+
+
 def scoped(comment: str, **config: object) -> scope.Scope:
     return judge(ScopeConfig(**config), comment=comment, partition="gpu", user="alice", account="research")  # type: ignore[arg-type]
 
