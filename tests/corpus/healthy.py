@@ -6,6 +6,7 @@ recompilations that stop the steps for minutes, outages of the metrics service, 
 steps, and the noise of a teardown after success. Its nodes' kernel logs have corrected and harmless events.
 """
 
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,24 @@ class Style:
 _DOCUMENT: Mapping[str, Any] = tomllib.loads(STYLES_PATH.read_text("utf-8"))
 STYLES = tuple(Style(**raw) for raw in _DOCUMENT["style"])
 CHATTER: Mapping[str, Sequence[str]] = _DOCUMENT["chatter"]
+
+
+# Times that the corpus has, and how to write one of the same shape.
+_TIMES = re.compile(
+    r"2026([-/])03\1\d\d([ T,:])\d\d:\d\d:\d\d|\b([IWEV])0?302 \d\d:\d\d:\d\d|\b03([-/])\d\d \d\d:\d\d:\d\d"
+)
+
+
+def _retimed(line: str, now: datetime) -> str:
+    """The line as if it were printed now."""
+
+    def written(match: re.Match[str]) -> str:
+        dash, between, level, short = match.groups()
+        if dash:
+            return f"{now:%Y{dash}%m{dash}%d{between}%H:%M:%S}"
+        return f"{level}{now:%m%d %H:%M:%S}" if level else f"{now:%m{short}%d %H:%M:%S}"
+
+    return _TIMES.sub(written, line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +204,7 @@ class _Run:
 
     def chattering(self) -> Iterator[Piece]:
         amount = self.random.randint(0, self.plan.noise_max)
-        lines = self.random.choices(self.noise.job, k=amount)
+        lines = [_retimed(line, self.now) for line in self.random.choices(self.noise.job, k=amount)]
         if self.style.prefix:
             prefixes = (self.style.prefix.format(rank=self.random.randrange(RANKS)) for _ in lines)
             lines = [prefix + line for prefix, line in zip(prefixes, lines, strict=True)]
