@@ -29,6 +29,8 @@ _OWN_EXCEPTIONS = frozenset(
         "ValueError",
     }
 )
+# What starts the program, and fails alike wherever the job asks for what is not there.
+_STARTERS = frozenset({"slurm.container_start"})
 # Such an exception can also be the program's own word for a machine that it finds wanting.
 _MACHINE_WORDS = re.compile(
     r"(?i)cuda|gpu|devic|nccl|rccl|driver|memory|network|connect|socket|timed? ?out|host|node|mount|disk|file|"
@@ -48,24 +50,27 @@ def everywhere(snapshot: Snapshot, group: Sequence[Scored], places: PlaceMap) ->
 
 
 def same_on_all_nodes(snapshot: Snapshot, groups: Sequence[Sequence[Scored]], places: PlaceMap) -> bool:
-    """The program raised one and the same complaint about itself on several nodes, and nothing else is wrong.
+    """The program, or what starts it, made the same complaint on several nodes, and nothing else is wrong.
 
     A job of one node proves less: there, half of its ranks must say it, and at least four of them.
     """
     lead = groups[0][0]
     signal = lead.signal
     message = signal.fields.get("message", "")
-    if lead.rule.category is not Category.APPLICATION or signal.fields.get("exception", "") not in _OWN_EXCEPTIONS:
-        return False
-    if not message or _MACHINE_WORDS.search(message):
-        return False
+    if lead.rule.id not in _STARTERS:
+        if lead.rule.category is not Category.APPLICATION or signal.fields.get("exception", "") not in _OWN_EXCEPTIONS:
+            return False
+        if not message or _MACHINE_WORDS.search(message):
+            return False
     if any(group[0].score >= _RIVAL for group in groups[1:]):
         return False
     began = snapshot.attempt.started_at
     if began is not None and not began <= (signal.at or signal.seen_at) <= began + START_UP:
         return False
-    ranks = ranks_of(signal)
-    world = snapshot.attempt.world_size
+    alike = [item.signal for item in groups[0] if item.rule.id == lead.rule.id]
+    if lead.rule.id in _STARTERS:
+        return len({node for each in alike for node in places.nodes(each)} | set(places.exit_nodes())) >= 2
+    ranks, world = ranks_of(signal), snapshot.attempt.world_size
     if world is None or not ranks:
         return False
     if len(snapshot.attempt.nodes or ()) <= 1:
