@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from advisor.core.blame import HARDWARE, implicated_gpus, implicated_nodes, implicated_ranks, implications, ranks_on
+from advisor.core.calibration import calibrated
 from advisor.core.everywhere import everywhere as met_everywhere
 from advisor.core.everywhere import same_on_all_nodes
 from advisor.core.fingerprint import fingerprint
@@ -53,7 +54,10 @@ def _from_symptom(
     return Attribution(
         category=symptom.category,
         root_cause=symptom.root_cause,
-        confidence=symptom.confidence,
+        # That nobody says who sent SIGKILL is a guess, and keeps its small number.
+        confidence=symptom.confidence
+        if symptom.category is Category.HOST_OUT_OF_MEMORY
+        else calibrated(symptom.confidence),
         ranks=symptom.ranks,
         evidence=symptom.evidence,
         alternatives=tuple(
@@ -95,7 +99,7 @@ def _from_lead(
     return Attribution(
         category=category,
         root_cause=_sentence(lead, nodes, ranks, note),
-        confidence=confidence,
+        confidence=calibrated(confidence),
         nodes=nodes,
         ranks=ranks,
         gpus=gpus,
