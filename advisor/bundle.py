@@ -23,7 +23,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from advisor.bundle_evidence import is_error_file, read_error_file, recorder_evidence
+from advisor.bundle_evidence import is_error_file, read_error_file, recorder_evidence, telemetry_evidence
 from advisor.bundle_facts import STATES, BundleError, JobFacts, open_regular, read_facts, read_past, reason_of
 from advisor.core.hostlist import fold, short
 from advisor.core.model import Attempt, Job, PastAttempt, Signal, Snapshot, SourceReport, Unavailable
@@ -51,7 +51,7 @@ def read_bundle(path: Path, scanner: Scanner, now: datetime) -> Snapshot:
     kernel = _files(path / "kernel")
     facts = read_facts(path / "job.json")
     past = read_past(path / "attempts.jsonl")
-    if not logs and not kernel and facts is None:
+    if not logs and not kernel and facts is None and not (path / "metrics.json").is_file():
         raise BundleError(f"{path}: neither logs/ nor kernel/ nor job.json: not a bundle")
     return _snapshot(path, facts or JobFacts(), logs, kernel, past, scanner, now)
 
@@ -103,6 +103,10 @@ def _snapshot(
         found, report = recorder_evidence(dumps, facts.world_size, scanner, now)
         sources.append(report)
         reading.signals = (*reading.signals, *found)
+    telemetry = telemetry_evidence(path / "metrics.json", facts, scanner, now) if path.is_dir() else None
+    if telemetry is not None:
+        sources.append(telemetry[1])
+        reading.signals = (*reading.signals, *telemetry[0])
     progress = combine({name: held.progress for name, held in reading.files.items()})
     return Snapshot(
         job=Job(

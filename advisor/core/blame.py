@@ -6,11 +6,15 @@ from advisor.core.hypotheses import Scored
 from advisor.core.model import Implication, Snapshot
 from advisor.core.places_of_signals import PlaceMap, ranks_of
 from advisor.core.policy import Policy
-from advisor.core.rules import Rule
+from advisor.core.rules import XID_LOG_RULES, Rule
 from advisor.core.suspects import peer_nodes
 from advisor.core.symptoms import RANKS_MAX
 from advisor.core.words import Category, Implicates
 
+# States of a node's GPUs that name nobody by themselves and support what does.
+SUPPORTING = frozenset(
+    {"telemetry.row_remap_pending", "telemetry.pcie_replays", "telemetry.low_clock", "telemetry.low_power"}
+)
 HARDWARE = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT, Category.SYSTEM_SOFTWARE})
 
 
@@ -72,10 +76,17 @@ def _corroborated(
         fact.name == node and (fact.other_jobs >= 1 or fact.score >= policy.suspect_score) for fact in snapshot.nodes
     ):
         return True
+    if any(signal.rule in SUPPORTING and node in signal.nodes for signal in snapshot.signals):
+        return True
     return any(
-        other.rule.id != item.rule.id and other.rule.category in HARDWARE and node in places.nodes(other.signal)
+        _kind_of(other) != _kind_of(item) and other.rule.category in HARDWARE and node in places.nodes(other.signal)
         for other in group
     )
+
+
+def _kind_of(item: Scored) -> str:
+    """What was observed, by whomever: an Xid that the kernel and the telemetry show is one kind of evidence."""
+    return "xid" if item.rule.id in XID_LOG_RULES else item.rule.id
 
 
 def implicated_ranks(

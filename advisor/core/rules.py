@@ -69,7 +69,9 @@ class RuleSet:
 
 
 XID_RULE = "kernel.xid"
-XID_LOG_RULES = frozenset({XID_RULE, "log.xid_mention", "dcgm.xid"})
+XID_LOG_RULES = frozenset({XID_RULE, "telemetry.xid", "log.xid_mention", "dcgm.xid"})
+# How far the code that each of them gives is believed.
+_XID_SHARES: Mapping[str, float] = {XID_RULE: 1.0, "telemetry.xid": 0.95}
 
 
 def xid_code(fields: Mapping[str, str]) -> int | None:
@@ -96,7 +98,7 @@ def effective(rule: Rule, fields: Mapping[str, str], xids: Mapping[int, XidEntry
         category=entry.category,
         role=entry.role,
         implicates=entry.implicates,
-        weight=entry.weight * (1.0 if rule.id == XID_RULE else 0.8),
+        weight=entry.weight * _XID_SHARES.get(rule.id, 0.8),
     )
 
 

@@ -8,6 +8,7 @@ from advisor.core.ranks import parse_ranks
 
 # Made from flight-recorder dumps: they say who, and not why.
 RECORDED = frozenset({"flight_recorder.missing_rank", "flight_recorder.unfinished"})
+IDLE = "telemetry.idle_while_others_spin"
 _REPORTS = frozenset({"torch.collective_timeout", "torch.timeout_at_work"})
 
 
@@ -20,12 +21,21 @@ def missing_ranks(hang: Sequence[Signal], world_size: int | None) -> tuple[tuple
     recorded = next((s for s in hang if s.rule in RECORDED), None)
     if recorded is not None:
         return tuple(sorted(ranks_of(recorded))), recorded.fields.get("how", "")
-    listed = {rank for s in hang for key in ("missing", "slow") for rank in parse_ranks(s.fields.get(key, ""))}
+    listed = {
+        rank
+        for s in hang
+        if s.rule != IDLE
+        for key in ("missing", "slow")
+        for rank in parse_ranks(s.fields.get(key, ""))
+    }
     if listed:
         return tuple(sorted(listed)), "did not submit"
     ready = [parse_ranks(s.fields["ready"]) for s in hang if s.fields.get("ready")]
     if ready and world_size:
         return tuple(sorted(set(range(world_size)) - set(ready[0]))), "did not submit"
+    idle = {rank for s in hang if s.rule == IDLE for rank in parse_ranks(s.fields.get("missing", ""))}
+    if idle:
+        return tuple(sorted(idle)), "was idle while the others waited"
     reporters = {rank for s in hang if s.rule in _REPORTS for rank in ranks_of(s)}
     if world_size and reporters and len(reporters) > 1:
         missing = set(range(world_size)) - reporters

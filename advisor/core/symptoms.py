@@ -6,7 +6,7 @@ from advisor.core.model import Hypothesis, Signal, Snapshot
 from advisor.core.places_of_signals import ranks_of
 from advisor.core.ranks import parse_ranks
 from advisor.core.rules import Rule
-from advisor.core.suspects import RECORDED, missing_ranks
+from advisor.core.suspects import IDLE, RECORDED, missing_ranks
 from advisor.core.words import Category, IncidentKind, Role
 
 RANKS_MAX = 64
@@ -26,7 +26,8 @@ def symptom_hypothesis(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]]
     symptoms = [s for s, rule in judged if rule.role is not Role.INITIATING]
     recorded = [s for s, rule in judged if rule.id in RECORDED]
     hang = recorded + [s for s, rule in judged if rule.kind is IncidentKind.HANG and rule.role is Role.SYMPTOM]
-    ranks, how = missing_ranks(hang, snapshot.attempt.world_size)
+    idle = [s for s, rule in judged if rule.id == IDLE] if hang else []
+    ranks, how = missing_ranks(hang + idle, snapshot.attempt.world_size)
     evidence = tuple(s.id for s in (hang or symptoms)[:8])
     slow = [s for s, rule in judged if rule.kind is IncidentKind.STRAGGLER]
     if slow and not hang:

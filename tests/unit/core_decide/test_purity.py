@@ -31,6 +31,7 @@ ALLOWED = frozenset(
         "operator",
         "re",
         "re2",
+        "statistics",
         "string",
         "struct",
         "types",

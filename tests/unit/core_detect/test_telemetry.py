@@ -1,0 +1,281 @@
+"""GPU telemetry: changes while the attempt ran, and GPUs that differ from their peers. Everything else is weather."""
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advisor.bundle import BundleError, read_bundle
+from advisor.core.model import Signal
+from advisor.core.telemetry import CLOCK, FIELDS, PCIE_REPLAY, POWER, TENSOR, UTILISATION, XID, Sample, Span
+from advisor.core.telemetry import telemetry_signals as signals_of
+from advisor.core.words import Category, IncidentKind, Trust
+from tests.unit.core_detect.logs import NODES, NOON, RULES, SCANNER, judge
+from tests.unit.core_detect.test_bundle import bundle
+
+HOUR_AGO = NOON - timedelta(hours=1)
+SPAN = Span(nodes=NODES, started_at=HOUR_AGO, ended_at=NOON, ranks_per_node=8)
+DBE = "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"
+PENDING = "DCGM_FI_DEV_ROW_REMAP_PENDING"
+NVLINK = "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL"
+
+
+def points(
+    field: str,
+    values: Iterable[float],
+    node: str = "node2",
+    gpu: int = 3,
+    since: datetime = HOUR_AGO,
+    step: float = 60.0,
+) -> list[Sample]:
+    return [
+        Sample(at=since + timedelta(seconds=step * number), node=node, gpu=gpu, field=field, value=value)
+        for number, value in enumerate(values)
+    ]
+
+
+def everywhere(field: str, value: Callable[[str, int], Iterable[float]]) -> list[Sample]:
+    """A field of all 32 GPUs."""
+    return [sample for node in NODES for gpu in range(8) for sample in points(field, value(node, gpu), node, gpu)]
+
+
+def made(samples: Iterable[Sample], span: Span = SPAN) -> tuple[Signal, ...]:
+    return signals_of(samples, RULES.by_id(), RULES.xids, span, source="metrics.json", seen_at=NOON)[0]
+
+
+def test_a_new_xid_is_an_event_and_an_old_one_is_not() -> None:
+    """The gauge sticks: what it shows from the first sample on may be weeks old."""
+    (signal,) = made(points(XID, [0, 0, 79, 79, 79]))
+    assert (signal.rule, signal.fields["xid"], signal.trust) == ("telemetry.xid", "79", Trust.TELEMETRY)
+    assert (signal.nodes, signal.gpu, signal.rank) == (("node2",), 3, 11)
+    assert signal.at == HOUR_AGO + timedelta(minutes=2)
+    assert signal.category is Category.GPU_HARDWARE
+    assert made(points(XID, [79, 79, 79])) == ()
+    assert [s.fields["xid"] for s in made(points(XID, [31, 31, 79]))] == ["79"]
+
+
+def test_the_gauge_that_swings_is_one_event_for_each_code() -> None:
+    """Two codes in turn are two signals, counted."""
+    assert [(s.fields["xid"], s.count) for s in made(points(XID, [0, 13, 43, 13, 43, 13]))] == [("13", 3), ("43", 2)]
+
+
+@pytest.mark.parametrize("shift", [timedelta(hours=-3), timedelta(hours=2)], ids=["before", "after"])
+def test_what_is_not_of_this_attempt_is_left_out(shift: timedelta) -> None:
+    """Events before its start, or long after its end; the value before its start is still the one to compare with."""
+    assert made(points(XID, [0, 79], since=HOUR_AGO + shift)) == ()
+    assert len(made(points(XID, [0, 0, 79], since=HOUR_AGO - timedelta(seconds=90)))) == 1
+
+
+def test_nodes_outside_the_allocation_are_counted_and_dropped() -> None:
+    """A query that was too wide blames nobody."""
+    samples = points(XID, [0, 79], node="node9")
+    assert signals_of(samples, RULES.by_id(), RULES.xids, SPAN, source="m", seen_at=NOON) == ((), 2)
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "rule"),
+    [
+        (DBE, [0, 0, 2], "telemetry.double_bit_error"),
+        (DBE, [5, 5, 5], None),
+        (DBE, [5, 0, 0], None),
+        ("DCGM_FI_DEV_ROW_REMAP_FAILURE", [0, 1, 1], "telemetry.row_remap_failure"),
+        ("DCGM_FI_DEV_ROW_REMAP_FAILURE", [1, 1, 1], "telemetry.row_remap_pending"),
+        (PENDING, [0, 1], "telemetry.row_remap_pending"),
+        (PENDING, [1, 1], "telemetry.row_remap_pending"),
+        ("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", [1, 2], "telemetry.rows_remapped"),
+        ("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", [0, 1], "telemetry.nvlink_errors"),
+        (NVLINK, [0, 50, 90], None),
+        (NVLINK, [0, 500], "telemetry.nvlink_errors"),
+        (PCIE_REPLAY, [10, 12, 15], None),
+        (PCIE_REPLAY, [10, 900], "telemetry.pcie_replays"),
+        ("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", [0, 10_000], None),
+        (DBE, [0, 9_223_372_036_854_775_794], None),
+        (DBE, [0, 2_147_483_632], None),
+        (DBE, [0, float("nan")], None),
+    ],
+)
+def test_counters_count_what_they_gained(field: str, values: list[float], rule: str | None) -> None:
+    """From their first sample; a fall is a reset; blanks of DCGM are no values; corrected errors are no matter."""
+    assert [signal.rule for signal in made(points(field, values))] == ([rule] if rule else [])
+
+
+@pytest.mark.parametrize("field", [NVLINK, PCIE_REPLAY])
+def test_what_all_links_do_at_once_names_nobody(field: str) -> None:
+    """A storm on every GPU is the fabric; one GPU far beyond its peers is that GPU."""
+    assert made(everywhere(field, lambda node, gpu: [0, 1_000 + gpu])) == ()
+    found = made(everywhere(field, lambda node, gpu: [0, 90_000 if (node, gpu) == ("node3", 1) else 1_000]))
+    assert [(signal.nodes, signal.gpu) for signal in found] == [(("node3",), 1)]
+
+
+def stalled(idle: Iterable[tuple[str, int]], *, power: float = 250.0) -> list[Sample]:
+    """Half an hour of training, then all GPUs spin except the idle ones."""
+    late = frozenset(idle)
+    samples = everywhere(UTILISATION, lambda n, g: [98] * 30 + [0 if (n, g) in late else 100] * 5)
+    samples += everywhere(TENSOR, lambda n, g: [0.55] * 30 + [0.0] * 5)
+    return samples + everywhere(POWER, lambda n, g: [650] * 30 + [90 if (n, g) in late else power] * 5)
+
+
+def test_the_gpu_that_is_idle_while_all_others_spin_is_the_late_one() -> None:
+    """Busy without tensor work at a third of the power is waiting; not busy at all is not having come."""
+    idle, spinning = made(stalled([("node3", 4)]))
+    assert (spinning.rule, spinning.nodes, spinning.fields) == ("telemetry.spinning", (), {"gpus": "31"})
+    assert (idle.rule, idle.nodes, idle.rank) == ("telemetry.idle_while_others_spin", ("node3",), 20)
+    assert idle.fields["missing"] == "20"
+
+
+def test_busy_gpus_at_full_power_do_not_spin() -> None:
+    """Work without the tensor pipe is work."""
+    assert made(stalled([("node3", 4)], power=640.0)) == ()
+
+
+def test_training_and_idling_together_are_no_hang() -> None:
+    """All compute, or all are idle (evaluation, data): nobody waits for anybody."""
+    assert made(everywhere(UTILISATION, lambda n, g: [99] * 9) + everywhere(TENSOR, lambda n, g: [0.4] * 9)) == ()
+    assert made(everywhere(UTILISATION, lambda n, g: [0] * 9) + everywhere(TENSOR, lambda n, g: [0.0] * 9)) == ()
+
+
+def test_a_gpu_far_below_its_peers_is_shown_and_half_of_them_are_not() -> None:
+    """A throttled GPU among its peers; a power cap on half of the machine is somebody's decision."""
+
+    def clocks(slow: int) -> list[Sample]:
+        clock = everywhere(CLOCK, lambda n, g: [600 if n == "node1" and g < slow else 1_900] * 9)
+        return clock + everywhere(UTILISATION, lambda n, g: [99] * 9)
+
+    assert [(s.rule, s.nodes, s.gpu) for s in made(clocks(1))] == [("telemetry.low_clock", ("node1",), 0)]
+    half = everywhere(CLOCK, lambda n, g: [600 if n in {"node1", "node2"} else 1_900] * 9)
+    assert made(half + everywhere(UTILISATION, lambda n, g: [99] * 9)) == ()
+    assert made(everywhere(CLOCK, lambda n, g: [300 if (n, g) == ("node1", 0) else 1_900] * 9)) == ()
+
+
+@given(
+    samples=st.lists(
+        st.builds(
+            Sample,
+            at=st.integers(-5_000, 5_000).map(lambda seconds: NOON + timedelta(seconds=seconds)),
+            node=st.sampled_from([*NODES, "node9"]),
+            gpu=st.integers(0, 9),
+            field=st.sampled_from([*sorted(FIELDS), "OTHER"]),
+            value=st.floats() | st.integers(-5, 200).map(float),
+        ),
+        max_size=60,
+    ),
+    nodes=st.none() | st.just(NODES),
+)
+@settings(deadline=None, max_examples=300)
+def test_any_samples_give_signals_of_the_allocation(samples: list[Sample], nodes: tuple[str, ...] | None) -> None:
+    """In any order, with any value; the same samples in another order give the same signals."""
+    span = Span(nodes=nodes, ended_at=NOON, ranks_per_node=8)
+    found = made(samples, span)
+    assert all(nodes is None or set(signal.nodes) <= set(NODES) for signal in found)
+    if len({(s.at, s.node, s.gpu, s.field) for s in samples}) == len(samples):
+        assert made(reversed(samples), span) == found
+
+
+def rows(samples: Iterable[Sample]) -> bytes:
+    return json.dumps(
+        [
+            {
+                "t": s.at.timestamp(),
+                "node": f"{s.node}.cluster.example",
+                "gpu": s.gpu,
+                "field": s.field,
+                "value": s.value,
+            }
+            for s in samples
+        ]
+    ).encode()
+
+
+JOB: dict[str, Any] = {
+    "job_id": "7",
+    "user": "u",
+    "state": "FAILED",
+    "exit_code": "1:0",
+    "nodes": "node[1-4]",
+    "world_size": 32,
+    "start": HOUR_AGO.isoformat(),
+    "end": NOON.isoformat(),
+}
+LAUNCH_FAILURE = b"[rank11]: RuntimeError: CUDA error: unspecified launch failure\n"
+
+
+def test_telemetry_in_a_bundle_is_trusted_and_names_the_node(tmp_path: Path) -> None:
+    """A log that cannot tell an application error from a dying GPU, and a double-bit error that can."""
+    plain = read_bundle(bundle(tmp_path, JOB, logs__a=LAUNCH_FAILURE), SCANNER, NOON)
+    assert judge(plain)[1].nodes == ()
+    path = tmp_path / "bundle" / "metrics.json"
+    path.write_bytes(rows(points(DBE, [0, 0, 1])))
+    world = read_bundle(tmp_path / "bundle", SCANNER, NOON)
+    _, blame = judge(world)
+    assert (blame.category, blame.nodes, blame.trusted) == (Category.GPU_HARDWARE, ("node2",), True)
+    assert blame.gpus == ("node2:3",)
+    source = next(source for source in world.sources if source.source == "metrics")
+    assert (source.trust, source.lines, source.unavailable) == (Trust.TELEMETRY, 3, None)
+
+
+def test_a_stuck_gauge_blames_nobody(tmp_path: Path) -> None:
+    """An Xid of last week beside the error of a program."""
+    log = b"[rank3]: Traceback (most recent call last):\n[rank3]: KeyError: 'x'\n"
+    files = {"logs__a": log, "metrics.json": rows(points(XID, [79, 79, 79]))}
+    _, blame = judge(read_bundle(bundle(tmp_path, JOB, **files), SCANNER, NOON))
+    assert (blame.category, blame.nodes) == (Category.APPLICATION, ())
+
+
+@pytest.mark.parametrize("support", [False, True])
+def test_a_conditional_xid_needs_another_kind_of_evidence(tmp_path: Path, support: bool) -> None:
+    """The kernel and the telemetry that show one Xid are not two; a row that waits for a reset is."""
+    kernel = b"[ 1.5] NVRM: Xid (PCI:0000:3b:00): 8, pid=1, Ch 00000008\n"
+    samples = points(XID, [0, 8]) + (points(PENDING, [1, 1]) if support else [])
+    files = {"logs__a": LAUNCH_FAILURE, "kernel__node2.log": kernel, "metrics.json": rows(samples)}
+    _, blame = judge(read_bundle(bundle(tmp_path, JOB, **files), SCANNER, NOON))
+    assert RULES.xids[8].implicates.value == "conditional"
+    assert blame.nodes == (("node2",) if support else ())
+
+
+def test_the_idle_gpu_names_the_rank_of_a_silent_hang(tmp_path: Path) -> None:
+    """Nothing printed, nothing recorded: who did not spin is who did not come."""
+    job = {**JOB, "state": "RUNNING", "silent_seconds": 1_800}
+    del job["exit_code"], job["end"]
+    log = b"".join(f" iteration {n}/ 900 | loss: 2.1 |\n".encode() for n in range(5))
+    files = {"logs__a": log, "metrics.json": rows(stalled([("node3", 4)]))}
+    incident, blame = judge(read_bundle(bundle(tmp_path, job, **files), SCANNER, NOON))
+    assert incident.kind is IncidentKind.HANG
+    assert (blame.category, blame.ranks, blame.nodes) == (Category.UNKNOWN, (20,), ())
+    assert "idle while the others waited" in blame.root_cause
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "metrics.json: not JSON"),
+        ("[" * 100_000, "metrics.json: not JSON"),
+        ("{}", "metrics.json: must be a JSON list"),
+        ("[3]", "metrics.json: sample 0: must be an object"),
+        ('[{"t":1,"node":"a","gpu":0,"field":"F","value":1},{"field":3}]', "metrics.json: sample 1: field and node"),
+        ('[{"t":1,"node":"a","gpu":-1,"field":"F","value":1}]', "sample 0: gpu: must be a small whole number"),
+        ('[{"t":1,"node":"a","gpu":0,"field":"F","value":"x"}]', "sample 0: value: must be a number"),
+        ('[{"t":"soon","node":"a","gpu":0,"field":"F","value":1}]', "sample 0: t: must be epoch seconds"),
+        ('[{"t":1e300,"node":"a","gpu":0,"field":"F","value":1}]', "sample 0: t: must be epoch seconds"),
+    ],
+)
+def test_bad_metrics_are_one_located_line(tmp_path: Path, text: str, message: str) -> None:
+    """File, sample, key, and what is wrong."""
+    path = bundle(tmp_path, JOB, **{"logs__a": b"x\n", "metrics.json": text.encode()})
+    with pytest.raises(BundleError) as caught:
+        read_bundle(path, SCANNER, NOON)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pipe_in_place_of_metrics_is_refused(tmp_path: Path) -> None:
+    """It would block for ever."""
+    path = bundle(tmp_path, JOB, logs__a=b"x\n")
+    os.mkfifo(path / "metrics.json")
+    with pytest.raises(BundleError, match="not a regular file"):
+        read_bundle(path, SCANNER, NOON)
