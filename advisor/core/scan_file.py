@@ -17,7 +17,7 @@ from advisor.core.ranks import RANKS_MAX, fold_ranks, parse_ranks
 from advisor.core.rules import Rule, effective
 from advisor.core.scan_state import FileContext, FileState, Repeat, Scanned
 from advisor.core.times import learn_offset, line_time
-from advisor.core.traceback import ROOT_CAUSE_LINES, frames_before, ignored_before, root_cause_line
+from advisor.core.traceback import ROOT_CAUSE_LINES, frames_before, ignored_before, printed_alike, root_cause_line
 from advisor.core.words import Implicates, IncidentKind, Role, Trust
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class FileScan:
             return
         if rule.id.startswith("python."):
             before = self.recent + b"\n" + b"\n".join(lines[max(0, position - 60) : position])
-            before = before[-_LOOKBACK_BYTES:]
+            before = printed_alike(before[-_LOOKBACK_BYTES:], line)
             if ignored_before(before):
                 return
             frames = frames_before(before)

@@ -6,7 +6,19 @@ ROOT_CAUSE_LINES = 14  # the block has 7 lines; interleaved ones may stand betwe
 _FRAME = re.compile(rb'File \\?"([^"\\\n]{1,400})\\?", line \d{1,7}, in ([\w<>.]{1,120})')
 _FIELD = re.compile(r"\b(time|host|rank|exitcode|error_file|traceback) {0,12}: ?(.{0,300})$")
 _LIBRARY = ("site-packages", "dist-packages", "/lib/python", "<frozen", "<string>", "importlib", "runpy.py")
+# Who printed a line, as srun --label ("12: ") and torch ("[rank3]: ", "[default0]:") put it in front.
+_LABEL = re.compile(rb" *(?:\d{1,7}|\[[\w.-]{1,40}\]):", re.ASCII)
 FRAMES_KEPT = 3
+
+
+def printed_alike(text: bytes, line: bytes) -> bytes:
+    """The lines of `text` by whoever printed `line`. Ranks that fail together print their tracebacks in between each
+    other, in another order each time: the frames of one would be taken for those of another.
+    """
+    label = _LABEL.match(line)
+    if label is None:
+        return text
+    return b"\n".join(other for other in text.split(b"\n") if other.startswith(label[0]))
 
 
 def frames_before(text: bytes) -> str:
