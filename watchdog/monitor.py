@@ -162,9 +162,7 @@ class Watchdog:
             if self._delay is None:
                 self._delay, _ = self._slurm.settings()
             advisor = self._advisor()
-            self._say(
-                "advisor", f"advisor {'alive' if advisor.alive else 'DEAD'}: {advisor.reason}", once=advisor.alive
-            )
+            self._say("advisor", f"advisor {'alive' if advisor.alive else 'DEAD'}: {advisor.reason}", once=True)
             marked = [job for job in self._slurm.pending() if release.marked(job) is not None]
             self._forget(marked)
         except SlurmError as error:

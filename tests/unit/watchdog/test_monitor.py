@@ -99,6 +99,16 @@ def test_what_a_person_changed_in_between_is_respected(tmp_path: Path) -> None:
     assert world.verbs == []
 
 
+def test_a_death_is_said_once_however_long_it_lasts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The age of the last tick changes with every look; the journal is for people."""
+    dog = watchdog(FakeSlurm(), tmp_path)
+    for age in (40, 41, 42):
+        boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+        (tmp_path / "tick.json").write_text(json.dumps({"v": 1, "boot_monotonic": boot, "tick_age": age}))
+        dog.look()
+    assert capsys.readouterr().err.count("DEAD") == 1
+
+
 def test_slurm_that_does_not_answer_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And is looked at again."""
     world = FakeSlurm()
