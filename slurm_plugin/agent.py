@@ -30,6 +30,7 @@ from slurm_plugin.squeue import JobRow, Slurm, SlurmError
 log = structlog.get_logger(__name__)
 
 COMPLETE_REPORT_SECONDS = 5.0
+EMPTY_SECONDS = 30.0  # an empty listing is believed only after having been one for so long
 FOLLOW_SECONDS = 15.0  # how long a job whose end was announced is looked at closely
 FOLLOW_PAUSE_SECONDS = 0.06
 FOLLOWED_MAX = 32
@@ -50,6 +51,7 @@ class Agent:
     _sent: dict[str, agent_pb2.JobObservation] = field(default_factory=dict)
     _sent_nodes: dict[str, agent_pb2.NodeObservation] = field(default_factory=dict)
     _complete_due: float = 0.0
+    _empty_since: float | None = None
     _following: set[str] = field(default_factory=set)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _tick_problem: str = ""
@@ -114,7 +116,10 @@ class Agent:
         at = self.looks.at
         nodes = {node.name: observe.node_observation(node, at=at) for node in self.looks.nodes}
         now = self.clock.monotonic()
-        complete = now >= self._complete_due or bool(self._sent.keys() - seen.keys())
+        # "squeue printed nothing" is not "no jobs": told so, the advisor would take what is shown next for other jobs.
+        self._empty_since = None if seen else (now if self._empty_since is None else self._empty_since)
+        believed = self._empty_since is None or now - self._empty_since >= EMPTY_SECONDS
+        complete = believed and (now >= self._complete_due or bool(self._sent.keys() - seen.keys()))
         jobs = [job for key, job in seen.items() if complete or not observe.same(self._sent.get(key), job)]
         changed_nodes = [
             node for key, node in nodes.items() if complete or _node_changed(self._sent_nodes.get(key), node)

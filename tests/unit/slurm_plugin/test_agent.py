@@ -315,6 +315,22 @@ async def test_slurm_that_does_not_answer_is_unavailable_never_no_jobs(bench: Be
     assert bench.slurm.verbs == []
 
 
+async def test_an_empty_listing_is_not_believed_at_once(bench: Bench) -> None:
+    """A controller that lost its jobs for a moment, or hides them, must not make the advisor forget them."""
+    bench.slurm.add(FakeJob(state="RUNNING", end=None))
+    agent = bench.start()
+    await until(lambda: any(report.complete for report in bench.advisor.reports))
+    hidden = bench.slurm.jobs.pop("17")
+    await until(lambda: agent.looks.looked and not agent.looks.rows)
+    agent._complete_due = 0.0
+    before = len(bench.advisor.reports)
+    await asyncio.sleep(0.5)
+    assert not any(report.complete for report in bench.advisor.reports[before:])
+    bench.slurm.add(hidden)
+    await until(lambda: any(report.complete and report.jobs for report in bench.advisor.reports[before:]))
+    assert not any(report.complete and not report.jobs for report in bench.advisor.reports)
+
+
 async def test_missing_rights_end_acting(bench: Bench) -> None:
     """After "permission denied" the agent observes, and says why."""
     bench.slurm.add(FakeJob())
