@@ -1,8 +1,8 @@
 """Node history: what one implication weighs, and what many of them weigh now.
 
 A score decays, because repaired hardware fails again soon or not at all: 9.5 % within a day and 18 % within a week
-of a repair, against a base rate of 0.2 % and 1.5 %. The
-half-life comes from policy. The rows themselves are never forgotten by this arithmetic.
+of a repair, against a base rate of 0.2 % and 1.5 %. The half-life comes from policy; `benchmarks/history.py` measures
+what it is worth. The rows themselves are never forgotten by this arithmetic.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,11 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from advisor.core.policy import Policy
-from advisor.core.words import Role, Trust
+from advisor.core.words import Category, Role, Trust
+
+LEMON_FAILURES = 3
+ONE_EVENT = timedelta(hours=1)  # what fails again so soon is the same failure, seen by the next job
+_HARDWARE = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,68 @@ class PastImplication:
     job: str  # the job's key
     weight: float
     at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeImplication:
+    """A `PastImplication` with all that tells whether it is a failure of the node's own hardware."""
+
+    node: str
+    incident: str
+    job: str
+    weight: float
+    at: datetime
+    trust: Trust
+    role: Role
+    category: Category
+    rule: str
+
+    @property
+    def own_hardware(self) -> bool:
+        """Initiated here, by hardware, as a source says that no job can write to; blamed, not merely mentioned."""
+        return (
+            self.trust.trusted
+            and self.role is Role.INITIATING
+            and self.category in _HARDWARE
+            and self.weight >= 0.5 * trust_weight(self.trust)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lemon:
+    """A node that fails again and again by itself, with the evidence, newest first."""
+
+    node: str
+    failures: tuple[NodeImplication, ...]
+    jobs: int
+    score: float
+
+
+def lemons(
+    implications: Iterable[NodeImplication], now: datetime, policy: Policy, *, failures_min: int = LEMON_FAILURES
+) -> tuple[Lemon, ...]:
+    """Nodes with at least `failures_min` failures of their own hardware within the window, worst first.
+
+    Several jobs that one failure takes down are one failure.
+    """
+    window = timedelta(days=policy.history_window_days)
+    of_node: dict[str, list[NodeImplication]] = {}
+    for item in implications:
+        if item.own_hardware and now - item.at <= window:
+            of_node.setdefault(item.node, []).append(item)
+    found: list[Lemon] = []
+    for node, items in of_node.items():
+        failures: list[NodeImplication] = []
+        seen: datetime | None = None
+        for item in sorted(items, key=lambda item: (item.at, item.incident)):
+            if seen is None or item.at - seen > ONE_EVENT:
+                failures.append(item)
+            seen = item.at
+        if len(failures) >= failures_min:
+            score = sum(decayed(item.weight, item.at, now, policy) for item in failures)
+            jobs = len({item.job for item in failures})
+            found.append(Lemon(node=node, failures=tuple(reversed(failures)), jobs=jobs, score=score))
+    return tuple(sorted(found, key=lambda lemon: (-lemon.score, lemon.node)))
 
 
 def trust_weight(trust: Trust) -> float:
