@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from advisor.core import hang
 from advisor.core.model import Incident, NodeFact, Signal, Snapshot
 from advisor.core.policy import Policy
 from advisor.core.rules import XID_LOG_RULES, Rule, RuleSet, rule_of, xid_code
@@ -239,19 +240,16 @@ def _hang_signal(snapshot: Snapshot, rules: RuleSet, policy: Policy, now: dateti
     if snapshot.offline:
         if attempt.silent_seconds is None or attempt.silent_seconds < policy.hang_seconds:
             return None
-        seconds, limit, since = attempt.silent_seconds, policy.hang_seconds, progress.last_at or now
+        limit, since = policy.hang_seconds, progress.last_at or now
     else:
         logs = [source for source in snapshot.sources if source.trust is Trust.LOG]
         readable = any(source.unavailable is None for source in logs)
         if not readable or any(source.unavailable is not None for source in logs):
             return None
-        anchor = progress.last_at or attempt.started_at
-        if anchor is None:
+        due = hang.expected(snapshot, policy)
+        if due is None or now < due.at:
             return None
-        limit = policy.hang_seconds if progress.last_at is not None else policy.hang_startup_seconds
-        seconds, since = (now - anchor).total_seconds(), anchor + timedelta(seconds=limit)
-        if seconds < limit:
-            return None
+        limit, since = due.seconds, due.at
     step = "none" if progress.last_step is None else str(progress.last_step)
     return Signal(
         id=_signal_id(snapshot, "advisor.no_progress", step),

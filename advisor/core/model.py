@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from advisor.core.course import Pace
 from advisor.core.words import (
     Action,
     AttemptState,
@@ -93,6 +94,8 @@ class Progress:
     saving: bool = False  # a checkpoint save began and neither its end nor a later step was seen
     cleared_at: datetime | None = None  # what was read before was followed by at least two further steps
     cleared_lines: Mapping[str, int] = field(default_factory=dict)  # the same by file: lines up to this one
+    broken: bool = False  # a crash line since the newest step
+    pace: Pace = field(default_factory=Pace)  # how often progress lines come, and what was announced since the newest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,14 +4,16 @@ One newest step is kept per file, whichever rank printed it: ranks of synchronou
 step that goes back is an in-job restart when a checkpoint was loaded since, or when it stays back.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
 import re2
 
+from advisor.core import hang
+from advisor.core.course import Pace, Phase
 from advisor.core.model import Progress
 
 INTERVALS_KEPT = 16
@@ -33,20 +35,35 @@ _STEP_FORMATS: Mapping[str, str] = {
 # Bars count within one epoch: they show that something moves, not how far the run is.
 _BAR_FORMATS: Mapping[str, str] = {
     "bar": r"(?m)\| *(?P<step>\d{1,9})/(?P<total>\d{1,9}) \[[0-9:]+<",
+    "epoch_loss": r"(?m)(?:^|[ \[(|,:\]])(?i:epoch)(?:[=:#]| [=:#]?)? {0,8}\[?(?P<step>\d{1,9})\b"
+    r"[^\n]{0,80}?\b(?i:loss|acc|ppl)\b[^\n]{0,20}\d",
     "epoch": r"(?m)\bEpoch:? ?(?:\(train\) )?\[?\d{1,6}\]?[ :,]+\[ *(?P<step>\d{1,12})/\d+",
 }
 FORMATS: Mapping[str, str] = {**_STEP_FORMATS, **_BAR_FORMATS}
 COMPILED: Mapping[str, Any] = {name: re2.compile(pattern.encode(), _OPTIONS) for name, pattern in FORMATS.items()}
 
 MARKS: Mapping[str, str] = {
-    "saved": r"(?im)(?:successfully saved checkpoint|checkpoint saved|saved checkpoint|finished saving checkpoint"
-    r"|saved (?:the |model )?checkpoint|checkpoint .{0,120}successfully saved)"
-    r"[^\n]{0,200}?(?:(?:iteration|step|iter)[ =_:-]{0,8}(?P<step>\d{1,12})\b|$)",
     "loaded": r"(?im)(?:loaded checkpoint|resum(?:ed|ing)\b[^\n]{0,80}?(?:checkpoint|from)"
     r"|restored [^\n]{0,60}checkpoint|loading checkpoint)"
     r"[^\n]{0,200}?(?:(?:iteration|step|iter)[ =_:-]{0,8}(?P<step>\d{1,12})\b|$)",
     "saving": r"(?im)\b(?:saving|writing) (?:a |the |latest |final |model |full )*(?:checkpoint|ckpt|model)\b"
-    r"|saving model to '",
+    r"|saving model to '|\bpreparing to save checkpoint\b|\bcheckpoint \S{1,80} is about to be saved\b",
+    # After "saving": a line may say both, and then it is done.
+    "saved": r"(?im)(?:successfully saved checkpoint|checkpoint saved|saved checkpoint"
+    r"|finished saving (?:the )?checkpoint|checkpoint \S{1,80} is ready now"
+    r"|saved (?:the |model )?checkpoint|checkpoint .{0,120}successfully saved)"
+    r"[^\n]{0,200}?(?:(?:iteration|step|iter)[ =_:-]{0,8}(?P<step>\d{1,12})\b|$)",
+    "starting": r"(?i)restarting worker group|rendezvous(?:'ing| complete for) worker|\bin-?process restart\b"
+    r"|restarting (?:all )?(?:ranks|workers|training)\b",
+    "compiling": r"(?i)\bcompiling (?:the |a |train|model|kernel|graph|fused|with )|\b(?:jit|xla|graph)[ -]compil"
+    r"|torch\.compile\b[^\n]{0,80}(?:start|first|may take|take a while)|\bautotune (?:mm|bmm|addmm|conv)"
+    r"|\bcapturing (?:the )?cuda graph|\bbuilding extension module",
+    "evaluating": r"(?i)\b(?:running|starting|begin(?:ning)?|entering) (?:the |a )?"
+    r"(?:eval(?:uation|s)?|validation|sanity check)"
+    r"|\bevaluating\b(?: on| the| at| model|:|\.)|\bvalidating(?: on| the| at| model|:|\.)|validation dataloader \d"
+    r"|\bsanity checking\b|\bevaluating iter ",
+    "evaluated": r"(?i)\bvalidation loss at iteration|\b(?:evaluation|validation) (?:is )?(?:done|complete|completed"
+    r"|finished)\b|\bfinished (?:evaluation|validation)\b|'eval_(?:loss|runtime)'",
     # Only where the sentence ends there: "finished training epoch 3" is not the end.
     "finished": r"(?im)\[after training is done\]|'train_runtime': |exiting program at iteration"
     r"|\btraining (?:is |was |has )?(?:been )?(?:successfully )?(?:complete|completed|finished|done)(?: successfully)?"
@@ -80,6 +97,7 @@ class FileProgress:
     low_steps: tuple[int, ...] = ()  # steps below `last_step` that the same rank printed since
     broken: bool = False  # a crash line since the newest advance
     reloaded: bool = False  # a checkpoint was loaded since
+    pace: Pace = field(default_factory=Pace)
 
 
 def observe(
@@ -93,14 +111,17 @@ def observe(
     form = _choose(progress, forms)
     if form is None:
         return progress
-    for match in _telling(COMPILED[form], text, thorough=progress.broken):
+    matches = _telling(COMPILED[form], text, thorough=progress.broken)
+    first = matches[0] if matches else None
+    for match in matches:
         start = match.start(1)
         # Counting newlines is what costs here: from the nearer end.
         near = start <= len(text) // 2
         number = line + (text.count(b"\n", 0, start) if near else lines - text.count(b"\n", start))
         whole = _line_around(text, match.start(1))
         own, rank = printed(whole)
-        progress = _step(progress, form, _Seen(int(match.group(1)), number, seen_at, own, rank))
+        total = int(match.group(2)) if form == "bar" else None
+        progress = _step(progress, form, _Seen(int(match.group(1)), number, seen_at, own, rank, total, match is first))
     return progress
 
 
@@ -168,13 +189,17 @@ def _line_around(text: bytes, position: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One progress line. `at`: as read; `printed`: its own time; `rank`: who printed it."""
+    """One progress line. `at`: as read; `printed`: its own time; `rank`: who printed it; `total`: where a bar ends;
+    `next`: no other progress line stands between it and the newest one known.
+    """
 
     step: int
     line: int
     at: datetime
     printed: datetime | None
     rank: int | None
+    total: int | None
+    next: bool
 
 
 def _step(p: FileProgress, form: str, seen: _Seen) -> FileProgress:
@@ -205,7 +230,7 @@ def _step(p: FileProgress, form: str, seen: _Seen) -> FileProgress:
 def _restart(p: FileProgress, seen: _Seen) -> FileProgress:
     """The ranks began anew from a checkpoint: what they did after it does not count any more."""
     again = replace(p, restarts=p.restarts + 1, last_step=None, printed_at=None, broken=True, reloaded=False)
-    return _advance(again, seen)
+    return _advance(replace(again, pace=replace(p.pace, began_at=None)), seen)
 
 
 def _advance(p: FileProgress, seen: _Seen) -> FileProgress:
@@ -216,6 +241,7 @@ def _advance(p: FileProgress, seen: _Seen) -> FileProgress:
             seconds = (seen.at - p.last_at).total_seconds()
         if seconds > 0:
             intervals = (*intervals, seconds / (seen.step - p.last_step))[-INTERVALS_KEPT:]
+    pace = hang.stepped(_learned(p, seen), line=seen.line, total=seen.total, at=seen.at)
     # Cleared is what came before the *previous* step: the first step after a crash line may be one that another rank
     # was just finishing.
     return replace(
@@ -225,6 +251,7 @@ def _advance(p: FileProgress, seen: _Seen) -> FileProgress:
         last_at=seen.at,
         printed_at=seen.printed or p.printed_at,
         intervals=intervals,
+        pace=pace,
         cleared_line=p.advance_line,
         cleared_at=p.advance_at,
         advance_line=seen.line,
@@ -238,9 +265,57 @@ def _advance(p: FileProgress, seen: _Seen) -> FileProgress:
     )
 
 
-def mark(progress: FileProgress, name: str, step: int | None, line: int) -> FileProgress:
-    """A line that is no step but says where the attempt stands."""
+def _learned(p: FileProgress, seen: _Seen) -> Pace:
+    """The pace with the gap before this line, where the two lines are adjacent."""
+    if p.last_step is None or p.last_at is None:
+        return p.pace
+    if p.pace.phase is not Phase.STEP or p.pace.closed_at is not None:
+        return p.pace if p.broken or p.reloaded else hang.learn_stretch(p.pace, step=p.last_step, at=seen.at)
+    stride = seen.step - p.last_step
+    if not (seen.next or stride == p.pace.stride):
+        return p.pace
+    return hang.learn(
+        p.pace,
+        step=p.last_step,
+        stride=stride,
+        read=(seen.at - p.last_at).total_seconds(),
+        printed=(seen.printed - p.printed_at).total_seconds() if seen.printed and p.printed_at else 0.0,
+        between=max(0, seen.line - p.advance_line - 1),
+        broken=p.broken or p.reloaded,
+    )
+
+
+def read_on(progress: FileProgress, line: int, at: datetime) -> FileProgress:
+    """The file was read until `line` at `at`."""
+    pace = hang.printed_since(progress.pace, line - max(progress.advance_line, progress.pace.phase_line), at)
+    return replace(progress, last_line_at=at, pace=pace)
+
+
+_PHASES: Mapping[str, tuple[Phase, bool]] = {
+    "saving": (Phase.CHECKPOINT, True),
+    "saved": (Phase.CHECKPOINT, False),
+    "loaded": (Phase.START, True),
+    "starting": (Phase.START, True),
+    "compiling": (Phase.COMPILE, True),
+    "evaluating": (Phase.EVALUATION, True),
+    "evaluated": (Phase.EVALUATION, False),
+}
+
+
+def mark(progress: FileProgress, name: str, step: int | None, line: int, at: datetime) -> FileProgress:
+    """A line, read at `at`, that is no step but says where the attempt stands."""
+    if name in _PHASES:
+        phase, begins = _PHASES[name]
+        pace = progress.pace
+        last = progress.last_step
+        if begins:
+            pace = hang.announced(pace, phase, step=last, line=line, at=at)
+        else:
+            pace = hang.closed(pace, phase, step=last, line=line, at=at)
+        progress = replace(progress, pace=pace)
     match name:
+        case "starting" | "compiling" | "evaluating" | "evaluated":
+            return progress
         case "saved":
             return replace(
                 progress, checkpoint_step=step if step is not None else progress.checkpoint_step, saving_line=0
@@ -265,6 +340,7 @@ def combine(states: Mapping[str, FileProgress]) -> Progress:
     ]
     intervals = sorted(value for p in counting for value in p.intervals)
     checkpoints = [p.checkpoint_step for p in files if p.checkpoint_step is not None]
+    lead = _lead(counting)
     return Progress(
         first_step=min((p.first_step for p in counting if p.first_step is not None), default=None),
         last_step=max((p.last_step for p in counting if p.last_step is not None), default=None),
@@ -278,7 +354,16 @@ def combine(states: Mapping[str, FileProgress]) -> Progress:
         saving=any(p.saving_line for p in files),
         cleared_at=max((p.cleared_at for p in counting if p.cleared_at is not None), default=None),
         cleared_lines={name: p.cleared_line for name, p in sorted(states.items()) if p.cleared_line},
+        broken=lead is not None and any(p.broken for p in files if p is lead or p.last_step is None),
+        pace=hang.merged(lead.pace, (p.pace for p in files if p is not lead), lead.last_at) if lead else Pace(),
     )
+
+
+def _lead(counting: Sequence[FileProgress]) -> FileProgress | None:
+    """The file whose progress lines are waited for: it showed the newest step, and shows most of them."""
+    newest = max((p.last_at for p in counting if p.last_at is not None), default=None)
+    fresh = [p for p in counting if p.last_at == newest]
+    return max(fresh, key=lambda p: len(p.pace.gaps), default=None)
 
 
 def silent_for(progress: Progress, now: datetime) -> timedelta | None:

@@ -227,7 +227,7 @@ class FileScan:
         if found is None:
             return
         step = _named(found).get("step")
-        self.progress = progress_module.mark(self.progress, name, int(step) if step else None, number)
+        self.progress = progress_module.mark(self.progress, name, int(step) if step else None, number, self.seen_at)
 
     def _emit(
         self, rule: Rule, captures: dict[str, str], place: Place, text: str, number: int, at: datetime | None
@@ -324,7 +324,7 @@ class FileScan:
 
     def result(self, tail: bytes, read: int) -> Scanned:
         if self.any:
-            self.progress = replace(self.progress, last_line_at=self.seen_at)
+            self.progress = progress_module.read_on(self.progress, self.line, self.seen_at)
         self._settle_counts()
         for key, signal in list(self.signals.items()):
             repeat = self.repeats[key]

@@ -6,6 +6,7 @@ Each property answers one question from the snapshot and the three steps before;
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from advisor.core import hang
 from advisor.core.budgets import Spent, durable_progress, spent
 from advisor.core.model import Attribution, Incident, Isolation, OpenAdvice, Signal, Snapshot, Successor
 from advisor.core.policy import Policy
@@ -156,12 +157,8 @@ class Situation:
             return None
         if any(report.trust is Trust.LOG and report.unavailable for report in self.snapshot.sources):
             return None  # silence of a log that cannot be read is not silence of the job
-        progress = self.snapshot.progress
-        if progress.last_at is not None:
-            return progress.last_at + timedelta(seconds=self.policy.hang_seconds)
-        if self.snapshot.attempt.started_at is not None:
-            return self.snapshot.attempt.started_at + timedelta(seconds=self.policy.hang_startup_seconds)
-        return None
+        due = hang.expected(self.snapshot, self.policy)
+        return due.ends_at if due is not None else None
 
     @property
     def fatal_hardware(self) -> bool:

@@ -52,6 +52,10 @@ _SOME_SECONDS = _Range(0, _DAY_SECONDS, above_low=True)
 # One entry per key; a test compares it with the fields of `Policy`.
 RANGES: Mapping[str, _Range] = {
     "hang_seconds": _Range(1, 7 * _DAY_SECONDS),
+    "hang_floor_seconds": _Range(1, _DAY_SECONDS),
+    "hang_factor": _Range(1.5, 100),
+    "hang_learning_seconds": _SECONDS,
+    "hang_phase_seconds": _Range(1, 7 * _DAY_SECONDS),
     "hang_startup_seconds": _Range(1, 7 * _DAY_SECONDS),
     "clock_skew_seconds": _Range(0, 600),
     "trusted_fatal_grace_seconds": _SECONDS,

@@ -1,0 +1,278 @@
+"""Hangs: what is learned from an attempt's own lines, what is announced, and when it is overdue."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from advisor.core import codec, hang
+from advisor.core.course import Pace, Phase
+from advisor.core.detection import detect
+from advisor.core.model import Progress, Snapshot
+from advisor.core.policy import Policy
+from advisor.core.progress import combine
+from advisor.core.scan import FileState
+from advisor.core.words import AttemptState, IncidentKind
+from benchmarks.hang import Reader, healthy, make_run, measure, reads
+from tests.unit.core_detect.logs import NOON, RULES, SCANNER, context, scan, snapshot
+
+POLICY = Policy()
+STEP = " iteration {:8d}/ 1000000 | consumed samples: 1 | elapsed time per iteration (ms): 9.1 | lm loss: 2.0 |\n"
+
+
+class Job:
+    """A job whose log is read at the second at which it prints."""
+
+    def __init__(self, first: int = 1) -> None:
+        self.at = 0.0
+        self.step = first - 1
+        self.states = {"job.log": FileState()}
+
+    def say(self, text: str, file: str = "job.log") -> None:
+        state = self.states.get(file, FileState())
+        seen_at = NOON + timedelta(seconds=self.at)
+        data = (text.rstrip("\n") + "\n").encode()
+        found = SCANNER.scan(context(file=file), state, data, fresh=False, final=False, seen_at=seen_at)
+        self.states[file] = found.state
+
+    def steps(self, count: int, seconds: float, every: int = 1) -> "Job":
+        for _ in range(count):
+            self.at += seconds
+            self.step += every
+            self.say(STEP.format(self.step))
+        return self
+
+    def wait(self, seconds: float) -> "Job":
+        self.at += seconds
+        return self
+
+    @property
+    def world(self) -> Snapshot:
+        progress = combine({name: state.progress for name, state in self.states.items()})
+        return replace(snapshot(state=AttemptState.RUNNING), progress=progress)
+
+    def limit(self, policy: Policy = POLICY) -> float:
+        """Seconds after the newest step at which the attempt is overdue."""
+        due = hang.expected(self.world, policy)
+        assert due is not None
+        return due.seconds
+
+
+def steady(seconds: float = 2.0) -> Job:
+    """Long enough in the course of steps, and at a step that no schedule calls for."""
+    return Job().steps(int(400 / seconds) + 37, seconds)
+
+
+def test_in_steady_state_a_job_is_overdue_after_three_usual_gaps() -> None:
+    """With a floor of a minute, and the incident opens then."""
+    assert steady(2.0).limit() == 60.0
+    job = steady(40.0)
+    assert job.limit() <= 3 * 40.0
+    now = NOON + timedelta(seconds=job.at)
+    assert detect(job.world, RULES, POLICY, now + timedelta(seconds=99)).kind is IncidentKind.NONE
+    assert detect(job.world, RULES, POLICY, now + timedelta(seconds=121)).kind is IncidentKind.HANG
+
+
+def test_a_hang_clears_with_the_next_step() -> None:
+    """Progress ends the incident, whatever was concluded before."""
+    job = steady(2.0)
+    job.wait(90)
+    assert detect(job.world, RULES, POLICY, NOON + timedelta(seconds=job.at)).kind is IncidentKind.HANG
+    job.steps(1, 0.0)
+    assert detect(job.world, RULES, POLICY, NOON + timedelta(seconds=job.at + 2)).kind is IncidentKind.NONE
+
+
+def test_the_sites_ceiling_is_kept() -> None:
+    """A small hang_seconds fires at that time, learned or not, floor or not."""
+    policy = Policy(hang_seconds=8.0)
+    assert steady(2.0).limit(policy) == 8.0
+    assert Job().steps(3, 2.0).limit(policy) == 8.0
+    assert steady(300.0).limit() == POLICY.hang_seconds
+
+
+def test_before_enough_is_known_the_ceiling_holds() -> None:
+    """The first steps compile and warm up."""
+    assert Job().steps(12, 2.0).limit() == POLICY.hang_seconds
+    assert Job().steps(100, 2.0).limit() == POLICY.hang_seconds
+
+
+def test_nothing_is_ended_at_the_first_doubt() -> None:
+    """A live attempt may be ended after as long again, and never later than the ceiling."""
+    due = hang.expected(steady(2.0).world, POLICY)
+    assert due is not None
+    assert (due.ends_at - due.at).total_seconds() == 60.0
+    due = hang.expected(steady(2.0).world, Policy(hang_seconds=90.0))
+    assert due is not None
+    assert (due.ends_at - due.at).total_seconds() == 30.0
+
+
+def test_an_announced_checkpoint_may_take_its_time() -> None:
+    """Unknown until the first ones: then a multiple of what they took; and after it the next step is due as usual."""
+    job = steady(2.0)
+    job.say(f"saving checkpoint at iteration {job.step:7d} to /ckpt in torch format")
+    assert job.limit() == POLICY.hang_phase_seconds
+    for _ in range(3):
+        job.steps(40, 2.0)
+        job.say(f"saving checkpoint at iteration {job.step:7d} to /ckpt in torch format")
+        job.wait(300)
+        job.say(f"  successfully saved checkpoint from iteration {job.step:7d} to /ckpt")
+        assert job.limit() == pytest.approx(300 + 60, abs=4)
+    job.steps(40, 2.0)
+    job.say(f"saving checkpoint at iteration {job.step:7d} to /ckpt in torch format")
+    assert 300 < job.limit() < 20 * 300
+    assert job.limit() == pytest.approx(5 * 300, abs=4)
+
+
+@pytest.mark.parametrize(
+    ("line", "phase"),
+    [
+        ("***** Running evaluation *****", Phase.EVALUATION),
+        ("[rank0]: Evaluating on 12 batches", Phase.EVALUATION),
+        ("Validation DataLoader 0:  12%|#2        | 3/24 [00:05<00:40]", Phase.EVALUATION),
+        ("torch.compile: compiling the model, the first step may take a while", Phase.COMPILE),
+        ("AUTOTUNE mm(4096x4096, 4096x4096)", Phase.COMPILE),
+        ("[default0]: [agent] Restarting worker group", Phase.START),
+        ("loading checkpoint from /ckpt at iteration 500", Phase.START),
+        ("saving checkpoint at iteration     500 to /ckpt in torch_dist format", Phase.CHECKPOINT),
+        ("Saving model checkpoint to /out/checkpoint-500", Phase.CHECKPOINT),
+    ],
+)
+def test_phases_are_recognised(line: str, phase: Phase) -> None:
+    """Each of them has a limit of its own, and the next step ends it."""
+    job = steady(2.0)
+    job.say(line)
+    due = hang.expected(job.world, POLICY)
+    assert due is not None
+    assert (due.phase, due.seconds >= POLICY.hang_phase_seconds) == (phase, True)
+    job.steps(1, 2.0)
+    assert job.limit() == 60.0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        STEP.format(500),
+        "evaluation interval: 1000",
+        "  eval_interval ................................... 1000",
+        "step 12 | loss 2.1 | val_loss 2.2 | eval_acc 0.5",
+        "compiled with CUDA 12.4",
+        "validation set has 1000 samples",
+        "INFO: checkpoint interval 500, restart budget 3",
+    ],
+)
+def test_words_alone_announce_nothing(line: str) -> None:
+    """Settings and metrics name evaluation and checkpoints too."""
+    assert scan(line + "\n").state.progress.pace.phase is Phase.STEP
+
+
+def test_what_another_file_announces_counts() -> None:
+    """Libraries announce on stderr what the training loop does not say."""
+    job = steady(2.0)
+    job.wait(1.0)
+    job.say("Saving model checkpoint to /out/checkpoint-500", file="job.err")
+    assert job.limit() == pytest.approx(POLICY.hang_phase_seconds, abs=2)
+    job.steps(1, 2.0)
+    assert job.limit() == 60.0
+
+
+def test_silent_pauses_are_learned_with_their_steps() -> None:
+    """An evaluation that nobody announces, every 100 steps: never overdue there, and as soon as usual elsewhere."""
+    job = Job()
+    for _ in range(12):
+        job.steps(100 - job.step % 100, 4.0)
+        assert job.limit() > 200.0, job.step
+        job.wait(200.0)
+    job.steps(37, 4.0)
+    assert job.limit() == 60.0
+
+
+def test_a_round_step_may_be_a_schedules_first() -> None:
+    """Step 1000 is the first multiple of 1000: an evaluation may begin there. Step 1037 is none of anything."""
+    job = Job().steps(1000, 2.0)
+    assert job.limit() == POLICY.hang_seconds
+    assert job.steps(37, 2.0).limit() == 60.0
+
+
+def test_unusual_output_is_taken_for_an_announcement() -> None:
+    """More lines than ever between two steps: the attempt does something else, in words that are not known."""
+    job = steady(2.0)
+    for shard in range(5):
+        job.say(f"writing shard {shard} of the state")
+    assert job.limit() == POLICY.hang_seconds
+
+
+def test_what_a_hung_attempt_prints_is_no_progress() -> None:
+    """Warnings of waiting ranks, after it was overdue, change nothing."""
+    job = steady(2.0)
+    job.wait(80)
+    for _ in range(9):
+        job.say("[rank3]: still waiting for the others")
+    assert job.limit() == 60.0
+
+
+def test_a_crash_line_gives_a_restart_inside_the_job_its_time() -> None:
+    """Ranks that died may be started anew: the ceiling decides, not the learned limit."""
+    job = steady(2.0)
+    job.say("[rank3]: KeyError: 'x'")
+    assert job.limit() == POLICY.hang_seconds
+
+
+def test_signs_without_a_step_do_not_last_for_ever() -> None:
+    """A loop that says again and again that it evaluates is overdue in the end."""
+    job = steady(2.0)
+    for _ in range(200):
+        job.say("***** Running evaluation *****")
+        job.wait(60.0)
+    assert job.limit() == POLICY.hang_startup_seconds
+
+
+def test_output_in_blocks_is_expected_in_blocks() -> None:
+    """Lines that reach the file forty at a time."""
+    job = Job()
+    for _ in range(30):
+        job.wait(80.0)
+        text = "".join(STEP.format(job.step + number) for number in range(1, 41))
+        job.step += 40
+        job.say(text)
+    assert 2 * 80.0 <= job.limit() <= 3 * 80.0
+
+
+def test_what_was_stored_before_anything_was_learned_is_read() -> None:
+    """Progress of an older build has no pace: then the ceiling holds."""
+    old = codec.encode(Progress(last_step=5, last_at=NOON, first_at=NOON))
+    text = old.decode().replace(codec.encode(Pace()).decode(), "")
+    start = text.index(',"pace":')
+    read = codec.decode(Progress, (text[:start] + text[start + len(',"pace":') :]).encode())
+    assert read.pace == Pace()
+    assert hang.step_limit(read, POLICY) == POLICY.hang_seconds
+
+
+def test_what_was_learned_survives_storage() -> None:
+    """A service that takes over expects the same."""
+    job = steady(2.0)
+    job.say("***** Running evaluation *****")
+    stored = codec.decode(FileState, codec.encode(job.states["job.log"]))
+    assert stored == job.states["job.log"]
+
+
+def test_the_short_cut_of_the_generated_runs_is_the_scanner() -> None:
+    """What `benchmarks.hang` learns without the scanner is what the scanner learns."""
+    for seed in range(8):
+        run = replace(make_run(seed), hours=0.6)
+        short, whole = Reader(run), Reader(run, SCANNER)
+        for at, _, lines in reads(run):
+            assert short.take(at, lines).pace == whole.take(at, lines).pace, (seed, at)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_healthy_runs_are_never_overdue(seed: int) -> None:
+    """Checkpoints, evaluations, compilations, stalls, restarts inside, a service that was away."""
+    assert healthy(replace(make_run(seed), hours=4.0)) == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_ten_thousand_hours_without_a_false_hang() -> None:
+    """And every silent hang is found, most within three usual gaps."""
+    result = measure(10_000.0, 500, 1)
+    assert (result["false_alarms"], result["found"]) == (0, result["hangs"]), result
