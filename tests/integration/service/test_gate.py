@@ -17,6 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from advisor.clock import SystemClock
+from advisor.demo.namespace import inside
 from advisor.service.errors import BadRequestError, SocketTakenError
 from advisor.service.gate import Caller, Callers, Gate, Role
 from advisor.service.server import Servicers
@@ -312,8 +313,11 @@ async def test_a_real_stranger_is_refused_with_a_reason(folder: Path) -> None:
     """Another uid may connect and is told what to configure."""
     callers = Callers(agent_users=(), operator_users=(), clock=SystemClock())
     async with gate_of(folder / "s", callers):
+        # The checkout may lie under a private home; the test namespace shows it where everybody can reach it.
+        runtime = inside()
+        python, cwd = (runtime.python, runtime.code) if runtime else (Path(sys.executable), PROJECT)
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", STRANGER, str(folder / "s"), stdout=subprocess.PIPE, cwd=PROJECT
+            str(python), "-c", STRANGER, str(folder / "s"), stdout=subprocess.PIPE, cwd=cwd
         )
         out, _ = await process.communicate()
     assert out.decode().startswith("PERMISSION_DENIED")
