@@ -75,8 +75,8 @@ _XID_SHARES: Mapping[str, float] = {XID_RULE: 1.0, "telemetry.xid": 0.95}
 
 
 def xid_code(fields: Mapping[str, str]) -> int | None:
-    """The code that a line about an Xid carries, or None."""
-    text = fields.get("xid", "")
+    """The code that a line about an Xid carries, or of the one that it says it follows; or None."""
+    text = fields.get("cause", "") or fields.get("xid", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
 
 
