@@ -64,13 +64,14 @@ def same_on_all_nodes(snapshot: Snapshot, groups: Sequence[Sequence[Scored]], pl
             return False
     if any(group[0].score >= _RIVAL for group in groups[1:]):
         return False
-    began = snapshot.attempt.started_at
-    if began is not None and not began <= (signal.at or signal.seen_at) <= began + START_UP:
+    began, at = snapshot.attempt.started_at, signal.at or (None if snapshot.offline else signal.seen_at)
+    if began is not None and at is not None and at > began + START_UP:
         return False
     alike = [item.signal for item in groups[0] if item.rule.id == lead.rule.id]
     if lead.rule.id in _STARTERS:
         return len({node for each in alike for node in places.nodes(each)} | set(places.exit_nodes())) >= 2
-    ranks, world = ranks_of(signal), snapshot.attempt.world_size
+    ranks = {rank for each in alike if each.fields.get("message", "") == message for rank in ranks_of(each)}
+    world = snapshot.attempt.world_size
     if world is None or not ranks:
         return False
     if len(snapshot.attempt.nodes or ()) <= 1:
