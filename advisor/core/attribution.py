@@ -83,7 +83,7 @@ def _from_lead(
         category, nodes, note = Category.APPLICATION, (), "the same failure came on other nodes too"
     ranks = (
         implicated_ranks(snapshot, group, lead, places, nodes)
-        or ranks_on(snapshot, groups[1:], places, nodes)
+        or ranks_on(snapshot, groups[1:], places, nodes or places.nodes(lead.signal))
         or symptom.ranks
     )
     gpus = implicated_gpus(group, places, nodes)
