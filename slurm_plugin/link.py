@@ -59,6 +59,7 @@ class Link:
     clock: Clock
     session: str = ""
     keepalive_seconds: float = 5.0
+    jobs_per_report: int = JOBS_PER_REPORT
     _stub: "agent_pb2_grpc.AgentServiceAsyncStub | None" = None  # the class exists in the stubs only
     _outbox: deque[Outgoing] = field(default_factory=lambda: deque(maxlen=OUTBOX_MAX))
     _queued: asyncio.Event = field(default_factory=asyncio.Event)
@@ -189,19 +190,26 @@ class Link:
         complete: bool,
         unavailable: Sequence[common_pb2.Unavailable],
     ) -> bool:
-        """False when the advisor has not taken it: say it again, in full, after the reconnect."""
+        """False when the advisor has not taken it: say it again, in full, after the reconnect.
+
+        A long listing goes in parts. The last one, sent only after the advisor took all others, makes it complete by
+        naming every job of it.
+        """
         stub = self._stub
         if stub is None:
             return False
-        parts = [jobs[at : at + JOBS_PER_REPORT] for at in range(0, len(jobs), JOBS_PER_REPORT)] or [jobs]
+        most = self.jobs_per_report
+        parts = [jobs[at : at + most] for at in range(0, len(jobs), most)] or [jobs]
         for at, part in enumerate(parts):
+            ends = complete and at == len(parts) - 1
             request = agent_pb2.ReportObservationsRequest(
                 cluster=self.cluster,
                 session=self.session,
                 jobs=part,
                 nodes=nodes if at == 0 else (),
-                complete=complete and len(parts) == 1,
+                complete=ends,
                 unavailable=unavailable,
+                listed=[_listed(job) for job in jobs] if ends and len(parts) > 1 else (),
             )
             try:
                 answer = await stub.ReportObservations(request, timeout=RPC_SECONDS)
@@ -211,6 +219,10 @@ class Link:
             if answer.refused:
                 log.warning("observations_refused", count=len(answer.refused), first=answer.refused[0][:300])
         return True
+
+
+def _listed(job: agent_pb2.JobObservation) -> str:
+    return f"{job.array_job_id}_{job.array_task}" if job.array_job_id else job.attempt.job_id
 
 
 def _why(error: BaseException) -> str:

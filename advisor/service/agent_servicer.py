@@ -99,6 +99,9 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         for name, given in (("jobs", request.jobs), ("nodes", request.nodes), ("unavailable", request.unavailable)):
             if len(given) > most:
                 raise BadRequestError(f"{name}: {len(given)} entries, at most {most} in one report")
+        if request.listed and not request.complete:
+            raise BadRequestError("listed: only the report that makes a listing complete names all of it")
+        listed = wire.job_ids(request.listed, "listed")
         jobs, nodes, refused = self._read(request, cluster)
         missing = tuple(wire.unavailable(item, f"unavailable[{at}]") for at, item in enumerate(request.unavailable))
         recorded = await self._services.store.record_observations(
@@ -106,6 +109,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             jobs,
             nodes,
             complete=request.complete and not refused and not missing,
+            listed=listed,
             now=self._services.clock.now(),
         )
         self._services.board.heard(cluster, missing)

@@ -34,6 +34,7 @@ NAME_MAX = 256
 TEXT_MAX = 4096
 RULES_MAX = 32_768
 NODES_MAX = 100_000
+LISTED_MAX = 1_000_000
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -134,6 +135,12 @@ def node_names(values: Sequence[str], field: str) -> tuple[str, ...]:
     if len(values) > NODES_MAX:
         raise BadRequestError(f"{field}: more than {NODES_MAX} nodes")
     return tuple(_matching(_NODE, value, f"{field}[{at}]", "a node name") for at, value in enumerate(values))
+
+
+def job_ids(values: Sequence[str], field: str) -> tuple[str, ...]:
+    if len(values) > LISTED_MAX:
+        raise BadRequestError(f"{field}: more than {LISTED_MAX} jobs")
+    return tuple(_matching(_JOB_ID, value, f"{field}[{at}]", "a job id") for at, value in enumerate(values))
 
 
 def path_of(value: str, field: str) -> str:

@@ -27,7 +27,7 @@ from advisor.store.merging import (
 )
 from advisor.store.node_states import record_nodes
 from advisor.store.records import AttemptKey, Notice, ObservedJob, ObservedNode, Recorded
-from advisor.store.sql import AnyRow, all_ids, all_text, any_text, of_attempt, storable, wanted_attempts
+from advisor.store.sql import AnyRow, all_ids, all_text, any_text, named_in, of_attempt, storable, wanted_attempts
 from advisor.store.tables import attempt_states, attempts, identities, jobs
 
 # An unchanged attempt is written this often, so that its last sighting is not much older than the truth.
@@ -98,8 +98,9 @@ async def record_observations(
     *,
     complete: bool,
     now: datetime,
+    listed: Sequence[str] = (),
 ) -> Recorded:
-    """Work one report in. Idempotent: the same report again changes nothing."""
+    """Work one report in. Idempotent: the same report again changes nothing. `listed`: see `Store`."""
     await connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"observations {cluster}", 0))))
     report = _Report(cluster=cluster, now=now, complete=complete)
     accepted = _acceptable(observed_jobs, report)
@@ -108,7 +109,8 @@ async def record_observations(
         _work_in(report, job)
     await _write(connection, report)
     if complete:
-        await _forget_absent(connection, report, max((job.observed_at for job in accepted), default=now))
+        listed_at = max((job.observed_at for job in accepted), default=now)
+        await _forget_absent(connection, report, listed_at, listed)
     for key in await record_nodes(connection, cluster, observed_nodes):
         report.changed[key] = None
     return Recorded(
@@ -410,7 +412,9 @@ def _values(facts: AttemptFacts) -> dict[str, Any]:
     return values
 
 
-async def _forget_absent(connection: AsyncConnection, report: _Report, listed_at: datetime) -> None:
+async def _forget_absent(
+    connection: AsyncConnection, report: _Report, listed_at: datetime, listed: Sequence[str]
+) -> None:
     """Jobs that a complete listing does not hold are gone, unless they were seen after it was taken."""
     seen_later = (
         select(attempts.c.job_key)
@@ -429,6 +433,7 @@ async def _forget_absent(connection: AsyncConnection, report: _Report, listed_at
             jobs.c.key != all_ids(report.seen),
             jobs.c.slot != all_text(report.refused_slots),
             ~seen_later,
+            ~named_in(jobs.c.slot, listed),
         )
         .values(forgotten_at=report.now)
         .returning(jobs.c.key, jobs.c.last_number)

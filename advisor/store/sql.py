@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from sqlalchemy import ColumnElement, FromClause, Integer, Row, Table, Text, Uuid, and_, cast, column, func
+from sqlalchemy import ColumnElement, FromClause, Integer, Row, Table, Text, Uuid, and_, cast, column, exists, func
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from advisor.store.records import AttemptKey
@@ -44,6 +44,13 @@ def all_text(values: Iterable[str]) -> ColumnElement[object]:
 
 def all_ids(values: Iterable[str]) -> ColumnElement[object]:
     return func.all(cast(list(values), ARRAY(Uuid(as_uuid=False))))
+
+
+def named_in(name: ColumnElement[str], values: Sequence[str]) -> ColumnElement[bool]:
+    """Whether `name` is one of very many `values`: one array parameter and a hash, where `any` compares one by one."""
+    column_of = func.unnest(cast(list(values), ARRAY(Text()))).table_valued(column("value", Text()), name="given")
+    given = column_of.render_derived()
+    return exists().select_from(given).where(given.c.value == name)
 
 
 def text_array(values: Iterable[str]) -> ColumnElement[object]:

@@ -163,10 +163,17 @@ class Store:
         *,
         complete: bool,
         now: datetime,
+        listed: Sequence[str] = (),
     ) -> Recorded:
-        """Work a report in; idempotent. `complete`: `jobs` is all that the scheduler holds, others are forgotten."""
+        """Work a report in; idempotent. `complete`: `jobs` is all that the scheduler holds, others are forgotten.
+
+        `listed`: jobs that it holds besides, by `identity.slot_of`: a long listing comes in several reports, and the
+        last one is complete.
+        """
         async with self._engine.begin() as connection:
-            return await observations.record_observations(connection, cluster, jobs, nodes, complete=complete, now=now)
+            return await observations.record_observations(
+                connection, cluster, jobs, nodes, complete=complete, now=now, listed=listed
+            )
 
     async def resolve(self, refs: Sequence[AttemptRef]) -> tuple[AttemptKey | None, ...]:
         """The advisor's keys for the scheduler's names, in order; None where nothing is known."""

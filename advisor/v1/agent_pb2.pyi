@@ -433,6 +433,7 @@ class ReportObservationsRequest(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     COMPLETE_FIELD_NUMBER: _builtins.int
     UNAVAILABLE_FIELD_NUMBER: _builtins.int
+    LISTED_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     session: _builtins.str
     complete: _builtins.bool
@@ -445,6 +446,12 @@ class ReportObservationsRequest(_message.Message):
     def unavailable(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Unavailable]:
         """What could not be read. Never "no jobs"."""
 
+    @_builtins.property
+    def listed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of a listing that is told in several reports, with `complete` in the last of them: every job that it holds, those
+        of the earlier reports included. A job's id, or ARRAY_TASK for a task of an array. Empty: `jobs` is everything.
+        """
+
     def __init__(
         self,
         *,
@@ -454,10 +461,11 @@ class ReportObservationsRequest(_message.Message):
         nodes: _abc.Iterable[Global___NodeObservation] | None = ...,
         complete: _builtins.bool = ...,
         unavailable: _abc.Iterable[_common_pb2.Unavailable] | None = ...,
+        listed: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "complete", b"complete", "jobs", b"jobs", "nodes", b"nodes", "session", b"session", "unavailable", b"unavailable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "complete", b"complete", "jobs", b"jobs", "listed", b"listed", "nodes", b"nodes", "session", b"session", "unavailable", b"unavailable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -233,12 +233,33 @@ async def test_bad_observations_are_refused_by_place_and_the_good_ones_count(fol
         assert answer.refused[0].startswith("jobs[1].nodes[4]")
 
 
+async def test_a_job_that_no_part_of_a_long_listing_holds_is_forgotten(folder: Path) -> None:
+    """It ran when it was last seen, and nobody will ever see how it ended: it is no longer watched."""
+    async with world_of(folder) as world:
+        await world.report(world.job("RUNNING"), world.job("RUNNING", job="18"))
+        await world.ticks(2)
+        assert world.running.board.pulse.watched == 2
+        await world.report(world.job("RUNNING", job="18"))
+        await world.report(world.job("RUNNING", job="19"), complete=True, listed=["18", "19"])
+        await world.ticks(2)
+        assert world.running.board.pulse.watched == 2
+        await world.report(world.job("RUNNING", job="19"), complete=True)
+        await world.ticks(2)
+        assert world.running.board.pulse.watched == 1
+
+
 @pytest.mark.parametrize(
     ("method", "request_message", "place"),
     [
         ("Register", agent_pb2.RegisterRequest(cluster="a b", mode=agent_pb2.AGENT_MODE_ACT), "cluster"),
         ("Register", agent_pb2.RegisterRequest(cluster="c"), "mode"),
         ("ReportReconciliation", agent_pb2.ReportReconciliationRequest(cluster="c"), "attempt.job_id"),
+        (
+            "ReportObservations",
+            agent_pb2.ReportObservationsRequest(cluster="c", complete=True, listed=["1", "../1"]),
+            r"listed\[1\]",
+        ),
+        ("ReportObservations", agent_pb2.ReportObservationsRequest(cluster="c", listed=["1"]), "listed: only"),
         (
             "ReportMilestones",
             agent_pb2.ReportMilestonesRequest(

@@ -1,5 +1,6 @@
 """Which job and attempt a report is about: the table of cases."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -236,3 +237,17 @@ async def test_unknown_references(store: Store) -> None:
         AttemptRef(cluster=CLUSTER, job_id="7", number=0, user="ada", job_key="not-a-key"),
     ]
     assert await store.resolve([ref, *wrong]) == (key, None, None, None, None, None)
+
+
+async def test_a_listing_in_several_reports_forgets_only_what_none_of_them_holds(store: Store) -> None:
+    """The last report is complete and names what the others held: an array's task, and a job refused before."""
+    task = seen(job_id="22", array_job_id="19", array_task=2)
+    gone, held, of_array = [
+        (await report(store, job, complete=False)).changed[0] for job in (seen(), seen(job_id="8"), task)
+    ]
+    last = replace(seen(job_id="9"), observed_at=at(20))
+    await store.record_observations(CLUSTER, [last], (), complete=False, now=at(20))
+    assert not (await store.load([gone], now=at(21)))[gone].forgotten
+    await store.record_observations(CLUSTER, [last], (), complete=True, listed=("8", "19_2", "9"), now=at(22))
+    found = await store.load([gone, held, of_array], now=at(23))
+    assert [found[key].forgotten for key in (gone, held, of_array)] == [True, False, False]

@@ -36,6 +36,8 @@ class FakeJob:
     name: str = "train"
     batch: bool = True
     requeueable: bool = True
+    array: tuple[str, str] | None = None  # the array's id and the task
+    dependency: str = ""
 
 
 @dataclass
@@ -89,9 +91,9 @@ class FakeSlurm:
             return str(times[name] if times[name] is not None else "N/A")
         return {
             "JobID": job.job_id,
-            "JobArrayID": job.job_id,
-            "ArrayJobID": job.job_id,
-            "ArrayTaskID": "N/A",
+            "JobArrayID": "_".join(job.array or (job.job_id,)),
+            "ArrayJobID": job.array[0] if job.array else job.job_id,
+            "ArrayTaskID": job.array[1] if job.array else "N/A",
             "HetJobID": "N/A",
             "HetJobOffset": "N/A",
             "State": job.state,
@@ -123,6 +125,7 @@ class FakeSlurm:
             "features": "",
             "tres_per_node": "gres:gpu:8",
             "minimum_cpus_per_node": 1,
+            "dependency": job.dependency,
         }
 
     def _sinfo(self, arguments: list[str]) -> Output:

@@ -331,6 +331,22 @@ async def test_an_empty_listing_is_not_believed_at_once(bench: Bench) -> None:
     assert not any(report.complete and not report.jobs for report in bench.advisor.reports)
 
 
+async def test_a_listing_too_long_for_one_report_is_complete_in_its_last_part(bench: Bench) -> None:
+    """Only the last part says so, and names every job of the listing, an array's task by its task."""
+    for number in ("17", "18", "19"):
+        bench.slurm.add(FakeJob(job_id=number))
+    bench.slurm.add(FakeJob(job_id="22", array=("20", "2")))
+    agent = bench.start()
+    agent.link.jobs_per_report = 3
+    await until(lambda: any(report.complete for report in bench.advisor.reports))
+    first, last = bench.advisor.reports[:2]
+    assert ([job.attempt.job_id for job in first.jobs], first.complete, list(first.listed)) == (
+        ["17", "18", "19"], False, [],
+    )  # fmt: skip
+    assert ([job.attempt.job_id for job in last.jobs], last.complete) == (["22"], True)
+    assert list(last.listed) == ["17", "18", "19", "20_2"]
+
+
 async def test_missing_rights_end_acting(bench: Bench) -> None:
     """After "permission denied" the agent observes, and says why."""
     bench.slurm.add(FakeJob())
