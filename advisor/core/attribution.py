@@ -11,6 +11,7 @@ from datetime import datetime
 
 from advisor.core.blame import HARDWARE, implicated_gpus, implicated_nodes, implicated_ranks, implications, ranks_on
 from advisor.core.calibration import calibrated
+from advisor.core.divergence import with_suspects
 from advisor.core.everywhere import everywhere as met_everywhere
 from advisor.core.everywhere import same_on_all_nodes
 from advisor.core.fingerprint import fingerprint
@@ -45,7 +46,7 @@ def attribute(snapshot: Snapshot, incident: Incident, rules: RuleSet, policy: Po
         or (symptom.category is not Category.UNKNOWN and leads[0].score < symptom.confidence)
     ):
         return _from_symptom(snapshot, incident, symptom, leads, places)
-    return _from_lead(snapshot, groups, symptom, places, policy)
+    return with_suspects(_from_lead(snapshot, groups, symptom, places, policy), snapshot, policy)
 
 
 def _from_symptom(

@@ -46,3 +46,46 @@ class Pace:
     phase_since: datetime | None = None  # first line since the newest step that announced the phase
     closed_at: datetime | None = None  # a line said that the phase is over: the next step is due from then on
     unusual_at: datetime | None = None  # more was printed since the newest step than usually comes between two
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTimes:
+    """One report of the slowest and the fastest rank, as Megatron's `--log-straggler` prints it.
+
+    `ratio`: slowest over fastest in the compute part; `data_ratio`: the same for getting a batch, 0 where not printed.
+    """
+
+    slowest: int
+    ratio: float
+    data_ratio: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """How long steps take, in windows of several progress lines. Seconds per step; `samples` are of the open window."""
+
+    samples: tuple[float, ...] = ()
+    waits: tuple[float, ...] = ()  # share of a step spent waiting for input, where lines print it
+    usual: tuple[float, ...] = ()  # ordinary windows, newest last
+    slow: tuple[float, ...] = ()  # consecutive slow windows, the first ones
+    slow_count: int = 0
+    slow_step: int | None = None  # the last step before the first of them
+    slow_at: datetime | None = None  # when that was noticed first
+    recovered: int = 0  # ordinary windows in a row while `sustained`
+    sustained: bool = False
+    wait_share: float | None = None  # of the newest slow window
+    reports: tuple[RankTimes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """The loss and the gradient norm that progress lines print. Only finite, ordinary values are history."""
+
+    losses: tuple[float, ...] = ()
+    norms: tuple[float, ...] = ()
+    not_finite: int = 0  # losses in a row that were NaN or infinite
+    far: int = 0  # values in a row far above history
+    what: str = ""  # of those: "loss" or "gradient norm"
+    onset: int | None = None  # the last step before the run of bad values began
+    onset_at: datetime | None = None
+    finite: bool = False  # the newest loss was finite

@@ -4,12 +4,12 @@ Facts of the scheduler are made into signals here, so that attribution weighs on
 survived does not open an incident; what an unavailable source did not show is not taken for silence.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from advisor.core import hang
+from advisor.core.conditions import condition_signals, signal_id
 from advisor.core.model import Incident, NodeFact, Signal, Snapshot
 from advisor.core.policy import Policy
 from advisor.core.rules import XID_LOG_RULES, Rule, RuleSet, rule_of, xid_code
@@ -42,6 +42,7 @@ def detect(snapshot: Snapshot, rules: RuleSet, policy: Policy, now: datetime) ->
     facts = scheduler_signals(snapshot, rules, now)
     judged = [(signal, rule_of(signal, rules, index)) for signal in (*facts, *snapshot.signals)]
     known = [(s, rule) for s, rule in judged if rule is not None and rule.role is not Role.BENIGN]
+    known += [(s, index[s.rule]) for s in condition_signals(snapshot, known, index, now)]
     fresh = [(s, rule) for s, rule in known if not (rule.clears and survived(s, snapshot))]
     silent = _hang_signal(snapshot, rules, policy, now)
     if silent is not None:
@@ -112,7 +113,10 @@ def _kind(snapshot: Snapshot, fresh: Iterable[tuple[Signal, Rule]], silent: bool
     if silent:
         # Some rank may have crashed, but the attempt did not end: what the others do is hang.
         return IncidentKind.HANG
-    ending = [(s, rule) for s, rule in ending if rule.id != "numerics.loss_nan" or s.count >= NAN_LINES_MIN]
+    healed = snapshot.progress.numbers.finite  # a step that was skipped, however often that has happened
+    ending = [
+        (s, rule) for s, rule in ending if rule.id != "numerics.loss_nan" or (s.count >= NAN_LINES_MIN and not healed)
+    ]
     if ending:
         divergence = all(rule.kind is IncidentKind.DIVERGENCE for _, rule in ending)
         return IncidentKind.DIVERGENCE if divergence else IncidentKind.CRASH
@@ -191,7 +195,7 @@ def scheduler_signals(snapshot: Snapshot, rules: RuleSet, now: datetime) -> tupl
         if rule is not None:
             made.append(
                 Signal(
-                    id=_signal_id(snapshot, rule_id, *nodes),
+                    id=signal_id(snapshot, rule_id, *nodes),
                     rule=rule_id,
                     trust=Trust.SCHEDULER,
                     source="scheduler",
@@ -255,7 +259,7 @@ def _hang_signal(snapshot: Snapshot, rules: RuleSet, policy: Policy, now: dateti
         limit, since = due.seconds, due.at
     step = "none" if progress.last_step is None else str(progress.last_step)
     return Signal(
-        id=_signal_id(snapshot, "advisor.no_progress", step),
+        id=signal_id(snapshot, "advisor.no_progress", step),
         rule="advisor.no_progress",
         trust=Trust.LOG,
         source="advisor",
@@ -285,11 +289,6 @@ def causal_order(signals: Iterable[Signal], *, live: bool) -> tuple[Signal, ...]
         keyed.append((when, signal.file, signal.order, index, signal))
     keyed.sort(key=lambda item: item[:4])
     return tuple(item[4] for item in keyed)
-
-
-def _signal_id(snapshot: Snapshot, *parts: str) -> str:
-    text = "|".join((snapshot.job.key, str(snapshot.attempt.number), *parts))
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def _summary(kind: IncidentKind, snapshot: Snapshot, signals: tuple[Signal, ...]) -> str:

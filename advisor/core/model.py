@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from advisor.core.course import Pace
+from advisor.core.course import Numbers, Pace, Throughput
 from advisor.core.words import (
     Action,
     AttemptState,
@@ -96,6 +96,9 @@ class Progress:
     cleared_lines: Mapping[str, int] = field(default_factory=dict)  # the same by file: lines up to this one
     broken: bool = False  # a crash line since the newest step
     pace: Pace = field(default_factory=Pace)  # how often progress lines come, and what was announced since the newest
+    throughput: Throughput = field(default_factory=Throughput)
+    numbers: Numbers = field(default_factory=Numbers)
+    checkpoints: tuple[int, ...] = ()  # the newest known, oldest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -226,6 +226,10 @@ class FileScan:
         found = progress_module.MARKS_COMPILED[name].search(line)
         if found is None:
             return
+        if name == "ranks":
+            fields = {key: value.decode("ascii") for key, value in _named(found).items() if value is not None}
+            self.progress = progress_module.report(self.progress, fields)
+            return
         step = _named(found).get("step")
         self.progress = progress_module.mark(self.progress, name, int(step) if step else None, number, self.seen_at)
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from advisor.core import hang
 from advisor.core.budgets import Spent, durable_progress, spent
+from advisor.core.divergence import checkpoint_before
 from advisor.core.model import Attribution, Incident, Isolation, OpenAdvice, Signal, Snapshot, Successor
 from advisor.core.policy import Policy
 from advisor.core.words import Action, AttemptState, Category, IncidentKind, Mode, Trust
@@ -276,7 +277,12 @@ class Situation:
 
     @property
     def resume_step(self) -> int | None:
-        """The newest checkpoint that is known: this attempt's, else that of the latest attempt that had one."""
+        """The newest checkpoint that is known: this attempt's, else that of the latest attempt that had one. Where the
+        numbers went bad, the newest before that.
+        """
+        onset = self.snapshot.progress.numbers.onset
+        if onset is not None and self.attribution.category is Category.NUMERICS:
+            return checkpoint_before(self.snapshot, onset)
         if self.snapshot.progress.checkpoint_step is not None:
             return self.snapshot.progress.checkpoint_step
         steps = (attempt.checkpoint_step for attempt in reversed(self.snapshot.past))

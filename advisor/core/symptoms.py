@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from advisor.core.conditions import INPUT_STARVED, SLOWDOWN
 from advisor.core.model import Hypothesis, Signal, Snapshot
 from advisor.core.places_of_signals import ranks_of
 from advisor.core.ranks import parse_ranks
@@ -36,7 +37,7 @@ def symptom_hypothesis(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]]
         )
         return Hypothesis(
             category=Category.UNKNOWN,
-            root_cause="a straggler report names slow ranks",
+            root_cause=_slow_text(slow),
             confidence=0.5,
             ranks=late[:RANKS_MAX],
             evidence=tuple(s.id for s in slow[:8]),
@@ -76,6 +77,12 @@ def symptom_hypothesis(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]]
         ranks=ranks[:RANKS_MAX],
         evidence=evidence,
     )
+
+
+def _slow_text(slow: Sequence[Signal]) -> str:
+    """Our own comparison with the attempt's past says more than a report that names ranks."""
+    own = next((s for s in slow if s.rule in {SLOWDOWN, INPUT_STARVED}), None)
+    return own.text if own is not None else "a straggler report names slow ranks"
 
 
 def _killed(snapshot: Snapshot) -> bool:

@@ -276,3 +276,10 @@ def test_ten_thousand_hours_without_a_false_hang() -> None:
     """And every silent hang is found, most within three usual gaps."""
     result = measure(10_000.0, 500, 1)
     assert (result["false_alarms"], result["found"]) == (0, result["hangs"]), result
+
+
+def test_batches_within_an_epoch_are_progress() -> None:
+    """Also where the same line prints the epoch and its loss."""
+    line = "Train Epoch: 3 [{:6d}/60000 ({:.0f}%)]\tLoss: 0.25"
+    states = [scan(line.format(64 * number, number) + "\n").state.progress.last_step for number in (1, 2)]
+    assert states == [64, 128]

@@ -1,0 +1,162 @@
+"""Is an attempt slower than it was, for long enough, and who is it?
+
+Seconds per step are taken in windows of several progress lines and compared with the attempt's own earlier windows
+(median and MAD). Three slow windows in a row are a slowdown, two ordinary ones end it. A slowdown that stays is the new
+normal in the end: longer sequences, another data mix.
+
+Who: ranks that a report names again and again; all of them on one node; waiting for input; otherwise all ranks are slow
+together, which is congestion or the job itself and no node's fault.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from statistics import median
+
+from advisor.core.course import RankTimes, Throughput
+from advisor.core.model import Signal, Snapshot
+from advisor.core.ranks import parse_ranks
+
+SAMPLES = 8  # progress lines of one window
+PAUSE_FACTOR = 3.0  # a step this many times the window's median is a pause, whatever it was
+WINDOWS_KEPT = 32
+LEARNED = 6  # windows from which a median says something
+SUSTAINED = 3
+RECOVERED = 2
+SLOW_FACTOR = 1.3  # below, nobody would restart a job for it
+DEVIATIONS = 5.0
+RECOVERED_FACTOR = 1.15
+NEW_NORMAL = 60  # windows
+SPREAD_MIN = 0.02  # of the median: a perfectly even history makes no spike of the first jitter
+RANK_RATIO = 1.15
+REPORTS_KEPT = 6
+STARVED_SHARE = 0.5  # of a step
+_MAD = 1.4826  # to a standard deviation, for normal noise
+
+# What lines print about one step. Smoothed values ("s/it" of a bar) are left out: they lag behind.
+_STEP_SECONDS = re.compile(
+    r"elapsed time per iteration \(ms\): ?(?P<ms>\d+(?:\.\d+)?)"
+    r"|\bstep[ _]time(?: ?\(s\))?[=: ]+(?P<s>\d+(?:\.\d+)?) ?s?\b"
+    r"|train_step_timing in s: ?(?P<nemo>\d+(?:\.\d+)?)|\bcompleted step: \d+, seconds: (?P<maxtext>\d+(?:\.\d+)?)"
+    r"|\bBatch \(t\): ?(?P<batch>\d+(?:\.\d+)?)"
+)
+_WAIT = re.compile(
+    r"\bData \(t\): ?(?P<data>\d+(?:\.\d+)?)[^\n]{0,80}?\bBatch \(t\): ?(?P<batch>\d+(?:\.\d+)?)"
+    r"|[ ,]time: ?(?P<time>\d+(?:\.\d+)?)[ ,]+data_time: ?(?P<wait>\d+(?:\.\d+)?)"
+)
+
+
+def printed_seconds(text: str) -> float | None:
+    """Seconds of one step, where a progress line prints them."""
+    found = _STEP_SECONDS.search(text)
+    if found is None:
+        return None
+    kind = found.lastgroup or ""
+    return float(found[kind]) / (1000.0 if kind == "ms" else 1.0)
+
+
+def printed_wait(text: str) -> float | None:
+    """The share of a step that was spent waiting for input, where a progress line prints both."""
+    found = _WAIT.search(text)
+    if found is None:
+        return None
+    wait, whole = (found["data"], found["batch"]) if found["data"] else (found["wait"], found["time"])
+    return min(1.0, float(wait) / float(whole)) if float(whole) > 0 else None
+
+
+def learn(known: Throughput, *, step: int, seconds: float, wait: float | None, at: datetime) -> Throughput:
+    """One more progress line, read at `at`: `seconds` per step since the line at `step`."""
+    samples = (*known.samples, round(seconds, 4))
+    waits = known.waits if wait is None else (*known.waits, round(wait, 3))[-SAMPLES:]
+    if len(samples) < SAMPLES:
+        return replace(known, samples=samples, waits=waits)
+    middle = median(samples)
+    ordinary = [value for value in samples if value <= PAUSE_FACTOR * middle]
+    window = round(sum(ordinary) / len(ordinary), 4)
+    share = round(median(waits), 3) if waits else None
+    return _judge(replace(known, samples=(), waits=()), window, share, step, at)
+
+
+def _judge(known: Throughput, window: float, share: float | None, step: int, at: datetime) -> Throughput:
+    if len(known.usual) < LEARNED:
+        return replace(known, usual=(*known.usual, window))
+    middle = median(known.usual)
+    spread = max(_MAD * median(abs(value - middle) for value in known.usual), SPREAD_MIN * middle)
+    slow = window > SLOW_FACTOR * middle and window > middle + DEVIATIONS * spread
+    if known.sustained and not slow and window > RECOVERED_FACTOR * middle:
+        return replace(known, recovered=0)  # neither: nothing changes
+    if not slow:
+        usual = (*known.usual, window)[-WINDOWS_KEPT:]
+        recovered = known.recovered + 1 if known.sustained else 0
+        if known.sustained and recovered < RECOVERED:
+            return replace(known, recovered=recovered)
+        return replace(
+            known, usual=usual, slow=(), slow_count=0, slow_step=None, slow_at=None, recovered=0, sustained=False
+        )
+    count = known.slow_count + 1
+    if count >= NEW_NORMAL:
+        return Throughput(usual=(window,), reports=known.reports)
+    return replace(
+        known,
+        slow=(*known.slow, window)[:SUSTAINED],
+        slow_count=count,
+        slow_step=known.slow_step if known.slow else step,
+        slow_at=known.slow_at if known.slow else at,
+        recovered=0,
+        sustained=known.sustained or count >= SUSTAINED,
+        wait_share=share,
+    )
+
+
+def report(known: Throughput, fields: Mapping[str, str]) -> Throughput:
+    """One report of the slowest and the fastest rank. `fields`: the groups of the mark `ranks`."""
+    low, high = float(fields["low"]), float(fields["high"])
+    data_low, data_high = float(fields.get("data_low") or 0.0), float(fields.get("data_high") or 0.0)
+    times = RankTimes(
+        slowest=int(fields["high_rank"]),
+        ratio=round(high / low, 3) if low > 0 else 0.0,
+        data_ratio=round(data_high / data_low, 3) if data_low > 0 else 0.0,
+    )
+    return replace(known, reports=(*known.reports, times)[-REPORTS_KEPT:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdown:
+    """A sustained loss of throughput and who it is: ranks, all of one node, input, or everybody."""
+
+    text: str
+    step: int
+    ranks: tuple[int, ...] = ()
+    node: str | None = None
+    starved: bool = False
+
+
+def slowdown(snapshot: Snapshot, signals: Sequence[Signal]) -> Slowdown | None:
+    """The attempt's slowdown, None while there is none. `signals`: reports of stragglers by tools the job runs."""
+    known = snapshot.progress.throughput
+    if not known.sustained or not known.slow:
+        return None
+    usual, now = median(known.usual), sum(known.slow) / len(known.slow)
+    step = known.slow_step or 0
+    loss = f"steps take {now:.3g} s instead of {usual:.3g} s since step {step}"
+    ranks = _slow_ranks(known.reports, signals)
+    if known.wait_share is not None and known.wait_share >= STARVED_SHARE:
+        return Slowdown(text=f"{loss}: they wait for input data", step=step, starved=True)
+    if not ranks:
+        return Slowdown(text=f"{loss}, all ranks together: congestion, input or the job itself, no node", step=step)
+    nodes = {snapshot.attempt.rank_nodes.get(rank, "") for rank in ranks}
+    node = nodes.pop() if len(nodes) == 1 else ""
+    named = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks[:8]))}"
+    where = f" of {node}" if node else ""
+    return Slowdown(text=f"{loss}: {named}{where} slower than the others", step=step, ranks=ranks, node=node or None)
+
+
+def _slow_ranks(reports: Sequence[RankTimes], signals: Sequence[Signal]) -> tuple[int, ...]:
+    """Ranks that reports name: the same one in each of the newest three, or those that a tool calls stragglers."""
+    named = {rank for s in signals for key in ("missing", "slow") for rank in parse_ranks(s.fields.get(key, ""))}
+    newest = reports[-SUSTAINED:]
+    same = {item.slowest for item in newest}
+    if len(newest) == SUSTAINED and len(same) == 1 and all(item.ratio >= RANK_RATIO for item in newest):
+        named |= same
+    return tuple(sorted(named))
