@@ -26,7 +26,7 @@ from typing import Any
 from advisor.bundle_evidence import is_error_file, read_error_file, recorder_evidence, telemetry_evidence
 from advisor.bundle_facts import STATES, BundleError, JobFacts, open_regular, read_facts, read_past, reason_of
 from advisor.core.hostlist import fold, short
-from advisor.core.model import Attempt, Job, PastAttempt, Signal, Snapshot, SourceReport, Unavailable
+from advisor.core.model import Attempt, Job, PastAttempt, Progress, Signal, Snapshot, SourceReport, Unavailable
 from advisor.core.progress import combine
 from advisor.core.scan import FileContext, FileState, Scanned, Scanner, fold_signals
 from advisor.core.words import AttemptState, Role, Trust, UnavailableReason
@@ -118,7 +118,7 @@ def _snapshot(
         ),
         attempt=Attempt(
             number=facts.restarts,
-            state=facts.state or _likely_state(facts, reading.signals, progress.finished),
+            state=facts.state or _likely_state(facts, reading.signals, progress),
             nodes=facts.nodes,
             exit=facts.exit,
             started_at=facts.started_at,
@@ -230,15 +230,19 @@ class _Reading:
         self.signals = (*self.signals, *more)[:SIGNALS_MAX]
 
 
-def _likely_state(facts: JobFacts, signals: Sequence[Signal], finished: bool) -> AttemptState:
+def _likely_state(facts: JobFacts, signals: Sequence[Signal], progress: Progress) -> AttemptState:
     """The state of a job whose bundle does not give it: by exit code, then long silence, then what was printed."""
     if facts.exit is not None:
         return AttemptState.COMPLETED if (facts.exit.code, facts.exit.signal) == (0, 0) else AttemptState.FAILED
     if facts.silent_seconds is not None and facts.silent_seconds >= HANG_SECONDS:
         return AttemptState.RUNNING
-    if finished:
+    if progress.finished:
         return AttemptState.COMPLETED
-    telling = any(signal.role in {Role.INITIATING, Role.SYMPTOM, Role.CASCADE, Role.TEARDOWN} for signal in signals)
+    telling = any(
+        signal.role in {Role.INITIATING, Role.SYMPTOM, Role.CASCADE, Role.TEARDOWN}
+        and signal.line > progress.cleared_lines.get(signal.file, 0)  # not what steps came after
+        for signal in signals
+    )
     return AttemptState.FAILED if telling else AttemptState.OTHER
 
 
