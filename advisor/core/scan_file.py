@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from advisor.core import progress as progress_module
+from advisor.core.collectives import APART_MAX, distinct, without_numbers
 from advisor.core.hostlist import short
 from advisor.core.lines import cap, clean, decode, mask, raw_line_numbers, shorten
 from advisor.core.model import Signal
@@ -29,7 +30,11 @@ _BLOCK_BYTES = 2_048
 _LOOKBACK_BYTES = 6_144
 _MEMO_MAX = 4_096
 # What differs between ranks that print the same error, and decides no rule: rank tags, clock times, long numbers.
-_VARIES = re.compile(rb"[Rr]ank ?\d+|\d\d:\d\d:\d\d(?:[.,]\d+)?|\d{4,}")
+_VARIES = re.compile(
+    rb"[Rr]ank ?\d+|\d\d:\d\d:\d\d(?:[.,]\d+)?"
+    # The number of a collective differs too, and tells who is behind.
+    rb"|(?<![\d])(?<!SeqNum=)(?<!work: )(?<!sequence id: )\d{4,}"
+)
 _FIRST_RANK = re.compile(rb"[Rr]ank ?(\d{1,7})")
 _KERNEL_STALE = timedelta(seconds=5)
 
@@ -248,7 +253,10 @@ class FileScan:
             self.progress = replace(self.progress, broken=True)
         named = bool(captures.get("node") or captures.get("nodes"))
         placed = (*nodes, *peers) if named or rule.implicates in _PLACED or self.context.trust is not Trust.LOG else ()
-        key = hashlib.sha256("|".join((rule.id, ",".join(placed), mask(place.body))).encode()).hexdigest()[:16]
+        apart = distinct(rule.id, captures, text)
+        key, together = self._key(rule, placed, place.body, apart)
+        if together:
+            captures = without_numbers(captures)
         anywhere = "" if placed else key
         if self._repeated(key, rank):
             return anywhere, rank
@@ -281,6 +289,20 @@ class FileScan:
         self.repeats[key] = Repeat(key=key, id=signal.id, rule=rule.id, ranks="" if rank is None else str(rank))
         self.signals[key] = signal
         return anywhere, rank
+
+    def _key(self, rule: Rule, placed: Sequence[str], body: str, apart: str) -> tuple[str, bool]:
+        """What lines that are one signal share, and whether they differ in what should keep them apart.
+
+        Reports of a time-out stay apart by their numbers while they are few; the rest is counted together.
+        """
+        parts = (rule.id, ",".join(placed), mask(body))
+        plain = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
+        if not apart:
+            return plain, False
+        key = hashlib.sha256("|".join((*parts, apart)).encode()).hexdigest()[:16]
+        if key in self.repeats or sum(r.rule == rule.id for r in self.repeats.values()) < APART_MAX:
+            return key, False
+        return plain, True
 
     def _repeated(self, key: str, rank: int | None) -> bool:
         known = self.repeats.get(key)

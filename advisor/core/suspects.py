@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from advisor.core.collectives import arrival
 from advisor.core.model import Signal
 from advisor.core.places_of_signals import PlaceMap, ranks_of
 from advisor.core.ranks import parse_ranks
@@ -9,14 +10,13 @@ from advisor.core.ranks import parse_ranks
 # Made from flight-recorder dumps: they say who, and not why.
 RECORDED = frozenset({"flight_recorder.missing_rank", "flight_recorder.unfinished"})
 IDLE = "telemetry.idle_while_others_spin"
-_REPORTS = frozenset({"torch.collective_timeout", "torch.timeout_at_work"})
 
 
 def missing_ranks(hang: Sequence[Signal], world_size: int | None) -> tuple[tuple[int, ...], str]:
     """Ranks that kept the others waiting, and how that is known. Empty when it is not.
 
     What the flight recorder shows outranks all that is printed. Lists of *missing* ranks are taken as they are, lists
-    of *ready* ranks complemented; where most ranks report the time-out, those that do not are the suspects.
+    of *ready* ranks complemented; else it is for the watchdogs' lines to tell (`collectives`).
     """
     recorded = next((s for s in hang if s.rule in RECORDED), None)
     if recorded is not None:
@@ -36,15 +36,8 @@ def missing_ranks(hang: Sequence[Signal], world_size: int | None) -> tuple[tuple
     idle = {rank for s in hang if s.rule == IDLE for rank in parse_ranks(s.fields.get("missing", ""))}
     if idle:
         return tuple(sorted(idle)), "was idle while the others waited"
-    reporters = {rank for s in hang if s.rule in _REPORTS for rank in ranks_of(s)}
-    if world_size and reporters and len(reporters) > 1:
-        missing = set(range(world_size)) - reporters
-        if missing and len(missing) <= len(reporters):
-            return tuple(sorted(missing)), "did not report the time-out"
-    rooted = {s.fields.get("op", "") for s in hang} & {"GATHER", "SCATTER", "REDUCE"}
-    if rooted and reporters and 0 not in reporters:
-        return (0,), "is the root that the others wait for"
-    return (), ""
+    found = arrival(hang, world_size)
+    return found.ranks, found.how
 
 
 def peer_nodes(signals: Sequence[Signal], places: PlaceMap) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from advisor.core.collectives import Arrival, arrival
 from advisor.core.conditions import INPUT_STARVED, SLOWDOWN
 from advisor.core.model import Hypothesis, Signal, Snapshot
 from advisor.core.places_of_signals import ranks_of
@@ -68,7 +69,7 @@ def symptom_hypothesis(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]]
     stuck = next((s for s in hang if s.rule == "torch.watchdog_stuck"), None)
     if not ranks and stuck is not None and len(ranks_of(stuck)) == 1:
         ranks, how = tuple(ranks_of(stuck)), "its watchdog is stuck"
-    cause = "a collective timed out" if timed_out else "progress stopped"
+    cause = _timed_out(arrival(hang, snapshot.attempt.world_size)) if timed_out else "progress stopped"
     who = f": ranks {', '.join(map(str, ranks[:8]))} {how}" if ranks else ", and it is not visible which rank began it"
     return Hypothesis(
         category=Category.UNKNOWN,
@@ -83,6 +84,14 @@ def _slow_text(slow: Sequence[Signal]) -> str:
     """Our own comparison with the attempt's past says more than a report that names ranks."""
     own = next((s for s in slow if s.rule in {SLOWDOWN, INPUT_STARVED}), None)
     return own.text if own is not None else "a straggler report names slow ranks"
+
+
+def _timed_out(found: Arrival) -> str:
+    """What timed out, and what that means by itself."""
+    if found.first:
+        return "the first collective timed out (ranks that start at different times, or a wrong configuration)"
+    what = f" ({found.op} #{found.seq})" if found.op and found.seq is not None else ""
+    return f"a barrier{what} timed out" if found.barrier else f"a collective{what} timed out"
 
 
 def _killed(snapshot: Snapshot) -> bool:
