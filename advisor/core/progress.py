@@ -12,13 +12,15 @@ from typing import Any
 
 import re2
 
-from advisor.core import hang
-from advisor.core.course import Pace, Phase
+from advisor.core import divergence, hang, straggler
+from advisor.core.course import Numbers, Pace, Phase, Throughput
 from advisor.core.model import Progress
 
 INTERVALS_KEPT = 16
 _TAIL_BYTES = 4_096
 _AFTER_BREAK = 8
+_VALUES_BYTES = 4_096  # of a progress line, for its values
+CHECKPOINTS_KEPT = 8
 
 _OPTIONS = re2.Options()
 _OPTIONS.encoding = re2.Options.Encoding.LATIN1
@@ -35,9 +37,9 @@ _STEP_FORMATS: Mapping[str, str] = {
 # Bars count within one epoch: they show that something moves, not how far the run is.
 _BAR_FORMATS: Mapping[str, str] = {
     "bar": r"(?m)\| *(?P<step>\d{1,9})/(?P<total>\d{1,9}) \[[0-9:]+<",
+    "epoch": r"(?m)\bEpoch:? ?(?:\(train\) )?\[?\d{1,6}\]?[ :,]+\[ *(?P<step>\d{1,12})/\d+",
     "epoch_loss": r"(?m)(?:^|[ \[(|,:\]])(?i:epoch)(?:[=:#]| [=:#]?)? {0,8}\[?(?P<step>\d{1,9})\b"
     r"[^\n]{0,80}?\b(?i:loss|acc|ppl)\b[^\n]{0,20}\d",
-    "epoch": r"(?m)\bEpoch:? ?(?:\(train\) )?\[?\d{1,6}\]?[ :,]+\[ *(?P<step>\d{1,12})/\d+",
 }
 FORMATS: Mapping[str, str] = {**_STEP_FORMATS, **_BAR_FORMATS}
 COMPILED: Mapping[str, Any] = {name: re2.compile(pattern.encode(), _OPTIONS) for name, pattern in FORMATS.items()}
@@ -64,6 +66,9 @@ MARKS: Mapping[str, str] = {
     r"|\bsanity checking\b|\bevaluating iter ",
     "evaluated": r"(?i)\bvalidation loss at iteration|\b(?:evaluation|validation) (?:is )?(?:done|complete|completed"
     r"|finished)\b|\bfinished (?:evaluation|validation)\b|'eval_(?:loss|runtime)'",
+    "ranks": r"MnRtt/Rnk: (?P<low>\d{1,9}(?:\.\d{1,6})?)\w*/\d{1,7} \| MxRtt/Rnk: (?P<high>\d{1,9}(?:\.\d{1,6})?)\w*/"
+    r"(?P<high_rank>\d{1,7})\b(?:[^\n]{0,400}?MnDRtt/Rnk: (?P<data_low>\d{1,12}(?:\.\d{1,6})?)\w*/\d{1,7} \| "
+    r"MxDRtt/Rnk: (?P<data_high>\d{1,12}(?:\.\d{1,6})?))?",
     # Only where the sentence ends there: "finished training epoch 3" is not the end.
     "finished": r"(?im)\[after training is done\]|'train_runtime': |\*{5} train metrics \*{5}"
     r"|exiting program at iteration"
@@ -99,6 +104,9 @@ class FileProgress:
     broken: bool = False  # a crash line since the newest advance
     reloaded: bool = False  # a checkpoint was loaded since
     pace: Pace = field(default_factory=Pace)
+    throughput: Throughput = field(default_factory=Throughput)
+    numbers: Numbers = field(default_factory=Numbers)
+    checkpoints: tuple[int, ...] = ()  # saved or loaded, newest last
 
 
 def observe(
@@ -122,7 +130,9 @@ def observe(
         whole = _line_around(text, match.start(1))
         own, rank = printed(whole)
         total = int(match.group(2)) if form == "bar" else None
-        progress = _step(progress, form, _Seen(int(match.group(1)), number, seen_at, own, rank, total, match is first))
+        said = whole[:_VALUES_BYTES].decode("latin-1")
+        seen = _Seen(int(match.group(1)), number, seen_at, own, rank, total, match is first, said)
+        progress = _step(progress, form, seen)
     return progress
 
 
@@ -191,7 +201,7 @@ def _line_around(text: bytes, position: int) -> bytes:
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """One progress line. `at`: as read; `printed`: its own time; `rank`: who printed it; `total`: where a bar ends;
-    `next`: no other progress line stands between it and the newest one known.
+    `next`: no other progress line stands between it and the newest one known; `text`: the line, for its values.
     """
 
     step: int
@@ -201,6 +211,7 @@ class _Seen:
     rank: int | None
     total: int | None
     next: bool
+    text: str
 
 
 def _step(p: FileProgress, form: str, seen: _Seen) -> FileProgress:
@@ -231,7 +242,7 @@ def _step(p: FileProgress, form: str, seen: _Seen) -> FileProgress:
 def _restart(p: FileProgress, seen: _Seen) -> FileProgress:
     """The ranks began anew from a checkpoint: what they did after it does not count any more."""
     again = replace(p, restarts=p.restarts + 1, last_step=None, printed_at=None, broken=True, reloaded=False)
-    return _advance(replace(again, pace=replace(p.pace, began_at=None)), seen)
+    return _advance(replace(again, pace=replace(p.pace, began_at=None), throughput=Throughput()), seen)
 
 
 def _advance(p: FileProgress, seen: _Seen) -> FileProgress:
@@ -253,6 +264,8 @@ def _advance(p: FileProgress, seen: _Seen) -> FileProgress:
         printed_at=seen.printed or p.printed_at,
         intervals=intervals,
         pace=pace,
+        throughput=_throughput(p, seen),
+        numbers=_numbers(p, seen),
         cleared_line=p.advance_line,
         cleared_at=p.advance_at,
         advance_line=seen.line,
@@ -287,6 +300,32 @@ def _learned(p: FileProgress, seen: _Seen) -> Pace:
     )
 
 
+def _throughput(p: FileProgress, seen: _Seen) -> Throughput:
+    """With the seconds per step since the line before, where only steps came between the two."""
+    explained = p.pace.phase is not Phase.STEP or p.pace.closed_at is not None or p.broken or p.reloaded
+    if p.last_step is None or p.last_at is None or explained or seen.step <= p.last_step:
+        return p.throughput
+    seconds = straggler.printed_seconds(seen.text)
+    if seconds is None:
+        elapsed = (seen.printed - p.printed_at).total_seconds() if seen.printed and p.printed_at else 0.0
+        seconds = (elapsed if elapsed > 0 else (seen.at - p.last_at).total_seconds()) / (seen.step - p.last_step)
+    if seconds <= 0:
+        return p.throughput
+    wait = straggler.printed_wait(seen.text)
+    return straggler.learn(p.throughput, step=p.last_step, seconds=seconds, wait=wait, at=seen.at)
+
+
+def _numbers(p: FileProgress, seen: _Seen) -> Numbers:
+    loss, norm = divergence.printed_values(seen.text)
+    step = seen.step if p.last_step is None else p.last_step
+    return divergence.learn(p.numbers, step=step, loss=loss, norm=norm, at=seen.at)
+
+
+def report(progress: FileProgress, fields: Mapping[str, str]) -> FileProgress:
+    """A report of the slowest and the fastest rank."""
+    return replace(progress, throughput=straggler.report(progress.throughput, fields))
+
+
 def read_on(progress: FileProgress, line: int, at: datetime) -> FileProgress:
     """The file was read until `line` at `at`."""
     pace = hang.printed_since(progress.pace, line - max(progress.advance_line, progress.pace.phase_line), at)
@@ -319,19 +358,22 @@ def mark(progress: FileProgress, name: str, step: int | None, line: int, at: dat
         case "starting" | "compiling" | "evaluating" | "evaluated":
             return progress
         case "saved":
-            return replace(
-                progress, checkpoint_step=step if step is not None else progress.checkpoint_step, saving_line=0
-            )
+            return replace(_checkpoint(progress, step), saving_line=0)
         case "loaded":
-            return replace(
-                progress, checkpoint_step=step if step is not None else progress.checkpoint_step, reloaded=True
-            )
+            return replace(_checkpoint(progress, step), reloaded=True)
         case "saving":
             return replace(progress, saving_line=line)
         case "finished":
             return replace(progress, finished=True)
         case _:
             raise ValueError(f"no such mark: {name}")
+
+
+def _checkpoint(progress: FileProgress, step: int | None) -> FileProgress:
+    if step is None:
+        return progress
+    known = tuple(item for item in progress.checkpoints if item != step)
+    return replace(progress, checkpoint_step=step, checkpoints=(*known, step)[-CHECKPOINTS_KEPT:])
 
 
 def combine(states: Mapping[str, FileProgress]) -> Progress:
@@ -358,6 +400,9 @@ def combine(states: Mapping[str, FileProgress]) -> Progress:
         cleared_lines={name: p.cleared_line for name, p in sorted(states.items()) if p.cleared_line},
         broken=lead is not None and any(p.broken for p in files if p is lead or p.last_step is None),
         pace=hang.merged(lead.pace, (p.pace for p in files if p is not lead), lead.last_at) if lead else Pace(),
+        throughput=lead.throughput if lead else Throughput(),
+        numbers=lead.numbers if lead else Numbers(),
+        checkpoints=tuple(sorted({step for p in files for step in p.checkpoints}))[-CHECKPOINTS_KEPT:],
     )
 
 
