@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,20 +16,20 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import structlog
 
-from slurm_plugin import observe
+from slurm_plugin import check, observe
 from slurm_plugin.agent import Agent
-from slurm_plugin.applier import limit_seconds
 from slurm_plugin.config import AgentConfig, ConfigError, load
 from slurm_plugin.guard import phase_of
 from slurm_plugin.hook_socket import HookSocketError
-from slurm_plugin.squeue import Slurm, SlurmConfig, SlurmError
+from slurm_plugin.squeue import Slurm, SlurmError
 
 DEFAULT_CONFIG = "/etc/recovery-advisor/agent.toml"
+DEFAULT_WATCHDOG_CONFIG = "/etc/recovery-advisor/watchdog.toml"
 HOOK = Path(__file__).resolve().parent / "hooks" / "epilog_slurmctld"
 
 _EXAMPLES = """\
 examples:
-  advisor-agent check --config agent.toml     is everything there that the agent needs?
+  sudo -u slurm advisor-agent check           is everything there that the agent needs?
   advisor-agent once --config agent.toml      what the agent sees now, as JSON; tells nobody, touches nothing
   advisor-agent run --config agent.toml       until SIGTERM
   advisor-agent install-hook --config agent.toml --to /etc/slurm/epilog_slurmctld
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in (
         ("run", "run until SIGTERM"),
-        ("check", "check configuration, Slurm's tools, rights, hook and files"),
+        ("check", "say what `run` by this user would meet: Slurm's tools, rights, hook, files, advisor, watchdog"),
         ("once", "look once and print what would be reported"),
         ("install-hook", "copy the hook to where SlurmUser can run it"),
     ):
@@ -55,6 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument("--config", type=Path, default=Path(DEFAULT_CONFIG), metavar="FILE", help="agent.toml")
         if name == "run":
             command.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+        if name == "check":
+            command.add_argument(
+                "--watchdog-config",
+                type=Path,
+                default=Path(DEFAULT_WATCHDOG_CONFIG),
+                metavar="FILE",
+                help="watchdog.toml",
+            )
         if name == "install-hook":
             command.add_argument("--to", type=Path, required=True, metavar="FILE")
     options = parser.parse_args(arguments)
@@ -68,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         case "run":
             return _run(config, options.log_level)
         case "check":
-            return _check(config)
+            return _check(config, options.watchdog_config)
         case "once":
             return _once(config)
         case _:
@@ -130,50 +138,13 @@ def _once(config: AgentConfig) -> int:
     return 0
 
 
-def _check(config: AgentConfig) -> int:
+def _check(config: AgentConfig, watchdog_file: Path) -> int:
     """One line per finding. Exit 1 when the agent could not do its work."""
-    problems = 0
-
-    def say(good: bool, text: str) -> None:
-        nonlocal problems
-        problems += not good
-        print(f"{'ok  ' if good else 'BAD '} {text}")
-
-    slurm = slurm_of(config)
-    settings: SlurmConfig | None = None
-    try:
-        settings = slurm.config()
-        say(True, f"Slurm {settings.version}, cluster {settings.cluster}")
-    except SlurmError as error:
-        say(False, f"scontrol: {error}")
-    for name, look in (("squeue", slurm.jobs), ("squeue --json", slurm.details), ("sinfo", slurm.nodes)):
-        try:
-            say(True, f"{name}: {len(look())} records")
-        except SlurmError as error:
-            say(False, f"{name}: {error}")
-    if settings is not None:
-        _check_settings(config, settings, say)
-    for name in ("tick_file", "hook_socket"):
-        folder = Path(getattr(config, name)).parent
-        say(os.access(folder, os.W_OK), f"{name}: {folder} is a folder that this user can write")
-    say(Path(config.socket).is_socket(), f"socket: {config.socket} is there")
-    return 1 if problems else 0
-
-
-def _check_settings(config: AgentConfig, settings: SlurmConfig, say: Callable[[bool, str], None]) -> None:
-    delay = settings.requeue_delay_seconds
-    say(True, f"a requeued job starts {delay} s later at the earliest; cred_expire or requeue_delay shorten it")
-    limit = limit_seconds(delay)
-    say(limit >= 1.0, f"an action may take {limit:g} s of that before it is ended")
-    say(
-        config.poll_seconds * 5 < settings.min_job_age_seconds,
-        f"Slurm forgets ended jobs after {settings.min_job_age_seconds} s (MinJobAge)",
-    )
-    known = os.geteuid() in {0, settings.slurm_user_id}
-    rights = "root or SlurmUser" if known else "neither root nor SlurmUser: must be a Slurm administrator to act"
-    say(known or config.mode == "observe", f"this user is {rights}; mode is {config.mode}")
-    hook = settings.epilog_slurmctld
-    say(bool(hook), f"EpilogSlurmctld is {hook or 'not set: ends of jobs are noticed by polling only'}")
+    bad = 0
+    for finding in check.examine(config, slurm_of(config), watchdog_file):
+        bad += finding.verdict is check.Verdict.BAD
+        print(finding, flush=True)
+    return 1 if bad else 0
 
 
 def _install_hook(config: AgentConfig, to: Path) -> int:

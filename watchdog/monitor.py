@@ -33,7 +33,7 @@ examples:
 class Config:
     """`mode`: "observe" only says what it would do. `dead_after_seconds`: since the last completed tick."""
 
-    tick_file: str
+    tick_file: str = "/run/recovery-advisor-agent/tick.json"
     mode: str = "observe"
     poll_seconds: float = 2.0
     dead_after_seconds: float = 30.0
@@ -79,8 +79,6 @@ def decode(tree: Mapping[str, object]) -> Config:
         if problem:
             problems.append(f"{key}: {problem}")
         values[names[key].name] = value
-    if "tick_file" not in values:
-        problems.append("tick_file: must be set")
     if problems:
         raise ValueError("\n".join(problems))
     return Config(**values)  # type: ignore[arg-type]  # checked key by key above

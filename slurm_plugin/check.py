@@ -1,0 +1,217 @@
+"""`advisor-agent check`: what `run`, started by this user with this configuration, will meet.
+
+One finding per line. A bad one states the problem and, where there is one, the way out; exit status 1 is for what
+would keep the agent from its work, a warning is for what makes it slower or leaves something unguarded.
+"""
+
+import grp
+import os
+import pwd
+import stat
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import grpc
+
+from advisor.v1 import agent_pb2, agent_pb2_grpc
+from slurm_plugin.applier import limit_seconds
+from slurm_plugin.config import AgentConfig
+from slurm_plugin.scope import OPT_IN
+from slurm_plugin.squeue import Slurm, SlurmConfig, SlurmError
+
+ANSWER_SECONDS = 5.0
+WATCHDOG_FILE_BYTES_MAX = 1024 * 1024
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    BAD = "BAD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    verdict: Verdict
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.verdict:<4} {self.text}"
+
+
+def _ok(text: str) -> Finding:
+    return Finding(verdict=Verdict.OK, text=text)
+
+
+def _warn(text: str) -> Finding:
+    return Finding(verdict=Verdict.WARN, text=text)
+
+
+def _bad(text: str) -> Finding:
+    return Finding(verdict=Verdict.BAD, text=text)
+
+
+def examine(config: AgentConfig, slurm: Slurm, watchdog_file: Path) -> Iterator[Finding]:
+    """Everything, each on its own: one thing that is wrong does not hide the others. Changes nothing."""
+    settings: SlurmConfig | None = None
+    try:
+        settings = slurm.config()
+        yield _ok(f"Slurm {settings.version}, cluster {settings.cluster}")
+    except SlurmError as error:
+        yield _bad(f"scontrol: {error}")
+    for name, look in (("squeue", slurm.jobs), ("squeue --json", slurm.details), ("sinfo", slurm.nodes)):
+        try:
+            yield _ok(f"{name}: {len(look())} records")
+        except SlurmError as error:
+            yield _bad(f"{name}: {error}")
+    if settings is not None:
+        yield from _settings(config, settings)
+    yield from _writable(config)
+    yield from _advisor(config)
+    yield from _watchdog(config, watchdog_file)
+    yield from _reach(config)
+
+
+def _settings(config: AgentConfig, settings: SlurmConfig) -> Iterator[Finding]:
+    if settings.cluster and settings.cluster != config.cluster:
+        yield _bad(f'cluster: configured as "{config.cluster}", but Slurm\'s ClusterName is "{settings.cluster}"')
+    delay = settings.requeue_delay_seconds
+    yield _ok(f"a requeued job starts {delay} s later at the earliest; cred_expire or requeue_delay shorten it")
+    limit = limit_seconds(delay)
+    if limit < 1.0:
+        yield _bad(f"an action would have only {limit:g} s before the requeued job may start: raise cred_expire")
+    else:
+        yield _ok(f"an action may take {limit:g} s of that before it is ended")
+    forgets = f"Slurm forgets ended jobs after {settings.min_job_age_seconds} s (MinJobAge)"
+    if config.poll_seconds * 5 < settings.min_job_age_seconds:
+        yield _ok(forgets)
+    else:
+        yield _bad(f"{forgets}, too soon for a look every {config.poll_seconds:g} s: raise it or lower poll_seconds")
+    yield _rights(config, settings)
+    yield from _hook(config, settings.epilog_slurmctld)
+
+
+def _rights(config: AgentConfig, settings: SlurmConfig) -> Finding:
+    if settings.slurm_user_id is not None and os.geteuid() == settings.slurm_user_id:
+        return _ok(f"this user, {_own_name()}, is SlurmUser; mode is {config.mode}")
+    if os.geteuid() == 0:
+        return _warn("this is root: the agent needs no more than SlurmUser; run it, and this check, as SlurmUser")
+    text = f"this user, {_own_name()}, is neither SlurmUser nor root"
+    if config.mode == "observe":
+        return _ok(f"{text}; enough for mode observe")
+    return _bad(f"{text}: Slurm refuses its updates unless it has AdminLevel=Administrator in accounting")
+
+
+def _hook(config: AgentConfig, hook: str) -> Iterator[Finding]:
+    """The hook as slurmctld would run it. It may be a script of the site's that calls ours."""
+    if not hook or hook == "(null)":
+        yield _warn("EpilogSlurmctld is not set: ends of jobs are noticed by polling only (advisor-agent install-hook)")
+        return
+    path = Path(hook)
+    if not path.exists():
+        yield _bad(f"EpilogSlurmctld: there is no {hook} here: ends of jobs are noticed by polling only")
+        return
+    if not os.access(path, os.X_OK):
+        yield _bad(f"EpilogSlurmctld: {hook} is not executable by {_own_name()} ({_owner_and_mode(path)})")
+        return
+    yield _ok(f"EpilogSlurmctld is {hook}")
+    try:
+        sends_to = path.with_name(path.name + ".socket").read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return
+    if sends_to != config.hook_socket:
+        yield _bad(f"EpilogSlurmctld: {hook} sends to {sends_to}, but hook_socket is {config.hook_socket}")
+
+
+def _writable(config: AgentConfig) -> Iterator[Finding]:
+    for key, given in (("tick_file", config.tick_file), ("hook_socket", config.hook_socket)):
+        folder = Path(given).parent
+        if not folder.is_dir():
+            yield _bad(f"{key}: there is no folder {folder}: make it, writable by {_own_name()}")
+        elif not os.access(folder, os.W_OK | os.X_OK):
+            yield _bad(f"{key}: {folder} is not writable by {_own_name()} ({_owner_and_mode(folder)})")
+        else:
+            yield _ok(f"{key}: {folder} is writable by {_own_name()}")
+    lock = Path(config.hook_socket + ".lock")
+    if lock.exists() and not os.access(lock, os.R_OK | os.W_OK):
+        yield _bad(f"hook_socket: {lock} belongs to another user ({_owner_and_mode(lock)}): stop that agent, remove it")
+
+
+def _advisor(config: AgentConfig) -> Iterator[Finding]:
+    """Whether the advisor takes this user for an agent. Asked with a session that cannot exist: nothing changes."""
+    try:
+        there = stat.S_ISSOCK(Path(config.socket).stat().st_mode)
+    except PermissionError:
+        yield _bad(f"socket: {config.socket} cannot be reached by {_own_name()}: its folder is closed to this user")
+        return
+    except OSError:
+        there = False
+    if not there:
+        yield _bad(f"socket: {config.socket} is not there: start the advisor, or correct socket= here or there")
+        return
+    request = agent_pb2.HeartbeatRequest(cluster=config.cluster, session="check", mode=agent_pb2.AGENT_MODE_OBSERVE)
+    with grpc.insecure_channel(f"unix:{config.socket}") as channel:
+        try:
+            agent_pb2_grpc.AgentServiceStub(channel).Heartbeat(request, timeout=ANSWER_SECONDS)
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.NOT_FOUND:
+                yield _bad(f"socket: {config.socket}: {error.details() or error.code().name}")
+                return
+    yield _ok(f"socket: the advisor at {config.socket} takes {_own_name()} for an agent")
+
+
+def _watchdog(config: AgentConfig, file: Path) -> Iterator[Finding]:
+    try:
+        with file.open("rb") as opened:
+            tree = tomllib.loads(opened.read(WATCHDOG_FILE_BYTES_MAX).decode("utf-8"))
+    except FileNotFoundError:
+        if config.mode == "act":
+            yield _warn(f"watchdog: there is no {file} here: with mode act a watchdog must run, also with mode act")
+        return
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        yield _bad(f"watchdog: {file} cannot be read: {error}")
+        return
+    mode, tick_file = tree.get("mode", "observe"), tree.get("tick_file")
+    if tick_file != config.tick_file:
+        yield _bad(f"watchdog: {file} reads {tick_file}, but the agent writes {config.tick_file}")
+    if config.mode == "act" and mode != "act":
+        yield _warn(f'watchdog: its mode is "{mode}" while the agent acts: nothing gives back what it leaves behind')
+    else:
+        yield _ok(f'watchdog: mode "{mode}" in {file}')
+
+
+def _reach(config: AgentConfig) -> Iterator[Finding]:
+    scope = config.scope
+    chosen = [
+        f"{what} {', '.join(names)}"
+        for what, names in (("partitions", scope.partitions), ("users", scope.users), ("accounts", scope.accounts))
+        if names
+    ]
+    if scope.opt_in:
+        chosen.insert(0, f"jobs with --comment '{OPT_IN}'")
+    if chosen:
+        yield _ok(f"scope: {'; '.join(chosen)}")
+    else:
+        yield _warn("scope: opt_in is off and nothing is selected: no job can ever be acted on")
+
+
+def _own_name() -> str:
+    return _name_of(os.geteuid())
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _owner_and_mode(path: Path) -> str:
+    seen = path.stat()
+    try:
+        group = grp.getgrgid(seen.st_gid).gr_name
+    except KeyError:
+        group = str(seen.st_gid)
+    return f"{_name_of(seen.st_uid)}:{group} {stat.S_IMODE(seen.st_mode):04o}"
