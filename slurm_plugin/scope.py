@@ -15,6 +15,7 @@ bounded, parsed without following anything, and whatever is not exactly one of t
 import json
 from dataclasses import dataclass
 
+OPT_IN = '{"advisor": {"enabled": true}}'
 COMMENT_CHARACTERS_MAX = 16384
 RESTARTS_MAX = 10_000
 RULES_CHARACTERS_MAX = 2 * COMMENT_CHARACTERS_MAX  # as JSON: numbers may be longer than they were written
@@ -80,7 +81,17 @@ def judge(config: ScopeConfig, *, comment: str, partition: str, user: str, accou
         return Scope(
             inside=False, reason="the job opted in, but opt-in is switched off here", restarts_max=restarts_max
         )
-    return Scope(inside=False, reason="not opted in, and no selector matches", restarts_max=restarts_max)
+    return Scope(inside=False, reason=_not_opted_in(comment), restarts_max=restarts_max)
+
+
+def _not_opted_in(comment: str) -> str:
+    """Why a comment says nothing, for the user who meant it to: a slip of the quotes is easy to make in a shell."""
+    if "advisor" not in comment.lower():
+        return "not opted in, and no selector matches"
+    document = _document(comment)
+    if not document:
+        return f"its comment is not JSON; an opt-in is {OPT_IN}"
+    return f"its comment's JSON is no opt-in, and no selector matches; an opt-in is {OPT_IN}"
 
 
 def _document(comment: str) -> dict[str, object]:

@@ -153,6 +153,26 @@ def test_opt_in(comment: str, inside: bool, limit: int | None) -> None:
     assert (found.inside, found.restarts_max) == (inside, limit)
 
 
+@pytest.mark.parametrize(
+    ("comment", "begins"),
+    [
+        ("{advisor: {enabled: true}}", "its comment is not JSON"),
+        ("{'advisor': {'enabled': True}}", "its comment is not JSON"),
+        ('{"Advisor": {"enabled": true}', "its comment is not JSON"),
+        ("advisor=on", "its comment is not JSON"),
+        ('{"advisor": "on"}', "its comment's JSON is no opt-in"),
+        ('{"Advisor": {"enabled": true}}', "its comment's JSON is no opt-in"),
+        ("please restart me", "not opted in"),
+        ("", "not opted in"),
+    ],
+)
+def test_an_opt_in_that_failed_is_told_so(comment: str, begins: str) -> None:
+    """Whoever wrote of the advisor and was not understood reads why."""
+    found = scoped(comment)
+    assert not found.inside
+    assert found.reason.startswith(begins)
+
+
 def test_selectors_default_to_none_and_match_exactly() -> None:
     """A site names partitions, users or accounts."""
     assert not scoped("").inside
