@@ -30,11 +30,9 @@ _BLOCK_BYTES = 2_048
 _LOOKBACK_BYTES = 6_144
 _MEMO_MAX = 4_096
 # What differs between ranks that print the same error, and decides no rule: rank tags, clock times, long numbers.
-_VARIES = re.compile(
-    rb"[Rr]ank ?\d+|\d\d:\d\d:\d\d(?:[.,]\d+)?"
-    # The number of a collective differs too, and tells who is behind.
-    rb"|(?<![\d])(?<!SeqNum=)(?<!work: )(?<!sequence id: )\d{4,}"
-)
+_VARIES = re.compile(rb"[Rr]ank ?\d+|\d\d:\d\d:\d\d(?:[.,]\d+)?|\d{4,}")
+# The number of a collective differs too, and tells who is behind.
+_COLLECTIVE = re.compile(rb"(?:SeqNum=|work: |sequence id: )(\d+)")
 _FIRST_RANK = re.compile(rb"[Rr]ank ?(\d{1,7})")
 _KERNEL_STALE = timedelta(seconds=5)
 
@@ -151,7 +149,7 @@ class FileScan:
 
     def _known(self, line: bytes) -> bool:
         """Count a line that repeats a known error, without matching it again. Thousands of ranks print the same."""
-        entry = self.memo.get(_VARIES.sub(b"#", line))
+        entry = self.memo.get(_alike(line))
         if entry is None:
             return False
         key, ranked = entry
@@ -163,7 +161,7 @@ class FileScan:
         found = _FIRST_RANK.search(line)
         ranked = found is not None and rank == int(found[1])
         if (ranked or rank == self.context.rank) and len(self.memo) < _MEMO_MAX:
-            self.memo[_VARIES.sub(b"#", line)] = (key, ranked)
+            self.memo[_alike(line)] = (key, ranked)
 
     def _hit(self, line: bytes, ids: Sequence[int], number: int, lines: Sequence[bytes], position: int) -> None:
         scanner = self.scanner
@@ -384,6 +382,14 @@ class FileScan:
 
 
 _PLACED = frozenset({Implicates.NODE, Implicates.PEER, Implicates.CONDITIONAL})
+
+
+def _alike(line: bytes) -> bytes:
+    """What lines that repeat one error have in common."""
+    common = _VARIES.sub(b"#", line)
+    if b"SeqNum=" in line or b"last enqueued" in line:
+        common += b" ".join(_COLLECTIVE.findall(line))
+    return common
 
 
 def block_end(lines: Sequence[bytes], index: int) -> int:
