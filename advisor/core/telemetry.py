@@ -230,7 +230,7 @@ def _waiting(series: Mapping[str, Series], span: Span) -> list[_Event]:
             idle.append(gpu)
         elif work and all(value >= 95 for _, value in busy) and all(value <= 0.01 for _, value in work):
             power = [value for _, value in series.get(POWER, {}).get(gpu, ())]
-            if len(power) < 3 * TAIL or median(power[-TAIL:]) <= 0.75 * median(power[:-TAIL]):
+            if len(power) < 3 * TAIL or median(power[-TAIL:]) <= 0.75 * max(power):
                 spinning.append(gpu)
                 since = busy[0][0] if since is None else min(since, busy[0][0])
     if since is None or len(spinning) < 2 or 4 * len(spinning) < 3 * known:
