@@ -1,4 +1,4 @@
-"""torch's own analyser and ours on the same dumps. Runs where torch is installed (`pip install torch`), else skipped."""
+"""torch's own analyser and ours on the same dumps. Skipped where torch is not installed (`pip install torch`)."""
 
 import gc
 from pathlib import Path
