@@ -417,6 +417,7 @@ def snapshot_of(sighting: Sighting, reports: tuple[SourceReport, ...], mode: Mod
         advice=item.advice,
         nodes_fitting=item.nodes_fitting,
         user_excluded=item.user_excluded,
+        dependents_running=item.dependents_running,
     )
 
 

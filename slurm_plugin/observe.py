@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from advisor.v1 import agent_pb2, common_pb2
-from slurm_plugin import capacity, guard, mark, scope, wire
+from slurm_plugin import capacity, dependencies, guard, mark, scope, wire
 from slurm_plugin.guard import Phase, phase_of
 from slurm_plugin.squeue import JobDetails, JobRow, NodeRow
 from slurm_plugin.stdout_paths import PatternValues, expand_path
@@ -160,6 +160,8 @@ def _written_by_user(
     made.account = wire.clean(details.account, 200)
     made.stdout_path = _path(expand_path(details.stdout, values))
     made.stderr_path = _path(expand_path(details.stderr or details.stdout, values))
+    made.waits_for.extend(dependencies.waits_for(details.dependency))
+    made.singleton = dependencies.is_singleton(details.dependency)
     made.job_rules = _path(scope.job_rules(details.comment))
 
 

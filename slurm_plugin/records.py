@@ -115,6 +115,7 @@ class JobDetails:
     memory_mb_per_node: int
     gres_per_node: str
     nodes_required: str
+    dependency: str = ""  # Slurm's own rendering; empty once the job has started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +283,7 @@ def _details(job: Mapping[str, object]) -> JobDetails:
         memory_mb_per_node=max(number("memory_per_node"), number("memory_per_cpu") * cpus),
         gres_per_node=text("tres_per_node"),
         nodes_required=text("required_nodes"),
+        dependency=text("dependency"),
     )
 
 

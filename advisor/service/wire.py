@@ -35,8 +35,10 @@ TEXT_MAX = 4096
 RULES_MAX = 32_768
 NODES_MAX = 100_000
 LISTED_MAX = 1_000_000
+WAITS_MAX = 1000
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+_WAITED = re.compile(_JOB_ID.pattern + r"|[A-Za-z0-9][A-Za-z0-9.+-]{0,61}_\*")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 Word = TypeVar("Word", bound=StrEnum)
@@ -205,6 +207,16 @@ def observed_job(message: agent_pb2.JobObservation, cluster: str, field: str) ->
         marked_attempt=message.marked_attempt,
         nodes_fitting=message.nodes_fitting if message.HasField("nodes_fitting") else None,
         user_id=message.user_id,
+        waits_for=_waited(message.waits_for, f"{field}.waits_for"),
+        singleton=message.singleton,
+    )
+
+
+def _waited(values: Sequence[str], field: str) -> tuple[str, ...]:
+    if len(values) > WAITS_MAX:
+        raise BadRequestError(f"{field}: more than {WAITS_MAX} jobs")
+    return tuple(
+        _matching(_WAITED, value, f"{field}[{at}]", "a job or a whole array") for at, value in enumerate(values)
     )
 
 

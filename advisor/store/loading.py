@@ -1,4 +1,4 @@
-"""All that is known of attempts, for a tick. Seven queries for any number of keys."""
+"""All that is known of attempts, for a tick. Eight queries for any number of keys."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +25,7 @@ from advisor.core.model import (
 )
 from advisor.core.policy import Policy
 from advisor.core.words import Action, AttemptState, Category, NodeState, Reason
+from advisor.store.dependents import dependents
 from advisor.store.documents import unpack_signals
 from advisor.store.records import AttemptKey, MilestoneKind, StoredAttempt
 from advisor.store.sql import AnyRow, any_text, of_attempt, wanted_attempts
@@ -71,6 +72,7 @@ async def load(
     applied = await _applied(connection, keys)
     reached = await _milestones(connection, keys)
     before = await _predecessor_states(connection, keys)
+    running_beside = await dependents(connection, {row.cluster for row in rows.values()})
     facts = await _node_facts(connection, rows.values(), policy, now)
     return {
         key: _stored(
@@ -81,6 +83,7 @@ async def load(
             reached=reached.get(key, frozenset()),
             predecessor=before.get(key, b""),
             nodes=facts(row),
+            dependents_running=running_beside(row),
         )
         for key, row in rows.items()
     }
@@ -235,6 +238,7 @@ def _stored(
     reached: frozenset[MilestoneKind],
     predecessor: bytes,
     nodes: tuple[NodeFact, ...],
+    dependents_running: bool,
 ) -> StoredAttempt:
     own = next(item for item in chain if item.number == key.number)
     later = [item for item in chain if item.number > key.number]
@@ -251,6 +255,7 @@ def _stored(
         advice=_advice(own, applied),
         generation=row.generation,
         user_excluded=tuple(name for name in newest.excluded_nodes if name not in ours),
+        dependents_running=dependents_running,
         nodes_fitting=newest.nodes_fitting,
         job_name=row.name,
         user_id=row.user_id,

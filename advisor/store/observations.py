@@ -35,11 +35,13 @@ _REFRESH = timedelta(seconds=30)
 _NAME_CHARACTERS_MAX = 1024
 _PATH_CHARACTERS_MAX = 4096
 _NODES_MAX = 65_536
+_WAITS_MAX = 1000
 _FACTS = tuple(AttemptFacts.__dataclass_fields__)
 # What a listing says of the job itself, by column.
 _JOB_COLUMNS = (
     *("job_id", "user_id", "name", "partition", "account", "batch", "requeueable", "in_scope", "scope_reason"),
     *("restarts_max", "nodes_requested", "array_job_id", "array_task", "het_job_id", "het_offset"),
+    *("waits_for", "singleton"),
 )
 
 
@@ -327,6 +329,9 @@ def _update_job(report: _Report, owner: _Job, job: ObservedJob) -> None:
         "array_task": job.array_task,
         "het_job_id": storable(job.het_job_id)[:_NAME_CHARACTERS_MAX],
         "het_offset": job.het_offset,
+        # The scheduler drops a dependency that is met: what was once waited for stays.
+        "waits_for": list(dict.fromkeys((*owner.columns.get("waits_for", ()), *job.waits_for)))[:_WAITS_MAX],
+        "singleton": job.singleton or bool(owner.columns.get("singleton")),
     }
     if values != owner.columns:
         owner.columns, owner.dirty = values, True

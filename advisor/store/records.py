@@ -166,6 +166,8 @@ class ObservedJob:
     marked_attempt: int = 0
     nodes_fitting: int | None = None
     user_id: int | None = None
+    waits_for: tuple[str, ...] = ()  # jobs beside which it must not run: ids, ARRAY_TASK, ARRAY_*
+    singleton: bool = False  # likewise all others of its user and name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +216,7 @@ class StoredAttempt:
     advice: OpenAdvice | None = None
     generation: int = 0  # newest one committed; pass it to commit_decision
     user_excluded: tuple[str, ...] = ()
+    dependents_running: bool = False
     nodes_fitting: int | None = None
     job_name: str = ""
     user_id: int | None = None
@@ -316,6 +319,7 @@ class AdviceRow:
     expires_at: datetime
     status: ReconciliationStatus
     applied: bool
+    partition: str = ""
 
     @property
     def key(self) -> AttemptKey:

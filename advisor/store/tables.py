@@ -136,12 +136,19 @@ jobs = Table(
     Column("array_task", BigInteger(), nullable=True),
     _text("het_job_id"),
     _whole("het_offset", nullable=True),
+    Column("waits_for", _NAMES, nullable=False, server_default=text("'{}'::text[]")),
+    Column("singleton", Boolean(), nullable=False, server_default=text("false")),
     _whole("last_number"),
     _time("first_seen_at"),
     _time("last_seen_at"),
     _time("forgotten_at", nullable=True),
     Index(None, "cluster", "slot"),
     Index(None, "cluster", "job_id", "first_seen_at"),
+    Index(
+        "jobs_dependent_idx",
+        "cluster",
+        postgresql_where=text("forgotten_at IS NULL AND (singleton OR waits_for <> '{}'::text[])"),
+    ),
     Index("jobs_known_idx", "cluster", postgresql_where=text("forgotten_at IS NULL")),
 )
 

@@ -272,6 +272,8 @@ class JobObservation(_message.Message):
     NODES_FITTING_FIELD_NUMBER: _builtins.int
     USER_ID_FIELD_NUMBER: _builtins.int
     JOB_RULES_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
+    SINGLETON_FIELD_NUMBER: _builtins.int
     notice: Global___Notice.ValueType
     state: _common_pb2.AttemptState.ValueType
     nodes_known: _builtins.bool
@@ -280,7 +282,7 @@ class JobObservation(_message.Message):
     partition: _builtins.str
     account: _builtins.str
     name: _builtins.str
-    """written by a user: for people to read, never to match on"""
+    """written by a user: for people to read, never to match on (but see `singleton`)"""
     array_task: _builtins.int
     array_job_id: _builtins.str
     het_offset: _builtins.int
@@ -306,6 +308,8 @@ class JobObservation(_message.Message):
     """Log rules that the job brings by its comment: the absolute path of their file (chosen by the user: open it as
     such), or the rules themselves as JSON. Whatever else was written there is passed on, to be reported.
     """
+    singleton: _builtins.bool
+    """Told while it waits: it starts when no other job of its user and `name` runs."""
     @_builtins.property
     def attempt(self) -> _common_pb2.AttemptRef: ...
     @_builtins.property
@@ -327,6 +331,12 @@ class JobObservation(_message.Message):
     @_builtins.property
     def our_excluded_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Those of excluded_nodes that our mark says are ours."""
+
+    @_builtins.property
+    def waits_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Told while it waits: jobs after whose end, however they end, it starts, so that it must not run beside them. A
+        job's id, ARRAY_TASK, or ARRAY_* for a whole array.
+        """
 
     def __init__(
         self,
@@ -366,10 +376,12 @@ class JobObservation(_message.Message):
         nodes_fitting: _builtins.int | None = ...,
         user_id: _builtins.int = ...,
         job_rules: _builtins.str = ...,
+        waits_for: _abc.Iterable[_builtins.str] | None = ...,
+        singleton: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array_task", b"_array_task", "_het_offset", b"_het_offset", "_nodes_fitting", b"_nodes_fitting", "_restarts_max", b"_restarts_max", "array_task", b"array_task", "attempt", b"attempt", "eligible_at", b"eligible_at", "ended_at", b"ended_at", "exit", b"exit", "het_offset", b"het_offset", "nodes_fitting", b"nodes_fitting", "observed_at", b"observed_at", "restarts_max", b"restarts_max", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_task", b"_array_task", "_het_offset", b"_het_offset", "_nodes_fitting", b"_nodes_fitting", "_restarts_max", b"_restarts_max", "account", b"account", "array_job_id", b"array_job_id", "array_task", b"array_task", "attempt", b"attempt", "batch", b"batch", "eligible_at", b"eligible_at", "ended_at", b"ended_at", "excluded_nodes", b"excluded_nodes", "exit", b"exit", "held", b"held", "het_job_id", b"het_job_id", "het_offset", b"het_offset", "in_scope", b"in_scope", "job_rules", b"job_rules", "marked_attempt", b"marked_attempt", "marked_generation", b"marked_generation", "name", b"name", "nodes", b"nodes", "nodes_fitting", b"nodes_fitting", "nodes_known", b"nodes_known", "nodes_requested", b"nodes_requested", "notice", b"notice", "observed_at", b"observed_at", "our_excluded_nodes", b"our_excluded_nodes", "partition", b"partition", "pending_reason", b"pending_reason", "requeueable", b"requeueable", "restarts_max", b"restarts_max", "scope_reason", b"scope_reason", "started_at", b"started_at", "state", b"state", "stderr_path", b"stderr_path", "stdout_path", b"stdout_path", "tasks", b"tasks", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_task", b"_array_task", "_het_offset", b"_het_offset", "_nodes_fitting", b"_nodes_fitting", "_restarts_max", b"_restarts_max", "account", b"account", "array_job_id", b"array_job_id", "array_task", b"array_task", "attempt", b"attempt", "batch", b"batch", "eligible_at", b"eligible_at", "ended_at", b"ended_at", "excluded_nodes", b"excluded_nodes", "exit", b"exit", "held", b"held", "het_job_id", b"het_job_id", "het_offset", b"het_offset", "in_scope", b"in_scope", "job_rules", b"job_rules", "marked_attempt", b"marked_attempt", "marked_generation", b"marked_generation", "name", b"name", "nodes", b"nodes", "nodes_fitting", b"nodes_fitting", "nodes_known", b"nodes_known", "nodes_requested", b"nodes_requested", "notice", b"notice", "observed_at", b"observed_at", "our_excluded_nodes", b"our_excluded_nodes", "partition", b"partition", "pending_reason", b"pending_reason", "requeueable", b"requeueable", "restarts_max", b"restarts_max", "scope_reason", b"scope_reason", "singleton", b"singleton", "started_at", b"started_at", "state", b"state", "stderr_path", b"stderr_path", "stdout_path", b"stdout_path", "tasks", b"tasks", "user_id", b"user_id", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_task: _TypeAlias = _typing.Literal["array_task"]  # noqa: Y015
     _WhichOneofArgType__array_task: _TypeAlias = _typing.Literal["_array_task", b"_array_task"]  # noqa: Y015

@@ -71,6 +71,32 @@ def test_d_a_cancel_of_the_requeued_job_wins(world: World) -> None:
     assert holds_for(lambda: _stays_cancelled(run, 1), seconds=10)
 
 
+def test_a_job_is_not_started_beside_those_that_waited_for_its_end(world: World) -> None:
+    """afterany and singleton: Slurm no longer shows what they waited for, and they run when the failure is judged."""
+    opt_in = '--comment={"advisor": {"enabled": true}}'
+    script = "#!/bin/sh\nsleep 5\nexit 3\n"
+    after, alone = ("alice", "#!/bin/sh\nsleep 60\n", "-N1", "--output=/dev/null"), []
+    for name, dependency in (("dep-any", "afterany:{}"), ("dep-single", "singleton")):
+        job = world.cluster.submit("alice", script, "-N1", f"-J{name}", opt_in, "--output=/dev/null")
+        waits = world.cluster.submit(*after, f"-J{name}", f"--dependency={dependency.format(job)}")
+        alone.append((job, waits))
+    for job, waits in alone:
+        world.cluster.wait_state(job, "FAILED", seconds=30)
+        world.cluster.wait_state(waits, "RUNNING", seconds=20)
+
+    def reasons(job: int) -> list[str]:
+        return [item["advice"]["reason"] for item in world.stack.decisions(job)]
+
+    for job, _ in alone:
+        wait_for("the decision", lambda job=job: "successor_running" in reasons(job), seconds=30)
+    assert holds_for(
+        lambda: all(
+            (world.cluster.job(job).state, world.cluster.job(job).restarts) == ("FAILED", 0) for job, _ in alone
+        ),
+        seconds=6,
+    )
+
+
 def test_f_another_users_words_about_a_node_harm_nobody(world: World, client: Client) -> None:
     """f: bob's healthy job on node1 prints Xid 79 on node3: nobody is touched, the line is counted as foreign."""
     words = [

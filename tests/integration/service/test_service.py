@@ -1,5 +1,6 @@
 """The whole service on its own Postgres, seen through its socket by an agent that is only a script."""
 
+import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -231,6 +232,21 @@ async def test_bad_observations_are_refused_by_place_and_the_good_ones_count(fol
         answer = await world.report(world.job("RUNNING"), bad)
         assert answer.accepted == 1
         assert answer.refused[0].startswith("jobs[1].nodes[4]")
+
+
+async def test_a_job_is_not_started_beside_one_that_waited_for_its_end(folder: Path) -> None:
+    """The dependent job works on what the failed one left: nothing is advised, also not when it is done."""
+    async with world_of(folder) as world:
+        await world.report(world.job("PENDING", job="18", waits_for=["17"]))
+        await world.report(world.job("RUNNING"))
+        await world.report(world.job("FAILED"), world.job("RUNNING", job="18", started=now()))
+        newest: list[str] = []
+        async with asyncio.timeout(20):
+            while newest[:1] != ["successor_running"]:
+                newest = [item.advice.reason for item in await world.decisions(job_id="17")]
+        await world.report(world.job("COMPLETED", job="18"))
+        await world.ticks(3)
+        assert {item.advice.action for item in await world.decisions(job_id="17")} == {common_pb2.ACTION_NONE}
 
 
 async def test_a_job_that_no_part_of_a_long_listing_holds_is_forgotten(folder: Path) -> None:

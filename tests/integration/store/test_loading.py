@@ -345,3 +345,48 @@ async def test_forgotten_while_running_is_not_watched(store: Store) -> None:
     watched = await store.watched(at(101))
     assert ended in watched
     assert running_key not in watched
+
+
+@pytest.mark.parametrize(
+    ("waiting", "failed", "beside"),
+    [
+        ({"waits_for": ("7",)}, {}, True),
+        ({"waits_for": ("70",)}, {}, False),
+        ({"singleton": True}, {}, True),
+        ({"singleton": True, "name": "other"}, {}, False),
+        ({"singleton": True, "user": "bob"}, {}, False),
+        ({"waits_for": ("19_*",)}, {"array_job_id": "19", "array_task": 2}, True),
+        ({"waits_for": ("19_2",)}, {"array_job_id": "19", "array_task": 2}, True),
+        ({"waits_for": ("7",)}, {"array_job_id": "19", "array_task": 2}, False),
+    ],
+)
+async def test_a_job_that_waited_for_the_end_of_another_and_runs(
+    store: Store, waiting: dict[str, Any], failed: dict[str, Any], beside: bool
+) -> None:
+    """Its dependency is no longer shown when it runs; what it waited for is remembered, for its next attempt too."""
+    key = (await report(store, seen(AttemptState.RUNNING, **failed), complete=False)).changed[0]
+    who = {"job_id": "8"} | {name: waiting[name] for name in ("name", "user") if name in waiting}
+    await report(store, pending(**(who | waiting)), complete=False)
+    await report(store, pending(**who, observed_at=at(11)), complete=False)
+    ended = seen(AttemptState.FAILED, **failed, ended_at=at(20), observed_at=at(21))
+    await report(store, ended, complete=False)
+    assert not (await store.load([key], now=at(22)))[key].dependents_running
+    await report(store, seen(**who, started_at=at(21), observed_at=at(22)), complete=False)
+    assert (await store.load([key], now=at(23)))[key].dependents_running is beside
+    again = pending(**who, attempt=1, submitted_at=at(30), observed_at=at(31))
+    await report(store, again, complete=False)
+    assert not (await store.load([key], now=at(32)))[key].dependents_running
+    await report(
+        store, replace(again, state=AttemptState.RUNNING, started_at=at(40), observed_at=at(41)), complete=False
+    )
+    assert (await store.load([key], now=at(42)))[key].dependents_running is beside
+    await report(store, replace(again, state=AttemptState.COMPLETED, observed_at=at(51)), complete=False)
+    assert not (await store.load([key], now=at(52)))[key].dependents_running
+
+
+async def test_a_job_that_ran_already_does_not_count_as_a_dependent(store: Store) -> None:
+    """Somebody started this one beside it: both are meant to run."""
+    await report(store, pending(job_id="8", singleton=True), complete=False)
+    await report(store, seen(job_id="8", started_at=at(1)), complete=False)
+    key = (await report(store, FAILED, complete=False)).changed[0]
+    assert not (await store.load([key], now=at(200)))[key].dependents_running

@@ -283,8 +283,8 @@ async def test_a_requeue_in_progress_is_the_ending_of_the_old_attempt(bench: Ben
 async def test_a_hook_is_told_at_once_and_followed_until_the_outcome_shows(bench: Bench) -> None:
     """First "it has ended", then how."""
     job = bench.slurm.add(FakeJob(state="RUNNING", end=None))
-    bench.start()
-    await until(bench.advisor.jobs)
+    agent = bench.start()
+    await until(lambda: agent._sent)  # the advisor has taken it, and the agent knows that
     job.state, job.end = "COMPLETING", 1200
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hook:
         notice = {"SLURM_JOB_ID": "17", "SLURM_JOB_RESTART_COUNT": "0"}
@@ -345,6 +345,16 @@ async def test_a_listing_too_long_for_one_report_is_complete_in_its_last_part(be
     )  # fmt: skip
     assert ([job.attempt.job_id for job in last.jobs], last.complete) == (["22"], True)
     assert list(last.listed) == ["17", "18", "19", "20_2"]
+
+
+async def test_what_a_waiting_job_waits_for_is_told(bench: Bench) -> None:
+    """By kind: jobs whose end it waits for, and whether it waits for all of its name."""
+    waiting = {"state": "PENDING", "end": None, "start": None, "nodes": ""}
+    bench.slurm.add(FakeJob(job_id="18", dependency="afterany:17(unfulfilled),singleton(unfulfilled)", **waiting))
+    bench.start()
+    await until(bench.advisor.jobs)
+    seen = bench.advisor.jobs()[0]
+    assert (list(seen.waits_for), seen.singleton) == (["17"], True)
 
 
 async def test_missing_rights_end_acting(bench: Bench) -> None:
