@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.core.rules import Rule, RuleSet
+from advisor.core.rules import Rule, RuleSet, effective
 from advisor.core.scan import FileContext, FileState, Scanner
 from advisor.core.words import Category, Implicates, Role, Trust
 from advisor.rules.loader import load_rules
@@ -98,6 +98,16 @@ def test_application_and_clean_up_xids_blame_nobody(code: int) -> None:
     """The code decides, not the word: these four come with almost every crash."""
     assert RULES.xids[code].implicates is Implicates.NOBODY
     assert not RULES.xids[code].fatal
+
+
+def test_what_the_driver_says_about_an_xid_decides_beside_its_code() -> None:
+    """One that it calls not fatal is no cause; one that follows another counts as that one."""
+    rule = RULES.by_id()["kernel.xid"]
+    link = effective(rule, {"xid": "145", "severity": "Nonfatal"}, RULES.xids)
+    assert link.role is Role.SYMPTOM
+    assert effective(rule, {"xid": "145", "severity": "Fatal"}, RULES.xids).role is Role.INITIATING
+    assert effective(rule, {"xid": "45"}, RULES.xids).role is Role.TEARDOWN
+    assert effective(rule, {"xid": "45", "cause": "79"}, RULES.xids).implicates is Implicates.NODE
 
 
 def test_rule_sets_refuse_two_rules_of_one_id() -> None:
