@@ -5,18 +5,22 @@ Neither the pipeline nor the service knows the other; both know the board.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from advisor.core.model import Unavailable
+from advisor.core.modes import ModeSetting, withdrawn
+from advisor.core.words import Mode
 from advisor.ports import Clock
 from advisor.store.records import AdviceRow
 
 
 class OpenAdviceSource(Protocol):
     async def open_advice(self, cluster: str, now: datetime) -> tuple[AdviceRow, ...]: ...
+
+    async def modes(self) -> tuple[ModeSetting, ...]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +74,10 @@ class Board:
         """Read open advice again, for all known clusters by default; listeners are told if anything differs."""
         async with self._refreshing:
             changed = False
+            settings = await self._source.modes()
             for cluster in sorted(self._open if clusters is None else set(clusters)):
-                rows = await self._source.open_advice(cluster, self._clock.now())
+                found = await self._source.open_advice(cluster, self._clock.now())
+                rows = tuple(row for row in found if not _stopped(row, settings))
                 changed |= rows != self._open.get(cluster)
                 self._open[cluster] = rows
         if changed:
@@ -123,3 +129,11 @@ class Board:
             watched=self._watched,
             failed_jobs=self._failed,
         )
+
+
+def _stopped(row: AdviceRow, settings: Sequence[ModeSetting]) -> bool:
+    """An operator's monitor takes autonomous advice back at once, also where no tick will decide about it again."""
+    if row.decision.mode is not Mode.AUTONOMOUS:
+        return False
+    where = row.attempt
+    return withdrawn(settings, where.cluster, row.partition, where.job_id, row.decision.attribution.category)

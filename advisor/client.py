@@ -108,6 +108,9 @@ class Client:
     def set_mode(self, setting: operator_pb2.ModeSetting) -> operator_pb2.ModeSetting:
         return self.call(self.operators.SetMode, operator_pb2.SetModeRequest(setting=setting))
 
+    def unset_mode(self, setting: operator_pb2.ModeSetting) -> operator_pb2.ModeSetting:
+        return self.call(self.operators.UnsetMode, operator_pb2.UnsetModeRequest(setting=setting))
+
     def status(self) -> operator_pb2.Status:
         return self.call(self.operators.GetStatus, operator_pb2.GetStatusRequest())
 

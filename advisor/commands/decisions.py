@@ -12,7 +12,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from advisor.client import Client, ClientError, action_name, milestone_name, mode_name, reason_name, status_name
-from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket
+from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket, given
 from advisor.commands.output import (
     CommandError,
     Format,
@@ -36,12 +36,12 @@ DecisionArgument = Annotated[str, typer.Argument(metavar="DECISION_ID", help="As
 
 @app.command("list")
 def list_decisions(
-    job: Annotated[str, typer.Option(help="Only this job id.")] = "",
-    user: Annotated[str, typer.Option(help="Only jobs of this user.")] = "",
-    cluster: Annotated[str, typer.Option(help="Only this cluster.")] = "",
-    partition: Annotated[str, typer.Option(help="Only this partition.")] = "",
-    node: Annotated[str, typer.Option(help="Only decisions that exclude this node.")] = "",
-    category: Annotated[str, typer.Option(help="Only this category, e.g. gpu_hardware.")] = "",
+    job: Annotated[str | None, typer.Option(help="Only this job id.")] = None,
+    user: Annotated[str | None, typer.Option(help="Only jobs of this user.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="Only this cluster.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Only this partition.")] = None,
+    node: Annotated[str | None, typer.Option(help="Only decisions that exclude this node.")] = None,
+    category: Annotated[str | None, typer.Option(help="Only this category, e.g. gpu_hardware.")] = None,
     action: Annotated[str, typer.Option(help="Only restart, stop or none.")] = "",
     since: Annotated[str, typer.Option(help="Not older than: 30m, 6h, 2d.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
@@ -58,7 +58,14 @@ def list_decisions(
     """
     if action and action not in ACTIONS:
         raise CommandError(f"--action {action}: choose one of {', '.join(ACTIONS)}", code=2)
-    chosen = audit_pb2.Filter(job_id=job, user=user, cluster=cluster, partition=partition, node=node, category=category)
+    chosen = audit_pb2.Filter(
+        job_id=given("--job", job),
+        user=given("--user", user),
+        cluster=given("--cluster", cluster),
+        partition=given("--partition", partition),
+        node=given("--node", node),
+        category=given("--category", category),
+    )
     if action:
         chosen.action = common_pb2.Action.Value(f"ACTION_{action.upper()}")
     if since:

@@ -18,10 +18,12 @@ from advisor.app import StartError, check_import_names, load_rulebook, open_sour
 from advisor.client import Client, ClientError
 from advisor.clock import SystemClock
 from advisor.commands.config import check_referenced
+from advisor.commands.mode import where
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket
 from advisor.commands.output import CommandError, Format, harmless, print_json, seconds_text
 from advisor.config import Config, ConfigError
 from advisor.core.model import Unavailable
+from advisor.core.words import Mode
 from advisor.ports import LogBatch, LogRequest, SchedulerReader
 from advisor.rules.policy import check_timing
 from advisor.v1 import common_pb2, operator_pb2
@@ -33,6 +35,7 @@ TICK_SLOW_SECONDS = 3.0
 AGENT_SILENT_SECONDS = 10.0
 REQUEUE_DELAY_LONG_SECONDS = 60.0
 DISK_BYTES_MIN = 1024**3
+MODES_SHOWN = 8
 
 _TO_DO_ABOUT = {
     "permission": "let the advisor's user read these files, by group or ACL (setfacl -m u:USER:r)",
@@ -278,5 +281,9 @@ def _modes(client: Client, chosen: Config) -> Check:
     settings = client.modes()
     if not settings:
         return Check(name="modes", state=State.OK, found=f"no settings: {chosen.default_mode} everywhere")
-    acting = sum(setting.mode == common_pb2.MODE_AUTONOMOUS for setting in settings)
-    return Check(name="modes", state=State.OK, found=f"{len(settings)} settings, {acting} of them autonomous: mode get")
+    acting = [where(setting) for setting in settings if setting.mode == common_pb2.MODE_AUTONOMOUS]
+    if chosen.default_mode is Mode.AUTONOMOUS and not any(where(setting) == "everything" for setting in settings):
+        acting.append("everything else, by default_mode")
+    more = [f"{len(acting) - MODES_SHOWN} more"] if len(acting) > MODES_SHOWN else []
+    shown = "; ".join([*acting[:MODES_SHOWN], *more])
+    return Check(name="modes", state=State.OK, found=f"autonomous: {shown or 'nothing'} (advisor mode get)")

@@ -7,8 +7,8 @@ import typer
 
 from advisor.client import mode_name
 from advisor.commands.decisions import connected
-from advisor.commands.options import ConfigOption, FormatOption, SocketOption, load_config
-from advisor.commands.output import CommandError, Format, print_json, print_table, short_time
+from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given, load_config
+from advisor.commands.output import CommandError, Format, complain, one_line, print_json, print_table, short_time
 from advisor.core.words import Category, Mode
 from advisor.v1 import common_pb2, operator_pb2
 
@@ -46,45 +46,108 @@ def get(socket: SocketOption = None, configuration: ConfigOption = None, form: F
     print_table(columns, rows, empty=f"no settings: everything is in {default} mode, the default here")
 
 
+WhyOption = Annotated[str, typer.Option(help="Why: kept with the setting and in the audit.")]
+ClusterOption = Annotated[str | None, typer.Option(help="Only on this cluster.", show_default=False)]
+PartitionOption = Annotated[str | None, typer.Option(help="Only in this partition.", show_default=False)]
+JobOption = Annotated[str | None, typer.Option(help="Only for this job id.", show_default=False)]
+CategoryOption = Annotated[str | None, typer.Option(help="Only for failures of this category.", show_default=False)]
+
+
 @app.command("set")
 def set_mode(
     mode: Annotated[Mode, typer.Argument(help="What holds from now on.")],
-    why: Annotated[str, typer.Option(help="Why: kept with the setting.")] = "",
-    cluster: Annotated[str, typer.Option(help="Only on this cluster.")] = "",
-    partition: Annotated[str, typer.Option(help="Only in this partition.")] = "",
-    job: Annotated[str, typer.Option(help="Only for this job id.")] = "",
-    category: Annotated[str, typer.Option(help="Only for failures of this category.")] = "",
+    why: WhyOption = "",
+    cluster: ClusterOption = None,
+    partition: PartitionOption = None,
+    job: JobOption = None,
+    category: CategoryOption = None,
     socket: SocketOption = None,
     configuration: ConfigOption = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
     """Set one mode. It takes effect with the next tick, and is audited with your account.
 
+    Monitor for everything (no --cluster, --partition, --job, --category) is the stop: it also removes every narrower
+    autonomous setting, and says which.
+
     \b
     Examples:
       advisor mode set autonomous --partition train --why "two weeks of monitor mode agreed with us"
       advisor mode set monitor --why "investigating"
     """
-    if not why.strip():
-        raise CommandError("say why: --why TEXT is kept with the setting", code=2)
-    if category and category not in list(Category):
-        raise CommandError(f"--category {category}: choose one of {', '.join(Category)}", code=2)
-    wanted = operator_pb2.ModeSetting(
-        cluster=cluster,
-        partition=partition,
-        job_id=job,
-        category=category,
-        mode=common_pb2.Mode.Value(f"MODE_{mode.upper()}"),
-        why=why,
-    )
+    wanted = _wanted(why, cluster, partition, job, category)
+    wanted.mode = common_pb2.Mode.Value(f"MODE_{mode.upper()}")
     with connected(socket, configuration) as client:
         setting = client.set_mode(wanted)
+    for note in setting.notes:
+        complain(note)
+    if form is Format.JSON:
+        print_json(_document(setting) | _consequences(setting))
+        return
+    stopped = "; ".join(where(item) for item in setting.no_longer_autonomous)
+    after = f"; no longer autonomous: {stopped}" if stopped else ""
+    print(one_line(f"{mode} for {where(setting)}, set by {setting.set_by}{after}"))
+    if setting.still_autonomous:
+        named = "; ".join(where(item) for item in setting.still_autonomous)
+        print(one_line(f"still autonomous, because narrower: {named}"))
+
+
+@app.command("unset")
+def unset_mode(
+    why: WhyOption = "",
+    cluster: ClusterOption = None,
+    partition: PartitionOption = None,
+    job: JobOption = None,
+    category: CategoryOption = None,
+    socket: SocketOption = None,
+    configuration: ConfigOption = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Remove one setting: the one with exactly these fields. Wider settings, or the default, hold there again.
+
+    \b
+    Examples:
+      advisor mode unset --partition train --why "the partition is gone"
+    """
+    wanted = _wanted(why, cluster, partition, job, category)
+    with connected(socket, configuration) as client:
+        setting = client.unset_mode(wanted)
     if form is Format.JSON:
         print_json(_document(setting))
         return
-    named = (("cluster", cluster), ("partition", partition), ("job", job), ("category", category))
-    where = ", ".join(f"{word} {value}" for word, value in named if value) or "everything"
-    print(f"{mode} for {where}, set by {setting.set_by}")
+    print(one_line(f"removed: {mode_name(setting.mode)} for {where(setting)}, which {setting.set_by} had set"))
+
+
+def _wanted(
+    why: str, cluster: str | None, partition: str | None, job: str | None, category: str | None
+) -> operator_pb2.ModeSetting:
+    if not why.strip():
+        raise CommandError("say why: --why TEXT is kept", code=2)
+    setting = operator_pb2.ModeSetting(
+        cluster=given("--cluster", cluster) or None,
+        partition=given("--partition", partition) or None,
+        job_id=given("--job", job) or None,
+        category=given("--category", category) or None,
+        why=why,
+    )
+    if category and category not in list(Category):
+        raise CommandError(f"--category {category}: choose one of {', '.join(Category)}", code=2)
+    return setting
+
+
+def where(item: operator_pb2.ModeSetting) -> str:
+    """The fields of a setting, as people say them."""
+    fields = (("cluster", item.cluster), ("partition", item.partition), ("job", item.job_id))
+    named = (*fields, ("category", item.category))
+    return ", ".join(f"{word} {value}" for word, value in named if value) or "everything"
+
+
+def _consequences(setting: operator_pb2.ModeSetting) -> dict[str, object]:
+    return {
+        "no_longer_autonomous": [_document(item) for item in setting.no_longer_autonomous],
+        "still_autonomous": [_document(item) for item in setting.still_autonomous],
+        "notes": list(setting.notes),
+    }
 
 
 def _document(item: operator_pb2.ModeSetting) -> dict[str, str]:

@@ -21,6 +21,13 @@ SocketOption: TypeAlias = Annotated[
 FormatOption: TypeAlias = Annotated[Format, typer.Option("--format", help="How to print.", case_sensitive=False)]
 
 
+def given(option: str, value: str | None) -> str:
+    """An option's value, "" when it was left out. Given but empty is refused: an unset variable must not mean all."""
+    if value is not None and not value.strip():
+        raise CommandError(f"{option} is empty (an unset variable?): leave it out to mean all", code=2)
+    return value or ""
+
+
 def load_config(path: Path | None) -> config.Loaded:
     """The configuration, or one line that names every problem."""
     try:

@@ -2,7 +2,7 @@
 """What an operator sees and changes. Every change is audited with the account that the kernel vouches for."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -10,13 +10,14 @@ import grpc
 import structlog
 
 from advisor.board import Board
-from advisor.core.modes import ModeSetting
+from advisor.core.modes import ModeChange, ModeSetting
 from advisor.core.words import Category, Mode
 from advisor.ports import Clock
 from advisor.service import wire
-from advisor.service.errors import BadRequestError
+from advisor.service.errors import BadRequestError, NotFoundError
 from advisor.service.gate import Caller
-from advisor.store.records import StoredAgent
+from advisor.store import errors as store_errors
+from advisor.store.records import AgentMode, StoredAgent
 from advisor.store.store import Store
 from advisor.v1 import operator_pb2, operator_pb2_grpc
 
@@ -59,25 +60,55 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         return operator_pb2.ListModesResponse(settings=[_mode_message(setting) for setting in settings])
 
     async def SetMode(self, request: operator_pb2.SetModeRequest, context: Context) -> operator_pb2.ModeSetting:
-        given = request.setting
-        why = wire.text_of(given.why, "setting.why").strip()
-        if not why:
-            raise BadRequestError("setting.why: say why, it is kept with the setting")
-        if given.category and given.category not in list(Category):
-            raise BadRequestError(f"setting.category: {given.category[:64]!r} is not one of {', '.join(Category)}")
-        setting = ModeSetting(
-            mode=wire.from_wire(Mode, given.mode, "setting.mode"),
-            cluster=wire.text_of(given.cluster, "setting.cluster", most=wire.NAME_MAX),
-            partition=wire.text_of(given.partition, "setting.partition", most=wire.NAME_MAX),
-            job_id=wire.text_of(given.job_id, "setting.job_id", most=wire.NAME_MAX),
-            category=given.category,
+        setting = _place(request.setting, wire.from_wire(Mode, request.setting.mode, "setting.mode"))
+        change = await self._services.store.set_mode(
+            setting,
+            who=self._caller.name,
+            why=_why(request.setting),
+            origin="unix socket",
+            now=self._services.clock.now(),
         )
-        stored = await self._services.store.set_mode(
-            setting, who=self._caller.name, why=why, origin="unix socket", now=self._services.clock.now()
-        )
-        log.info("mode_set", mode=stored.mode, who=self._caller.name, cluster=stored.cluster, job=stored.job_id)
+        await self._changed("mode_set", change)
+        notes = await self._notes(setting) if setting.mode is Mode.AUTONOMOUS else []
+        return _change_message(change, notes)
+
+    async def UnsetMode(self, request: operator_pb2.UnsetModeRequest, context: Context) -> operator_pb2.ModeSetting:
+        place = _place(request.setting, Mode.MONITOR)
+        try:
+            change = await self._services.store.unset_mode(
+                place,
+                who=self._caller.name,
+                why=_why(request.setting),
+                origin="unix socket",
+                now=self._services.clock.now(),
+            )
+        except store_errors.NotFound as error:
+            raise NotFoundError(f"setting: there is {error}") from None
+        await self._changed("mode_unset", change)
+        return _change_message(change, [])
+
+    async def _changed(self, what: str, change: ModeChange) -> None:
+        """Take back what may not be acted on any more before we answer, and decide again at once."""
+        stopped = [item.where for item in change.no_longer_autonomous]
+        setting = change.setting
+        log.info(what, mode=setting.mode, where=setting.where, stopped=stopped, who=self._caller.name)
+        await self._services.board.refresh()
         self._services.board.wake.set()
-        return _mode_message(stored)
+
+    async def _notes(self, setting: ModeSetting) -> list[str]:
+        """Why nothing may be applied although it is autonomous. No error: the agent may come later."""
+        store = self._services.store
+        agents = [item for item in await store.agents() if setting.cluster in {"", item.cluster}]
+        notes = [_observing(agent) for agent in agents if agent.mode is AgentMode.OBSERVE]
+        if not agents:
+            whose = f"of cluster {setting.cluster} " if setting.cluster else ""
+            notes.append(f"no agent {whose}has ever reported: nothing will be applied until one runs")
+        elif (setting.partition or setting.job_id) and not await store.ever_reported(
+            cluster=setting.cluster, partition=setting.partition, job_id=setting.job_id
+        ):
+            where = replace(setting, category="").where
+            notes.append(f"no agent has ever reported {where}: is it spelled as the scheduler does?")
+        return notes
 
     async def GetStatus(self, request: operator_pb2.GetStatusRequest, context: Context) -> operator_pb2.Status:
         services, pulse = self._services, self._services.board.pulse
@@ -95,12 +126,53 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         )
 
 
+def _why(given: operator_pb2.ModeSetting) -> str:
+    why = wire.text_of(given.why, "setting.why").strip()
+    if not why:
+        raise BadRequestError("setting.why: say why, it is kept")
+    return why
+
+
+def _place(given: operator_pb2.ModeSetting, mode: Mode) -> ModeSetting:
+    """Which advice is meant. A field that is given and empty is a mistake: it would mean everything."""
+    fields = {}
+    for name in ("cluster", "partition", "job_id", "category"):
+        value = wire.text_of(getattr(given, name), f"setting.{name}", most=wire.NAME_MAX)
+        if given.HasField(name) and not value.strip():
+            raise BadRequestError(f"setting.{name}: given but empty; leave it out to mean all")
+        fields[name] = value
+    if fields["category"] and fields["category"] not in list(Category):
+        raise BadRequestError(f"setting.category: {fields['category'][:64]!r} is not one of {', '.join(Category)}")
+    return ModeSetting(
+        mode=mode,
+        cluster=fields["cluster"],
+        partition=fields["partition"],
+        job_id=fields["job_id"],
+        category=fields["category"],
+    )
+
+
+def _observing(agent: StoredAgent) -> str:
+    whose = f"the agent of {agent.cluster} on {agent.host} is in observe mode"
+    if agent.missing_rights:
+        return f"{whose}: nothing will be applied until it has these rights: {'; '.join(agent.missing_rights)}"
+    return f'{whose}: nothing will be applied until its configuration says mode = "act"'
+
+
+def _change_message(change: ModeChange, notes: Sequence[str]) -> operator_pb2.ModeSetting:
+    message = _mode_message(change.setting)
+    message.no_longer_autonomous.extend(_mode_message(item) for item in change.no_longer_autonomous)
+    message.still_autonomous.extend(_mode_message(item) for item in change.still_autonomous)
+    message.notes.extend(notes)
+    return message
+
+
 def _mode_message(setting: ModeSetting) -> operator_pb2.ModeSetting:
     return operator_pb2.ModeSetting(
-        cluster=setting.cluster,
-        partition=setting.partition,
-        job_id=setting.job_id,
-        category=setting.category,
+        cluster=setting.cluster or None,
+        partition=setting.partition or None,
+        job_id=setting.job_id or None,
+        category=setting.category or None,
         mode=wire.to_wire(setting.mode),
         set_by=setting.set_by,
         why=setting.why,

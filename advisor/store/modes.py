@@ -1,18 +1,20 @@
 """Mode settings: what operators chose, by cluster, partition, job and category. The audit log keeps every change."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import delete, exists, or_, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from advisor.core.modes import ModeSetting
+from advisor.core.modes import ModeChange, ModeSetting, autonomous_within, stopped_by
 from advisor.core.words import Mode
 from advisor.store.audit_log import append
+from advisor.store.errors import NotFound
 from advisor.store.records import AuditEvent
 from advisor.store.sql import storable
-from advisor.store.tables import mode_settings
+from advisor.store.tables import jobs, mode_settings, node_states
 
 _SETTINGS_MAX = 10_000
 
@@ -41,24 +43,15 @@ async def list_modes(connection: AsyncConnection) -> tuple[ModeSetting, ...]:
 
 async def set_mode(
     connection: AsyncConnection, setting: ModeSetting, *, who: str, why: str, origin: str, now: datetime
-) -> ModeSetting:
-    """Set or replace the setting for exactly these fields."""
-    setting = replace(
-        setting,
-        cluster=storable(setting.cluster),
-        partition=storable(setting.partition),
-        job_id=storable(setting.job_id),
-        category=storable(setting.category),
-        set_by=storable(who),
-        why=storable(why),
-        set_at=now,
-    )
-    place = {
-        "cluster": setting.cluster,
-        "partition": setting.partition,
-        "job_id": setting.job_id,
-        "category": setting.category,
-    }
+) -> ModeChange:
+    """Set or replace the setting for exactly these fields. Monitor for everything removes what is autonomous."""
+    setting = replace(_stored_place(setting), set_by=storable(who), why=storable(why), set_at=now)
+    await _one_writer(connection)
+    stopped = stopped_by(setting, await list_modes(connection))
+    for other in stopped:
+        detail = {"mode": other.mode.value, "by": "monitor for everything"}
+        await _remove(connection, other, who=who, why=why, origin=origin, now=now, detail=detail)
+    place = _place(setting)
     chosen = {"mode": setting.mode.value, "set_by": setting.set_by, "why": setting.why, "set_at": now}
     statement = upsert(mode_settings).values(**place, **chosen)
     await connection.execute(
@@ -75,8 +68,102 @@ async def set_mode(
             why=why,
             origin=origin,
             cluster=setting.cluster,
-            subject="/".join(value or "*" for value in place.values()),
+            subject=_subject(setting),
             detail={"mode": setting.mode.value},
         ),
     )
-    return setting
+    still = autonomous_within(setting, await list_modes(connection)) if setting.mode is Mode.MONITOR else ()
+    return ModeChange(setting=setting, no_longer_autonomous=stopped, still_autonomous=still)
+
+
+async def unset_mode(
+    connection: AsyncConnection, place: ModeSetting, *, who: str, why: str, origin: str, now: datetime
+) -> ModeChange:
+    """Remove the setting for exactly these fields. Raises `NotFound`."""
+    place = _stored_place(place)
+    await _one_writer(connection)
+    known = next((item for item in await list_modes(connection) if _place(item) == _place(place)), None)
+    if known is None:
+        raise NotFound(f"no setting for {place.where}")
+    detail = {"mode": known.mode.value}
+    await _remove(connection, known, who=who, why=why, origin=origin, now=now, detail=detail)
+    return ModeChange(setting=known)
+
+
+async def ever_reported(connection: AsyncConnection, *, cluster: str, partition: str, job_id: str) -> bool:
+    """Whether an agent has shown such a job, or a node of such a partition. Empty = any."""
+    cluster, partition, job_id = storable(cluster), storable(partition), storable(job_id)
+    fields = ((jobs.c.cluster, cluster), (jobs.c.partition, partition))
+    wanted = [column == value for column, value in fields if value]
+    if job_id:
+        wanted.append(or_(jobs.c.job_id == job_id, jobs.c.slot == job_id))
+    seen = (await connection.execute(select(exists(select(jobs.c.key).where(*wanted))))).scalar_one()
+    if seen or job_id:
+        return bool(seen)
+    columns = node_states.c
+    of_nodes = [columns.cluster == cluster] if cluster else []
+    if partition:
+        of_nodes.append(columns.partitions.any_() == partition)
+    return bool((await connection.execute(select(exists(select(columns.name).where(*of_nodes))))).scalar_one())
+
+
+async def _one_writer(connection: AsyncConnection) -> None:
+    """A stop and a setting made at the same moment have an order: what is set after the stop was set knowingly."""
+    await connection.execute(text("LOCK TABLE mode_settings IN SHARE ROW EXCLUSIVE MODE"))
+
+
+async def _remove(
+    connection: AsyncConnection,
+    setting: ModeSetting,
+    *,
+    who: str,
+    why: str,
+    origin: str,
+    now: datetime,
+    detail: Mapping[str, str],
+) -> None:
+    columns = mode_settings.c
+    await connection.execute(
+        delete(mode_settings).where(
+            columns.cluster == setting.cluster,
+            columns.partition == setting.partition,
+            columns.job_id == setting.job_id,
+            columns.category == setting.category,
+        )
+    )
+    await append(
+        connection,
+        AuditEvent(
+            at=now,
+            who=who,
+            what="mode_removed",
+            why=why,
+            origin=origin,
+            cluster=setting.cluster,
+            subject=_subject(setting),
+            detail=detail,
+        ),
+    )
+
+
+def _stored_place(setting: ModeSetting) -> ModeSetting:
+    return replace(
+        setting,
+        cluster=storable(setting.cluster),
+        partition=storable(setting.partition),
+        job_id=storable(setting.job_id),
+        category=storable(setting.category),
+    )
+
+
+def _place(setting: ModeSetting) -> dict[str, str]:
+    return {
+        "cluster": setting.cluster,
+        "partition": setting.partition,
+        "job_id": setting.job_id,
+        "category": setting.category,
+    }
+
+
+def _subject(setting: ModeSetting) -> str:
+    return "/".join(value or "*" for value in _place(setting).values())

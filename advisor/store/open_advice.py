@@ -20,7 +20,7 @@ from advisor.store.records import (
     ReconciliationStatus,
 )
 from advisor.store.sql import AnyRow, of_attempt, storable
-from advisor.store.tables import advice, attempts, decisions, incidents, reconciliations
+from advisor.store.tables import advice, attempts, decisions, incidents, jobs, reconciliations
 
 _OPEN_MAX = 10_000
 _DETAIL_CHARACTERS_MAX = 2048
@@ -40,10 +40,12 @@ async def open_advice(connection: AsyncConnection, cluster: str, now: datetime) 
             decisions.c.build,
             decisions.c.created_at,
             decisions.c.expires_at,
+            jobs.c.partition,
             *reference_columns(),
         )
         .join(decisions, decisions.c.id == advice.c.decision_id)
         .join(attempts, of_attempt(attempts, advice))
+        .join(jobs, jobs.c.key == attempts.c.job_key)
         .where(advice.c.open, advice.c.cluster == cluster, advice.c.expires_at > now)
         .order_by(advice.c.created_at, advice.c.decision_id)
         .limit(_OPEN_MAX)
@@ -58,6 +60,7 @@ async def open_advice(connection: AsyncConnection, cluster: str, now: datetime) 
             expires_at=row.expires_at,
             status=ReconciliationStatus(row.status),
             applied=row.applied,
+            partition=row.partition,
         )
         for row in found
     )

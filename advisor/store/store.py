@@ -9,7 +9,7 @@ from sqlalchemy import func, make_url, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from advisor.core.codec import content_hash
-from advisor.core.modes import ModeSetting
+from advisor.core.modes import ModeChange, ModeSetting
 from advisor.core.policy import Policy
 from advisor.store import (
     agents,
@@ -236,10 +236,20 @@ class Store:
         async with self._engine.connect() as connection:
             return await modes.list_modes(connection)
 
-    async def set_mode(self, setting: ModeSetting, *, who: str, why: str, origin: str, now: datetime) -> ModeSetting:
-        """Set or replace the setting for exactly these fields, with an audit row."""
+    async def set_mode(self, setting: ModeSetting, *, who: str, why: str, origin: str, now: datetime) -> ModeChange:
+        """Set or replace the setting for exactly these fields, with audit rows. Monitor for everything is a stop."""
         async with self._engine.begin() as connection:
             return await modes.set_mode(connection, setting, who=who, why=why, origin=origin, now=now)
+
+    async def unset_mode(self, place: ModeSetting, *, who: str, why: str, origin: str, now: datetime) -> ModeChange:
+        """Remove the setting for exactly these fields, with an audit row. Raises `NotFound`."""
+        async with self._engine.begin() as connection:
+            return await modes.unset_mode(connection, place, who=who, why=why, origin=origin, now=now)
+
+    async def ever_reported(self, *, cluster: str = "", partition: str = "", job_id: str = "") -> bool:
+        """Whether an agent has shown such a job, or a node of such a partition."""
+        async with self._engine.connect() as connection:
+            return await modes.ever_reported(connection, cluster=cluster, partition=partition, job_id=job_id)
 
     async def append_audit(self, event: AuditEvent) -> None:
         async with self._engine.begin() as connection:

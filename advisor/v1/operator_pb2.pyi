@@ -23,7 +23,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ModeSetting(_message.Message):
-    """An empty field matches all. The setting with the most fields set wins; at a tie, monitor wins."""
+    """A field that is not given matches all; one that is given and empty is refused. The setting with the most fields set
+    wins; at a tie, monitor wins.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -35,6 +37,9 @@ class ModeSetting(_message.Message):
     SET_BY_FIELD_NUMBER: _builtins.int
     WHY_FIELD_NUMBER: _builtins.int
     SET_AT_FIELD_NUMBER: _builtins.int
+    NO_LONGER_AUTONOMOUS_FIELD_NUMBER: _builtins.int
+    STILL_AUTONOMOUS_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     partition: _builtins.str
     job_id: _builtins.str
@@ -44,23 +49,49 @@ class ModeSetting(_message.Message):
     why: _builtins.str
     @_builtins.property
     def set_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def no_longer_autonomous(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModeSetting]:
+        """Only in answers: what the stop removed, what is narrower than this monitor and wins, and what to know about it."""
+
+    @_builtins.property
+    def still_autonomous(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModeSetting]: ...
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
-        cluster: _builtins.str = ...,
-        partition: _builtins.str = ...,
-        job_id: _builtins.str = ...,
-        category: _builtins.str = ...,
+        cluster: _builtins.str | None = ...,
+        partition: _builtins.str | None = ...,
+        job_id: _builtins.str | None = ...,
+        category: _builtins.str | None = ...,
         mode: _common_pb2.Mode.ValueType = ...,
         set_by: _builtins.str = ...,
         why: _builtins.str = ...,
         set_at: _timestamp_pb2.Timestamp | None = ...,
+        no_longer_autonomous: _abc.Iterable[Global___ModeSetting] | None = ...,
+        still_autonomous: _abc.Iterable[Global___ModeSetting] | None = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["set_at", b"set_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_cluster", b"_cluster", "_job_id", b"_job_id", "_partition", b"_partition", "category", b"category", "cluster", b"cluster", "job_id", b"job_id", "partition", b"partition", "set_at", b"set_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["category", b"category", "cluster", b"cluster", "job_id", b"job_id", "mode", b"mode", "partition", b"partition", "set_at", b"set_at", "set_by", b"set_by", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_cluster", b"_cluster", "_job_id", b"_job_id", "_partition", b"_partition", "category", b"category", "cluster", b"cluster", "job_id", b"job_id", "mode", b"mode", "no_longer_autonomous", b"no_longer_autonomous", "notes", b"notes", "partition", b"partition", "set_at", b"set_at", "set_by", b"set_by", "still_autonomous", b"still_autonomous", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
+    _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
+    _WhichOneofReturnType__cluster: _TypeAlias = _typing.Literal["cluster"]  # noqa: Y015
+    _WhichOneofArgType__cluster: _TypeAlias = _typing.Literal["_cluster", b"_cluster"]  # noqa: Y015
+    _WhichOneofReturnType__job_id: _TypeAlias = _typing.Literal["job_id"]  # noqa: Y015
+    _WhichOneofArgType__job_id: _TypeAlias = _typing.Literal["_job_id", b"_job_id"]  # noqa: Y015
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cluster) -> _WhichOneofReturnType__cluster | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__job_id) -> _WhichOneofReturnType__job_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
 
 Global___ModeSetting: _TypeAlias = ModeSetting  # noqa: Y015
 
@@ -118,6 +149,28 @@ class SetModeRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SetModeRequest: _TypeAlias = SetModeRequest  # noqa: Y015
+
+@_typing.final
+class UnsetModeRequest(_message.Message):
+    """`setting.mode` is not looked at."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SETTING_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def setting(self) -> Global___ModeSetting: ...
+    def __init__(
+        self,
+        *,
+        setting: Global___ModeSetting | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["setting", b"setting"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["setting", b"setting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnsetModeRequest: _TypeAlias = UnsetModeRequest  # noqa: Y015
 
 @_typing.final
 class GetStatusRequest(_message.Message):

@@ -44,6 +44,11 @@ class OperatorServiceStub:
                 request_serializer=advisor_dot_v1_dot_operator__pb2.SetModeRequest.SerializeToString,
                 response_deserializer=advisor_dot_v1_dot_operator__pb2.ModeSetting.FromString,
                 _registered_method=True)
+        self.UnsetMode = channel.unary_unary(
+                '/advisor.v1.OperatorService/UnsetMode',
+                request_serializer=advisor_dot_v1_dot_operator__pb2.UnsetModeRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_operator__pb2.ModeSetting.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/advisor.v1.OperatorService/GetStatus',
                 request_serializer=advisor_dot_v1_dot_operator__pb2.GetStatusRequest.SerializeToString,
@@ -61,7 +66,15 @@ class OperatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetMode(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Monitor without any field is the stop: it also removes every autonomous setting.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnsetMode(self, request, context):
+        """Removes the setting for exactly these fields, and answers with it.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -83,6 +96,11 @@ def add_OperatorServiceServicer_to_server(servicer, server):
             'SetMode': grpc.unary_unary_rpc_method_handler(
                     servicer.SetMode,
                     request_deserializer=advisor_dot_v1_dot_operator__pb2.SetModeRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_operator__pb2.ModeSetting.SerializeToString,
+            ),
+            'UnsetMode': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnsetMode,
+                    request_deserializer=advisor_dot_v1_dot_operator__pb2.UnsetModeRequest.FromString,
                     response_serializer=advisor_dot_v1_dot_operator__pb2.ModeSetting.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
@@ -144,6 +162,33 @@ class OperatorService:
             target,
             '/advisor.v1.OperatorService/SetMode',
             advisor_dot_v1_dot_operator__pb2.SetModeRequest.SerializeToString,
+            advisor_dot_v1_dot_operator__pb2.ModeSetting.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnsetMode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.OperatorService/UnsetMode',
+            advisor_dot_v1_dot_operator__pb2.UnsetModeRequest.SerializeToString,
             advisor_dot_v1_dot_operator__pb2.ModeSetting.FromString,
             options,
             channel_credentials,

@@ -33,6 +33,9 @@ class OperatorServiceStub:
     def __new__(cls, channel: _aio.Channel) -> OperatorServiceAsyncStub: ...
     ListModes: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListModesRequest, _operator_pb2.ListModesResponse]
     SetMode: _grpc.UnaryUnaryMultiCallable[_operator_pb2.SetModeRequest, _operator_pb2.ModeSetting]
+    """Monitor without any field is the stop: it also removes every autonomous setting."""
+    UnsetMode: _grpc.UnaryUnaryMultiCallable[_operator_pb2.UnsetModeRequest, _operator_pb2.ModeSetting]
+    """Removes the setting for exactly these fields, and answers with it."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_operator_pb2.GetStatusRequest, _operator_pb2.Status]
 
 @_typing.type_check_only
@@ -40,6 +43,9 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListModes: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListModesRequest, _operator_pb2.ListModesResponse]  # type: ignore[assignment]
     SetMode: _aio.UnaryUnaryMultiCallable[_operator_pb2.SetModeRequest, _operator_pb2.ModeSetting]  # type: ignore[assignment]
+    """Monitor without any field is the stop: it also removes every autonomous setting."""
+    UnsetMode: _aio.UnaryUnaryMultiCallable[_operator_pb2.UnsetModeRequest, _operator_pb2.ModeSetting]  # type: ignore[assignment]
+    """Removes the setting for exactly these fields, and answers with it."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_operator_pb2.GetStatusRequest, _operator_pb2.Status]  # type: ignore[assignment]
 
 class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -55,7 +61,16 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _operator_pb2.SetModeRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_operator_pb2.ModeSetting, _abc.Awaitable[_operator_pb2.ModeSetting]]: ...
+    ) -> _typing.Union[_operator_pb2.ModeSetting, _abc.Awaitable[_operator_pb2.ModeSetting]]:
+        """Monitor without any field is the stop: it also removes every autonomous setting."""
+
+    @_abc_1.abstractmethod
+    def UnsetMode(
+        self,
+        request: _operator_pb2.UnsetModeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ModeSetting, _abc.Awaitable[_operator_pb2.ModeSetting]]:
+        """Removes the setting for exactly these fields, and answers with it."""
 
     @_abc_1.abstractmethod
     def GetStatus(

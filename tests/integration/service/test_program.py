@@ -134,6 +134,15 @@ def test_doctor_and_mode_work_against_a_running_service(folder: Path) -> None:
         modes = json.loads(_advisor(folder, "mode", "get", "--format", "json").stdout)
         assert [(item["mode"], item["partition"], item["why"]) for item in modes] == [("autonomous", "train", "agreed")]
         assert modes[0]["set_by"]
+        found = {
+            check["name"]: check["found"] for check in json.loads(_advisor(folder, "doctor", "--format", "json").stdout)
+        }
+        assert "autonomous: partition train" in found["modes"]
+        stopped = _advisor(folder, "mode", "set", "monitor", "--why", "stop")
+        assert stopped.stdout.startswith("monitor for everything, set by ")
+        assert stopped.stdout.endswith("; no longer autonomous: partition train\n")
+        gone = _advisor(folder, "mode", "unset", "--partition", "train", "--why", "over")
+        assert (gone.returncode, gone.stderr) == (1, "advisor: setting: there is no setting for partition train\n")
 
 
 def test_doctor_without_a_service_says_what_to_do(folder: Path) -> None:

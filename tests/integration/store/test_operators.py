@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from advisor.core.modes import ModeSetting, effective_mode
 from advisor.core.words import Mode
+from advisor.store.errors import NotFound
 from advisor.store.records import AgentMode, AuditEvent, StoredAgent
 from advisor.store.store import Store
 from tests.integration.store.worlds import CLUSTER, at, running, seen
@@ -55,10 +56,10 @@ async def test_new_session_replaces_the_old_one(store: Store) -> None:
 async def test_mode_is_set_and_replaced(store: Store, url: str) -> None:
     """A setting for the same fields replaces the former one; the audit keeps both, with who and why."""
     setting = ModeSetting(mode=Mode.AUTONOMOUS, cluster=CLUSTER, category="gpu_hardware")
-    made = await store.set_mode(setting, who="root", why="trial", origin="unix socket", now=at(1))
+    made = (await store.set_mode(setting, who="root", why="trial", origin="unix socket", now=at(1))).setting
     assert (made.set_by, made.why, made.set_at) == ("root", "trial", at(1))
     back = ModeSetting(mode=Mode.MONITOR, cluster=CLUSTER, category="gpu_hardware")
-    replaced = await store.set_mode(back, who="eve", why="stop it", origin="unix socket", now=at(2))
+    replaced = (await store.set_mode(back, who="eve", why="stop it", origin="unix socket", now=at(2))).setting
     assert await store.modes() == (replaced,)
     engine = create_async_engine(url)
     async with engine.connect() as connection:
@@ -87,6 +88,70 @@ async def test_narrow_settings_win(store: Store) -> None:
     assert effective_mode(settings, CLUSTER, "gpu", "7", "storage") is Mode.MONITOR
     assert effective_mode(settings, CLUSTER, "cpu", "7", "storage") is Mode.AUTONOMOUS
     assert effective_mode(settings, "other", "cpu", "7", "storage") is Mode.MONITOR
+
+
+async def test_monitor_for_everything_is_a_stop(store: Store, url: str) -> None:
+    """It removes every narrower autonomous setting, with an audit row for each; narrower monitors stay."""
+    for mode, fields in (
+        (Mode.AUTONOMOUS, {"partition": "train"}),
+        (Mode.AUTONOMOUS, {"cluster": CLUSTER, "partition": "gpu", "job_id": "7", "category": "storage"}),
+        (Mode.MONITOR, {"cluster": CLUSTER, "partition": "gpu"}),
+    ):
+        await store.set_mode(ModeSetting(mode=mode, **fields), who="root", why="", origin="", now=at(1))
+    change = await store.set_mode(ModeSetting(mode=Mode.MONITOR), who="eve", why="smoke", origin="socket", now=at(2))
+    assert [item.where for item in change.no_longer_autonomous] == [
+        "partition train",
+        f"cluster {CLUSTER}, partition gpu, job 7, category storage",
+    ]
+    assert {(item.mode, item.where) for item in await store.modes()} == {
+        (Mode.MONITOR, "everything"),
+        (Mode.MONITOR, f"cluster {CLUSTER}, partition gpu"),
+    }
+    engine = create_async_engine(url)
+    async with engine.connect() as connection:
+        rows = await connection.execute(
+            text("SELECT who, why, subject FROM audit WHERE what = 'mode_removed' ORDER BY seq")
+        )
+        assert [tuple(row) for row in rows] == [
+            ("eve", "smoke", "*/train/*/*"),
+            ("eve", "smoke", f"{CLUSTER}/gpu/7/storage"),
+        ]
+    await engine.dispose()
+
+
+async def test_a_narrow_monitor_names_what_stays_autonomous_within_it(store: Store) -> None:
+    """Narrower settings that overlap win over it and are told; wider and distinct ones are not."""
+    for fields in ({"job_id": "7", "category": "storage"}, {"partition": "cpu", "job_id": "8"}, {"cluster": CLUSTER}):
+        setting = ModeSetting(mode=Mode.AUTONOMOUS, **fields)
+        await store.set_mode(setting, who="root", why="", origin="", now=at(1))
+    monitor = ModeSetting(mode=Mode.MONITOR, partition="train")
+    change = await store.set_mode(monitor, who="root", why="", origin="", now=at(2))
+    assert [item.where for item in change.still_autonomous] == ["job 7, category storage"]
+    assert change.no_longer_autonomous == ()
+
+
+async def test_one_setting_is_removed_by_its_exact_fields(store: Store) -> None:
+    """A wider or narrower one stays; without such a setting nothing is removed."""
+    for fields in ({"partition": "train"}, {"partition": "train", "job_id": "7"}):
+        setting = ModeSetting(mode=Mode.AUTONOMOUS, **fields)
+        await store.set_mode(setting, who="root", why="", origin="", now=at(1))
+    place = ModeSetting(mode=Mode.MONITOR, partition="train")
+    change = await store.unset_mode(place, who="eve", why="over", origin="", now=at(2))
+    assert change.setting.mode is Mode.AUTONOMOUS
+    assert [item.where for item in await store.modes()] == ["partition train, job 7"]
+    with pytest.raises(NotFound, match="partition train"):
+        await store.unset_mode(place, who="eve", why="over", origin="", now=at(3))
+
+
+async def test_what_an_agent_has_reported_is_known(store: Store) -> None:
+    """Jobs by id and partition, per cluster; a name that was never seen is not known."""
+    await running(store)
+    (job,) = (await store.load(await store.watched(at(5)), now=at(5))).values()
+    known = {"cluster": CLUSTER, "partition": job.job.partition, "job_id": job.job.job_id}
+    assert await store.ever_reported(**known)
+    for name in known:
+        assert not await store.ever_reported(**(known | {name: "nonsense"}))
+    assert not await store.ever_reported(partition="nonsense")
 
 
 async def test_events_of_others_are_kept(store: Store, url: str) -> None:

@@ -146,6 +146,11 @@ def test_a_service_that_is_not_there_is_one_line_and_exit_1() -> None:
     [
         (("mode", "set", "autonomous"), "say why"),
         (("mode", "set", "autonomous", "--why", "x", "--category", "nonsense"), "choose one of"),
+        (("mode", "set", "autonomous", "--why", "x", "--partition", ""), "--partition is empty"),
+        (("mode", "set", "autonomous", "--why", "x", "--cluster", " "), "--cluster is empty"),
+        (("mode", "set", "monitor", "--why", "x", "--job", ""), "--job is empty"),
+        (("mode", "unset", "--why", "x", "--category", ""), "--category is empty"),
+        (("decisions", "list", "--job", ""), "--job is empty"),
         (("decisions", "list", "--since", "yesterday"), "30m, 6h or 2d"),
         (("decisions", "list", "--action", "dance"), "choose one of"),
         (("serve", "--config", "/nonexistent.toml"), "cannot be read"),
