@@ -25,7 +25,7 @@ _EXAMPLES = """\
 examples:
   advisor-watchdog --config watchdog.toml          run until SIGTERM
   advisor-watchdog --config watchdog.toml --once   one look, for cron
-  python3 -IS /usr/lib/recovery-advisor/watchdog/__main__.py --config watchdog.toml
+  /opt/recovery-advisor/bin/python -IS /opt/recovery-advisor/standalone/watchdog/__main__.py --config watchdog.toml
 """
 
 
