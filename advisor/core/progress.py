@@ -67,7 +67,7 @@ MARKS: Mapping[str, str] = {
     "evaluated": r"(?i)\bvalidation loss at iteration|\b(?:evaluation|validation) (?:is )?(?:done|complete|completed"
     r"|finished)\b|\bfinished (?:evaluation|validation)\b|'eval_(?:loss|runtime)'",
     "ranks": r"MnRtt/Rnk: (?P<low>\d{1,9}(?:\.\d{1,6})?)\w*/\d{1,7} \| MxRtt/Rnk: (?P<high>\d{1,9}(?:\.\d{1,6})?)\w*/"
-    r"(?P<high_rank>\d{1,7})\b(?:[^\n]{0,400}?MnDRtt/Rnk: (?P<data_low>\d{1,12}(?:\.\d{1,6})?)\w*/\d{1,7} \| "
+    r"(?P<high_rank>\d{1,7})\b(?:[^\n]*?MnDRtt/Rnk: (?P<data_low>\d{1,12}(?:\.\d{1,6})?)\w*/\d{1,7} \| "
     r"MxDRtt/Rnk: (?P<data_high>\d{1,12}(?:\.\d{1,6})?))?",
     # Only where the sentence ends there: "finished training epoch 3" is not the end.
     "finished": r"(?im)\[after training is done\]|'train_runtime': |\*{5} train metrics \*{5}"
