@@ -21,13 +21,16 @@ from grpc_health.v1 import health
 from sqlalchemy.exc import SQLAlchemyError
 
 from advisor.board import Board
+from advisor.brought_rules import BroughtRules, Checked, check
 from advisor.build import DISTRIBUTION, build_id, version
 from advisor.clock import SystemClock
 from advisor.config import Config, ConfigError, Problem, read_dsn
 from advisor.core.scan import Scanner
+from advisor.core.words import UnavailableReason
 from advisor.gathering import Gatherer
 from advisor.pipeline import Pipeline, Rulebook, TicksFailedError
 from advisor.ports import Clock, LogSource
+from advisor.rules.job_rules import CONFIGURATION_BYTES_MAX
 from advisor.rules.loader import RulesError, load_rules
 from advisor.rules.policy import PolicyError, check_timing, load_policy
 from advisor.service.agent_servicer import AgentServicer, AgentServices
@@ -42,6 +45,7 @@ from advisor.store.migrate import migrate
 from advisor.store.store import Store
 from connectors.kernel.files import KernelFileLogs
 from connectors.logs.files import JobFileLogs
+from connectors.logs.rules_files import JobRulesFiles
 
 log = structlog.get_logger(__name__)
 
@@ -87,6 +91,20 @@ def load_rulebook(config: Config) -> Rulebook:
     if rules is None or policy is None or problems:
         raise ConfigError(tuple(problems))
     return Rulebook(rules=rules, policy=policy, build=build_id())
+
+
+def load_site_rules(config: Config) -> Checked | None:
+    """The log rules that the site gives for all jobs. Raises `ConfigError` when they cannot be read at all."""
+    path = config.job_rules_file
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            data = file.read(CONFIGURATION_BYTES_MAX + 1)
+    except OSError as error:
+        message = f"cannot be read: {error.strerror}"
+        raise ConfigError((Problem(key="job_rules_file", message=message, origin=str(path)),)) from None
+    return check(data, str(path), of_job=False)
 
 
 def open_sources(config: Config, clock: Clock) -> tuple[LogSource, ...]:
@@ -149,6 +167,12 @@ class Service:
     async def _open(self) -> Running:
         config, clock, stack = self._config, self._clock, self._stack
         rulebook = load_rulebook(config)
+        site = load_site_rules(config)
+        for problem in site.problems if site is not None else ():
+            log.warning("site_rules_have_problems", problem=problem)
+        reader = JobRulesFiles(clock=clock)
+        stack.push_async_callback(reader.close)
+        brought = BroughtRules(clock=clock, reader=reader, site=site)
         sources = self._make_sources(config, clock)
         for source in sources:
             stack.push_async_callback(source.close)
@@ -166,7 +190,7 @@ class Service:
         store = await Store.open(url, policy=rulebook.policy)
         stack.push_async_callback(store.close)
         board = Board(store, clock)
-        pipeline, gatherer = self._pipeline(rulebook, store, board, sources)
+        pipeline, gatherer = self._pipeline(rulebook, store, board, sources, brought)
         servicers = self._servicers(rulebook, store, board, gatherer)
         await servicers.set_serving()
         stack.push_async_callback(gate.close)
@@ -195,7 +219,7 @@ class Service:
         return self._postgres.start()
 
     def _pipeline(
-        self, rulebook: Rulebook, store: Store, board: Board, sources: Sequence[LogSource]
+        self, rulebook: Rulebook, store: Store, board: Board, sources: Sequence[LogSource], brought: BroughtRules
     ) -> tuple[Pipeline, Gatherer]:
         config = self._config
         gatherer = Gatherer(
@@ -204,6 +228,7 @@ class Service:
             clock=self._clock,
             read_bytes_max=config.tick.read_bytes_max,
             signals_max=rulebook.policy.signals_max,
+            brought=brought,
         )
         pipeline = Pipeline(
             store=store,
@@ -328,7 +353,26 @@ def _source_healths(gatherer: Gatherer) -> list[SourceHealth]:
                 newest_at=last.at if last is not None else None,
             )
         )
+    return [*found, *_rules_healths(gatherer.brought)]
+
+
+def _rules_healths(brought: BroughtRules) -> list[SourceHealth]:
+    """Log rules that jobs and the site bring, when there are any: what is wrong with them is told."""
+    found = []
+    broken = list(brought.all_problems().values())
+    if brought.named:
+        detail = f"{len(broken)} of {brought.named} attempts: {broken[0]}" if broken else ""
+        found.append(_rules_health("job-rules", "log rules of jobs", detail))
+    if brought.site is not None:
+        more = len(brought.site.problems) - 1
+        detail = brought.site.problems[0] + (f"; {more} more" if more > 0 else "") if more >= 0 else ""
+        found.append(_rules_health("site-rules", "log rules of the site", detail))
     return found
+
+
+def _rules_health(name: str, kind: str, detail: str) -> SourceHealth:
+    reason = UnavailableReason.GARBLED if detail else ""
+    return SourceHealth(name=name, kind=kind, available=True, reason=reason, detail=detail, newest_at=None)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

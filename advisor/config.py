@@ -171,6 +171,7 @@ class Config(_Section):
     kernel: Annotated[tuple[KernelSection, ...], BeforeValidator(_names)] = ()
     policy_file: OptionalPath = None
     rules_files: Annotated[tuple[Path, ...], BeforeValidator(_paths)] = ()
+    job_rules_file: OptionalPath = None
     default_mode: Annotated[Mode, BeforeValidator(_mode)] = Mode.MONITOR
     log: LogSection = Field(default_factory=LogSection)
 

@@ -13,7 +13,9 @@ from datetime import datetime, timedelta
 import structlog
 
 from advisor.board import SchedulerView
-from advisor.core import codec, progress
+from advisor.brought_rules import BroughtRules
+from advisor.core import codec, job_watch, progress
+from advisor.core.job_watch import Watch
 from advisor.core.model import NodeFact, Progress, Signal, Snapshot, SourceReport, Unavailable
 from advisor.core.scan import FileContext, FileState, Scanned, Scanner, fold_signals
 from advisor.core.words import Mode, NodeState, Trust, UnavailableReason
@@ -56,9 +58,13 @@ class Away:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickState:
-    """What one tick leaves for the next. `essence`: what matters of the decision committed as `generation`."""
+    """What one tick leaves for the next. `essence`: what matters of the decision committed as `generation`.
+
+    `watch`: what log rules of the job and the site have seen.
+    """
 
     sources: Mapping[str, SourceState] = field(default_factory=dict)
+    watch: Watch = field(default_factory=Watch)
     away: Mapping[str, Away] = field(default_factory=dict)
     essence: str = ""
     generation: int = 0
@@ -119,9 +125,17 @@ class Gatherer:
     """Reads all sources for all attempts, in few calls, and scans what is new."""
 
     def __init__(
-        self, *, sources: Sequence[LogSource], scanner: Scanner, clock: Clock, read_bytes_max: int, signals_max: int
+        self,
+        *,
+        sources: Sequence[LogSource],
+        scanner: Scanner,
+        clock: Clock,
+        read_bytes_max: int,
+        signals_max: int,
+        brought: BroughtRules | None = None,
     ) -> None:
         self.sources = tuple(sources)
+        self.brought = brought or BroughtRules(clock=clock)
         self._scanner = scanner
         self._clock = clock
         self._read_bytes_max = read_bytes_max
@@ -156,7 +170,50 @@ class Gatherer:
 
     async def gather(self, sightings: Sequence[Sighting]) -> None:
         """Bring every sighting up to date. A source that fails is a value; a scan that fails is that job's alone."""
+        await self.brought.refresh(sighting.item for sighting in sightings)
         await asyncio.gather(*(self._gather_from(source, sightings) for source in self.sources))
+        await asyncio.to_thread(self._let_time_pass, sightings)
+
+    def _let_time_pass(self, sightings: Sequence[Sighting]) -> None:
+        """Log rules wait for lines that do not come, too."""
+        now = self._clock.now()
+        for sighting in sightings:
+            if sighting.failed is not None:
+                continue
+            try:
+                self._let_rules_wait(sighting, now)
+            except Exception as error:  # one job's rules must not stop the others' tick
+                sighting.failed = error
+
+    def _let_rules_wait(self, sighting: Sighting, now: datetime) -> None:
+        before = sighting.state.watch
+        logs = [held for source in self.sources if (held := self._held(sighting, source)) is not None]
+        watch = self.brought.after(
+            before,
+            sighting.item,
+            now,
+            restarts=lambda: sighting.progress.in_job_restarts,
+            unread=_unread(logs),
+            final=bool(logs) and all(held.final for held in logs),
+        )
+        if watch != before:
+            sighting.state = replace(sighting.state, watch=watch)
+
+    @staticmethod
+    def _held(sighting: Sighting, source: LogSource) -> SourceState | None:
+        return sighting.state.sources.get(source.name) if source.trust is Trust.LOG else None
+
+    def rule_signals(self, sighting: Sighting, reports: Sequence[SourceReport], now: datetime) -> tuple[Signal, ...]:
+        """What log rules of the job and the site say of the attempt now."""
+        sets = self.brought.of(sighting.item)
+        if not sets:
+            return ()
+        logs = [report for report in reports if report.trust is Trust.LOG]
+        readable = bool(logs) and not any(report.unavailable is not None or report.capped for report in logs)
+        item = sighting.item
+        return job_watch.signals(
+            sighting.state.watch, sets, item.job, item.attempt, now, readable=readable and not sighting.more
+        )
 
     async def _gather_from(self, source: LogSource, sightings: Sequence[Sighting]) -> None:
         asked = [sighting for sighting in sightings if _wants(sighting, source.name)]
@@ -248,12 +305,25 @@ class Gatherer:
 
     def _absorb(self, source: LogSource, sighting: Sighting, answer: LogBatch | Unavailable, seen_at: datetime) -> bool:
         before = sighting.state.sources.get(source.name, SourceState())
+        unread = _unread([held for other in self.sources if (held := self._held(sighting, other)) is not None])
         if isinstance(answer, Unavailable):
             held, more = replace(before, unavailable=(answer,), capped=False), False
         else:
             held, more = self._scan(source, sighting, before, answer, seen_at), answer.more
         if held != before:
             sighting.state = replace(sighting.state, sources={**sighting.state.sources, source.name: held})
+        if isinstance(answer, LogBatch) and answer.chunks and source.trust is Trust.LOG:
+            pieces = _pieces(source, before, answer)
+            watch = self.brought.apply(
+                sighting.state.watch,
+                sighting.item,
+                pieces,
+                seen_at,
+                restarts=lambda: sighting.progress.in_job_restarts,
+                unread=unread,
+            )
+            if watch is not sighting.state.watch:
+                sighting.state = replace(sighting.state, watch=watch)
         return more
 
     def _scan(
@@ -314,6 +384,30 @@ def _wants(sighting: Sighting, source: str) -> bool:
     return sighting.failed is None and begun and not (held is not None and held.final)
 
 
+def _unread(logs: Iterable[SourceState]) -> bool:
+    """No line of the attempt was read so far."""
+    return not any(held.files for held in logs)
+
+
+def _pieces(source: LogSource, before: SourceState, batch: LogBatch) -> list[job_watch.Piece]:
+    """The same bytes as the scanner gets, for log rules. Lines are numbered as the scanner numbers them."""
+    pieces: list[job_watch.Piece] = []
+    seen: set[str] = set()
+    for chunk in batch.chunks:
+        known = before.files.get(chunk.file) if chunk.file not in seen else None
+        seen.add(chunk.file)
+        pieces.append(
+            job_watch.Piece(
+                file=chunk.file,
+                data=chunk.data,
+                fresh=chunk.fresh,
+                old=chunk.backlog,
+                line=known.line if known is not None else None,
+            )
+        )
+    return pieces
+
+
 def _context(source: LogSource, item: StoredAttempt, chunk: LogChunk) -> FileContext:
     attempt = item.attempt
     return FileContext(
@@ -342,10 +436,15 @@ def _within_attempt(scanned: Scanned, item: StoredAttempt) -> Scanned:
 
 
 def reports_of(
-    sighting: Sighting, sources: Iterable[LogSource], scheduler: SchedulerView | None, now: datetime
+    sighting: Sighting,
+    sources: Iterable[LogSource],
+    scheduler: SchedulerView | None,
+    now: datetime,
+    *,
+    others: Iterable[SourceReport] = (),
 ) -> tuple[SourceReport, ...]:
     """What every source gave for this attempt, so far. A source that could not answer says so."""
-    reports = [_scheduler_report(sighting.item, scheduler, now)]
+    reports = [_scheduler_report(sighting.item, scheduler, now), *others]
     for source in sources:
         held = sighting.state.sources.get(source.name)
         if held is None or (not held.cursor and not held.unavailable and not held.lines):
@@ -402,13 +501,18 @@ def _with_away(nodes: tuple[NodeFact, ...], away: Mapping[str, Away]) -> tuple[N
     )
 
 
-def snapshot_of(sighting: Sighting, reports: tuple[SourceReport, ...], mode: Mode) -> Snapshot:
-    """All that is known about the attempt now: the only input of its decision beside rules and policy."""
+def snapshot_of(
+    sighting: Sighting, reports: tuple[SourceReport, ...], mode: Mode, rule_signals: tuple[Signal, ...] = ()
+) -> Snapshot:
+    """All that is known about the attempt now: the only input of its decision beside rules and policy.
+
+    `rule_signals`: what log rules say now; not kept, since they are made anew at every tick.
+    """
     item = sighting.item
     return Snapshot(
         job=replace(item.job, mode=mode),
         attempt=item.attempt,
-        signals=sighting.signals,
+        signals=(*sighting.signals, *rule_signals),
         progress=sighting.progress,
         sources=reports,
         successor=item.successor,

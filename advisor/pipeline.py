@@ -182,10 +182,12 @@ class Pipeline:
                     continue
                 try:
                     view = views.get(sighting.item.job.cluster)
-                    reports = reports_of(sighting, self._gatherer.sources, view, now)
-                    verdicts.append(
-                        self._verdict(sighting, snapshot_of(sighting, reports, Mode.MONITOR), settings, now)
-                    )
+                    report = self._gatherer.brought.report(sighting.item)
+                    others = () if report is None else (report,)
+                    reports = reports_of(sighting, self._gatherer.sources, view, now, others=others)
+                    said = self._gatherer.rule_signals(sighting, reports, now)
+                    snapshot = snapshot_of(sighting, reports, Mode.MONITOR, said)
+                    verdicts.append(self._verdict(sighting, snapshot, settings, now))
                 except Exception as error:  # the boundary of one job's tick
                     sighting.failed = error
             return verdicts

@@ -92,6 +92,27 @@ class LogSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RulesRequest:
+    """A file of log rules that a job names. `path` is chosen by the job's user: open it as such."""
+
+    key: str
+    user: str
+    path: str
+    bytes_max: int
+    user_id: int | None = None
+
+
+class RulesReader(Protocol):
+    """Files of job-defined log rules."""
+
+    async def read(self, requests: Sequence[RulesRequest]) -> Mapping[str, bytes | Unavailable]:
+        """One answer per request key: the whole content. Never blocks on a file, never opens but regular ones."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerJob:
     """A job as the scheduler shows it now, for `bundle`, `analyze --job` and `doctor`."""
 

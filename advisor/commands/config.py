@@ -5,7 +5,7 @@ import os
 import typer
 
 from advisor import config
-from advisor.app import load_rulebook, open_sources
+from advisor.app import load_rulebook, load_site_rules, open_sources
 from advisor.clock import SystemClock
 from advisor.commands.options import ConfigOption, FormatOption, load_config
 from advisor.commands.output import CommandError, Format, one_line, print_json, print_table
@@ -44,6 +44,7 @@ def check_referenced(chosen: config.Config) -> None:
     problems: list[config.Problem] = []
     for step in (
         lambda: load_rulebook(chosen),
+        lambda: _check_site_rules(chosen),
         lambda: open_sources(chosen, SystemClock()),
         lambda: config.read_dsn(chosen.store.dsn_file) if chosen.store.dsn_file is not None else None,
     ):
@@ -53,6 +54,15 @@ def check_referenced(chosen: config.Config) -> None:
             problems.extend(error.problems)
     if problems:
         raise config.ConfigError(tuple(problems))
+
+
+def _check_site_rules(chosen: config.Config) -> None:
+    """The service starts without the rules that are wrong; who checks wants to know of them."""
+    site = load_site_rules(chosen)
+    if site is not None and site.problems:
+        raise config.ConfigError(
+            tuple(config.Problem(key="job_rules_file", message=text, origin="rules") for text in site.problems)
+        )
 
 
 @app.command()

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from advisor.core import hang
 from advisor.core.conditions import condition_signals, signal_id
+from advisor.core.job_rules import JOB_HANG, is_asked_hang
 from advisor.core.model import Incident, NodeFact, Signal, Snapshot
 from advisor.core.policy import Policy
 from advisor.core.rules import XID_LOG_RULES, Rule, RuleSet, rule_of, xid_code
@@ -29,6 +30,7 @@ _DEGRADING = _MACHINE | {Category.SCHEDULER_EVENT}
 # What processes print when a collective time-out has already begun to end them.
 AFTERMATH = frozenset({Category.APPLICATION, Category.UNKNOWN, Category.GPU_OUT_OF_MEMORY, Category.USER_CANCEL})
 _ONGOING = frozenset({IncidentKind.STRAGGLER, IncidentKind.DIVERGENCE})
+_SILENCE = frozenset({"advisor.no_progress", JOB_HANG})
 ALIVE_SECONDS = 30.0  # a bundle's running job that printed so recently is alive
 NAN_LINES_MIN = 3  # one NaN step is skipped and forgotten; a diverged run prints it again and again
 _BATCH = timedelta(seconds=5)  # lines that one look brings were written at most about so long apart
@@ -110,7 +112,7 @@ def _kind(snapshot: Snapshot, fresh: Iterable[tuple[Signal, Rule]], silent: bool
         return IncidentKind.CRASH
     if any(s.trust.trusted and _fatal(s, rules) for s, _ in ending):
         return IncidentKind.CRASH
-    if silent:
+    if silent or any(is_asked_hang(s) for s, _ in evidence):
         # Some rank may have crashed, but the attempt did not end: what the others do is hang.
         return IncidentKind.HANG
     healed = snapshot.progress.numbers.finite  # a step that was skipped, however often that has happened
@@ -132,9 +134,7 @@ def _before_time_out(
 ) -> list[tuple[Signal, Rule]]:
     """Without the errors that a collective time-out leaves behind: of processes that were being ended already."""
     order = {signal.id: index for index, signal in enumerate(causal_order((s for s, _ in evidence), live=live))}
-    stalls = [
-        order[s.id] for s, rule in evidence if rule.kind is IncidentKind.HANG and rule.id != "advisor.no_progress"
-    ]
+    stalls = [order[s.id] for s, rule in evidence if rule.kind is IncidentKind.HANG and rule.id not in _SILENCE]
     if not stalls:
         return list(ending)
     first = min(stalls)

@@ -118,6 +118,7 @@ def _source(source: SourceReport) -> dict[str, Any]:
         "lines": source.lines,
         "foreign": source.foreign,
         "capped": source.capped,
+        "problems": list(source.problems),
     }
 
 

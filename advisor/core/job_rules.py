@@ -11,6 +11,7 @@ does and where we differ on purpose: docs/decisions/0003-job-rule-quirks.md.
 
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -20,9 +21,15 @@ from typing import Any, assert_never, cast
 import re2
 
 from advisor.core.lines import cap, decode
+from advisor.core.model import Signal
 from advisor.core.words import IncidentKind
 
+# Signals of these rules say what rules say; `fields["of"]` is whose they are.
+JOB_FAULT, JOB_HANG, JOB_SLOW = "job.fault", "job.hang", "job.slow"
+OWN, SITE = "job", "site"
 VALUE_CHARS_MAX = 60
+LINES_MAX = 4096  # of one `read` at most, by whoever splits: so that its cost is bounded
+HITS_MAX = 8192  # of one `read` that are judged one by one, all rules together: the newest of each
 PATTERN_MEMORY_BYTES = 1 << 20  # of one compiled pattern and its automaton; RE2 stays linear when it runs out
 # A set has no second way when its automaton does not fit: this is several times what the largest configuration that
 # `advisor.rules.job_rules` lets through needs (20,000 instructions, 20 states of 80 kB).
@@ -98,6 +105,7 @@ class JobRulesState:
     rules: tuple[RuleState, ...]
     paused_at: datetime | None = None
     paused: timedelta = timedelta(0)  # earlier pauses, together
+    late: bool = False  # lines came before it was begun: whether one of them was a rule's first is not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,27 +172,34 @@ class JobRuleEvaluator:
         if self.rules:
             self._set.Compile()
 
-    def begin(self, now: datetime) -> JobRulesState:
-        """The state of an attempt that starts now, before its first line. Also after a restart inside the job."""
-        return JobRulesState(begun_at=now, rules=(RuleState(),) * len(self.rules))
+    def begin(self, now: datetime, *, late: bool = False) -> JobRulesState:
+        """The state of an attempt that starts now, before its first line. Also after a restart inside the job.
+
+        `late`: lines of the attempt came before. Then no rule hangs because its first line has not come.
+        """
+        return JobRulesState(begun_at=now, rules=(RuleState(),) * len(self.rules), late=late)
 
     def read(self, state: JobRulesState, batch: Batch, now: datetime) -> JobRulesState:
         """The state after these lines, all of them read now. While paused, their time is the pause's start."""
         seen = self._of(state)
-        if not seen:
+        if not seen or not batch.lines:
             return state
         found = _Found(
             batch=batch, lines=[_text(line) for line in batch.lines], now=now, active=active_time(state, now)
         )
-        hits: list[list[int]] = [[] for _ in seen]
+        most = HITS_MAX // len(seen)
+        hits: list[deque[int]] = [deque(maxlen=most) for _ in seen]
         stops: dict[int, int] = {}
         for offset, line in enumerate(found.lines):
             for pattern in self._set.Match(line) or ():
                 if pattern < len(hits):
-                    hits[pattern].append(offset)
+                    if not (hits[pattern] and self.rules[pattern].fault_on_match):  # of a fault the first is shown
+                        hits[pattern].append(offset)
                 else:
                     stops.setdefault(self._stop_of[pattern], offset)
-        rules = tuple(self._fold(index, rule, found, hits[index], stops.get(index)) for index, rule in enumerate(seen))
+        rules = tuple(
+            self._fold(index, rule, found, list(hits[index]), stops.get(index)) for index, rule in enumerate(seen)
+        )
         return replace(state, rules=rules)
 
     def verdicts(self, state: JobRulesState, now: datetime) -> tuple[RuleVerdict, ...]:
@@ -193,7 +208,7 @@ class JobRuleEvaluator:
         return tuple(
             RuleVerdict(rule=rule, state=LogState.WAITING, seen=seen)
             if state.paused_at is not None
-            else _verdict(rule, seen, active)
+            else _verdict(rule, seen, active, late=state.late)
             for rule, seen in zip(self.rules, self._of(state), strict=True)
         )
 
@@ -283,6 +298,11 @@ def worst(states: Iterable[LogState]) -> LogState:
     return next((state for state in _WORST_FIRST if state in found), LogState.WAITING)
 
 
+def is_asked_hang(signal: Signal) -> bool:
+    """A rule of the job's own says that it hangs: that is for the job to say, of a site's rules it is not."""
+    return signal.rule == JOB_HANG and signal.fields.get("of") == OWN
+
+
 def incident_kind(rule: LogRule, state: LogState) -> IncidentKind:
     """What a rule's state leads to. NONE: it is shown, and nothing is done about it."""
     match state:
@@ -320,8 +340,9 @@ def describe(verdict: RuleVerdict) -> str:
             assert_never(verdict.state)
 
 
-def _verdict(rule: LogRule, seen: RuleState, active: timedelta) -> RuleVerdict:
-    if seen.ended or seen.judged is LogState.FAULTED or not _silent(rule, seen, active):
+def _verdict(rule: LogRule, seen: RuleState, active: timedelta, *, late: bool) -> RuleVerdict:
+    awaited = seen.matched is not None or not late
+    if seen.ended or seen.judged is LogState.FAULTED or not awaited or not _silent(rule, seen, active):
         return RuleVerdict(rule=rule, state=seen.judged, seen=seen)
     return RuleVerdict(rule=rule, state=LogState.HANGING, silent_seconds=_silence(seen, active), seen=seen)
 

@@ -45,6 +45,7 @@ class SourceReport:
     lines: int = 0
     foreign: int = 0  # facts that named nodes outside the allocation: dropped and counted
     capped: bool = False  # a bound bit: not everything was read
+    problems: tuple[str, ...] = ()  # what is wrong with it although it answered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

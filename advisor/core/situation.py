@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from advisor.core import hang
 from advisor.core.budgets import Spent, durable_progress, spent
 from advisor.core.divergence import checkpoint_before
+from advisor.core.job_rules import is_asked_hang
 from advisor.core.model import Attribution, Incident, Isolation, OpenAdvice, Signal, Snapshot, Successor
 from advisor.core.policy import Policy
 from advisor.core.words import Action, AttemptState, Category, IncidentKind, Mode, Trust
@@ -158,6 +159,9 @@ class Situation:
             return None
         if any(report.trust is Trust.LOG and report.unavailable for report in self.snapshot.sources):
             return None  # silence of a log that cannot be read is not silence of the job
+        asked = [item.seen_at for item in self.incident.signals if is_asked_hang(item)]
+        if asked:
+            return min(asked)  # the job has said itself how long its silence may be
         due = hang.expected(self.snapshot, self.policy)
         return due.ends_at if due is not None else None
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from advisor.core.collectives import Arrival, arrival
 from advisor.core.conditions import INPUT_STARVED, SLOWDOWN
+from advisor.core.job_rules import JOB_HANG, JOB_SLOW
 from advisor.core.model import Hypothesis, Signal, Snapshot
 from advisor.core.places_of_signals import ranks_of
 from advisor.core.ranks import parse_ranks
@@ -38,7 +39,7 @@ def symptom_hypothesis(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]]
         )
         return Hypothesis(
             category=Category.UNKNOWN,
-            root_cause=_slow_text(slow),
+            root_cause=_slow_text(slow, late),
             confidence=0.5,
             ranks=late[:RANKS_MAX],
             evidence=tuple(s.id for s in slow[:8]),
@@ -69,7 +70,8 @@ def symptom_hypothesis(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]]
     stuck = next((s for s in hang if s.rule == "torch.watchdog_stuck"), None)
     if not ranks and stuck is not None and len(ranks_of(stuck)) == 1:
         ranks, how = tuple(ranks_of(stuck)), "its watchdog is stuck"
-    cause = _timed_out(arrival(hang, snapshot.attempt.world_size)) if timed_out else "progress stopped"
+    said = next((s.text for s in hang if s.rule == JOB_HANG), None)
+    cause = _timed_out(arrival(hang, snapshot.attempt.world_size)) if timed_out else said or "progress stopped"
     who = f": ranks {', '.join(map(str, ranks[:8]))} {how}" if ranks else ", and it is not visible which rank began it"
     return Hypothesis(
         category=Category.UNKNOWN,
@@ -80,18 +82,20 @@ def symptom_hypothesis(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]]
     )
 
 
-def _slow_text(slow: Sequence[Signal]) -> str:
-    """Our own comparison with the attempt's past says more than a report that names ranks."""
-    own = next((s for s in slow if s.rule in {SLOWDOWN, INPUT_STARVED}), None)
-    return own.text if own is not None else "a straggler report names slow ranks"
-
-
 def _timed_out(found: Arrival) -> str:
     """What timed out, and what that means by itself."""
     if found.first:
         return "the first collective timed out (ranks that start at different times, or a wrong configuration)"
     what = f" ({found.op} #{found.seq})" if found.op and found.seq is not None else ""
     return f"a barrier{what} timed out" if found.barrier else f"a collective{what} timed out"
+
+
+def _slow_text(slow: Sequence[Signal], late: Sequence[int]) -> str:
+    """Our own comparison with the attempt's past says most, then a report that names ranks, then the job's own rule."""
+    own = next((s for s in slow if s.rule in {SLOWDOWN, INPUT_STARVED}), None)
+    if own is not None:
+        return own.text
+    return "a straggler report names slow ranks" if late or slow[0].rule != JOB_SLOW else slow[0].text
 
 
 def _killed(snapshot: Snapshot) -> bool:
