@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import structlog
 from sqlalchemy.exc import InterfaceError, OperationalError
@@ -35,17 +35,18 @@ from advisor.store.records import (
     DetectorState,
     Milestone,
     MilestoneKind,
-    StoredAttempt,
 )
 from advisor.store.store import Store
 from advisor.verdicts import (
     Verdict,
     detector_state,
     essence_of,
+    lapsed,
     moved_on,
     outline_of,
     own_milestones,
     progress_milestones,
+    time_to_live,
 )
 
 log = structlog.get_logger(__name__)
@@ -226,7 +227,8 @@ class Pipeline:
             snapshot = replace(snapshot, job=replace(job, mode=mode))
             decision = decide(snapshot, rules, policy, now)
         essence = essence_of(decision)
-        if not self._differs(sighting, decision, essence) and not self._lapsed(sighting.item, decision, now):
+        again = sighting.item.generation < GENERATIONS_MAX and lapsed(sighting.item, decision, now)
+        if not again and not self._differs(sighting, decision, essence):
             return Verdict(sighting=sighting, decision=decision, essence=essence)
         detector = codec.content_hash(codec.encode(sighting.state))
         record = DecisionRecord(
@@ -239,7 +241,7 @@ class Pipeline:
             policy=self._packed_policy,
             build=self._rulebook.build,
             created_at=now,
-            time_to_live=timedelta(seconds=policy.advice_time_to_live_seconds),
+            time_to_live=time_to_live(sighting.item, policy, now),
         )
         return Verdict(sighting=sighting, decision=decision, essence=essence, record=record)
 
@@ -258,15 +260,6 @@ class Pipeline:
             item.advice.category,
             tuple(sorted(item.advice.exclude_nodes)),
         )
-
-    def _lapsed(self, item: StoredAttempt, decision: Decision, now: datetime) -> bool:
-        """Nobody could apply the advice in its time, and an agent that is back still could: say it again."""
-        advice = item.advice
-        if advice is None or advice.applied or decision.action is Action.NONE or decision.mode is Mode.MONITOR:
-            return False
-        lived = timedelta(seconds=self._rulebook.policy.advice_time_to_live_seconds)
-        reachable = item.job.in_scope and item.successor is None and not item.forgotten
-        return reachable and item.generation < GENERATIONS_MAX and now >= advice.created_at + lived
 
     async def _commit(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
         committed = []

@@ -2,11 +2,12 @@
 
 import json
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from advisor.core import codec
 from advisor.core.model import Decision
-from advisor.core.words import Action, AttemptState, IncidentKind
+from advisor.core.policy import Policy
+from advisor.core.words import Action, AttemptState, IncidentKind, Mode
 from advisor.gathering import Sighting
 from advisor.store.records import (
     AttemptKey,
@@ -76,6 +77,23 @@ def moved_on(item: StoredAttempt) -> bool:
     return successor is not None and (
         successor.state.live or (successor.state.ended and successor.state is not AttemptState.CANCELLED)
     )
+
+
+def time_to_live(item: StoredAttempt, policy: Policy, now: datetime) -> timedelta:
+    """How long advice is open: of a live attempt by policy, of an ended one as long as its scheduler knows it."""
+    if item.remembered_until is None:
+        return timedelta(seconds=policy.advice_time_to_live_seconds)
+    return max(item.remembered_until - now, timedelta())
+
+
+def lapsed(item: StoredAttempt, decision: Decision, now: datetime) -> bool:
+    """Nobody could apply the advice in its time, and an agent that is back still could: say it again."""
+    advice, expired_at = item.advice, item.advice_expires_at
+    if advice is None or advice.applied or decision.action is Action.NONE or decision.mode is Mode.MONITOR:
+        return False
+    reachable = item.job.in_scope and item.successor is None and not item.forgotten
+    known = item.remembered_until is None or now < item.remembered_until
+    return reachable and known and expired_at is not None and now >= expired_at
 
 
 def own_milestones(verdict: Verdict, detected_at: datetime, advised_at: datetime | None) -> tuple[Milestone, ...]:

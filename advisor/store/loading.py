@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import and_, select
+from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.codec import CodecError, decode
@@ -25,6 +25,7 @@ from advisor.core.model import (
 )
 from advisor.core.policy import Policy
 from advisor.core.words import Action, AttemptState, Category, NodeState, Reason
+from advisor.store.agents import remembered_until
 from advisor.store.dependents import dependents
 from advisor.store.documents import unpack_signals
 from advisor.store.records import AttemptKey, MilestoneKind, StoredAttempt
@@ -61,6 +62,9 @@ async def load(
                 *(column for column in jobs.c if column.name not in attempts.c),
                 detector_states.c.state.label("detector_state"),
                 detector_states.c.signals,
+                remembered_until(attempts.c.cluster, func.coalesce(attempts.c.ended_at, attempts.c.over_seen_at)).label(
+                    "remembered_until"
+                ),
             )
             .select_from(attempts)
             .join(wanted, of_attempt(attempts, wanted))
@@ -119,6 +123,7 @@ async def _chains(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Ma
             decisions.c.implicated_nodes,
             decisions.c.excluded_nodes.label("advised_exclusions"),
             decisions.c.created_at,
+            decisions.c.expires_at,
         )
         .join(wanted, attempts.c.job_key == wanted.c.job_key)
         .outerjoin(decisions, and_(of_attempt(decisions, attempts), decisions.c.generation == attempts.c.generation))
@@ -253,6 +258,8 @@ def _stored(
         past=tuple(_past(item) for item in chain if item.number < key.number),
         nodes=nodes,
         advice=_advice(own, applied),
+        advice_expires_at=own.expires_at,
+        remembered_until=row.remembered_until,
         generation=row.generation,
         user_excluded=tuple(name for name in newest.excluded_nodes if name not in ours),
         dependents_running=dependents_running,

@@ -214,6 +214,8 @@ class StoredAttempt:
     past: tuple[PastAttempt, ...] = ()
     nodes: tuple[NodeFact, ...] = ()
     advice: OpenAdvice | None = None
+    advice_expires_at: datetime | None = None
+    remembered_until: datetime | None = None  # by its scheduler; None while it has not ended
     generation: int = 0  # newest one committed; pass it to commit_decision
     user_excluded: tuple[str, ...] = ()
     dependents_running: bool = False

@@ -7,6 +7,7 @@ from sqlalchemy import and_, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.words import Action, AttemptState, Mode
+from advisor.store.agents import remembered_until
 from advisor.store.records import AttemptKey, ReconciliationStatus
 from advisor.store.sql import of_attempt, wanted_attempts
 from advisor.store.tables import advice, attempts, decisions, detector_states, incidents, jobs
@@ -94,15 +95,25 @@ def _looked_at_since_its_end() -> Any:
 def _decided_for_good(now: datetime, refined_for: timedelta) -> Any:
     # A decision that stays as it is while its evidence settles is not committed again, so its row never says that it
     # is settled. Left open, an attempt that failed in monitor mode would be restarted up to an hour later by whoever
-    # sets the mode to autonomous. Only advice that ran out untaken is left to be said once more.
-    final = or_(decisions.c.mode == Mode.MONITOR.value, advice.c.status != ReconciliationStatus.EXPIRED.value)
+    # sets the mode to autonomous. Advice that ran out untaken is left to be said once more, settled or not, for as long
+    # as the scheduler knows the attempt: a restart of what it has forgotten can be applied to nothing.
+    final = or_(
+        decisions.c.mode == Mode.MONITOR.value,
+        decisions.c.action == Action.NONE.value,
+        and_(
+            advice.c.status != ReconciliationStatus.EXPIRED.value,
+            or_(~advice.c.open, advice.c.expires_at > now),
+        ),
+        remembered_until(attempts.c.cluster, func.coalesce(attempts.c.ended_at, attempts.c.over_seen_at)) <= now,
+    )
     newest = and_(of_attempt(decisions, attempts), decisions.c.generation == attempts.c.generation)
     return (
         select(decisions.c.id)
         .join(advice, advice.c.decision_id == decisions.c.id)
         .where(
             newest,
-            or_(decisions.c.settled, and_(attempts.c.over_seen_at < now - refined_for, final)),
+            or_(decisions.c.settled, attempts.c.over_seen_at < now - refined_for),
+            final,
             or_(~advice.c.open, advice.c.expires_at <= now, decisions.c.action == Action.NONE.value),
         )
         .exists()

@@ -43,7 +43,7 @@ async def test_a_job_that_lost_a_gpu_is_advised_to_restart_without_that_node(fol
         assert advice.mode == common_pb2.MODE_MONITOR
         assert advice.attempt.job_id == "17"
         assert advice.attempt.attempt == 0
-        assert 0 < advice.time_to_live.seconds <= 240
+        assert 240 < advice.time_to_live.seconds <= 300  # as long as Slurm remembers the job
         assert any("Xid" in item.text and item.trust == "kernel" for item in advice.evidence)
 
         decision = await world.audit.GetDecision(audit_pb2.GetDecisionRequest(decision_id=advice.advice_id))

@@ -12,6 +12,7 @@ from sqlalchemy import Engine, event
 from advisor.core.model import Progress
 from advisor.core.words import Action, AttemptState, Category, Mode, Reason
 from advisor.store.records import (
+    AgentMode,
     AttemptKey,
     DetectorState,
     Milestone,
@@ -22,6 +23,7 @@ from advisor.store.records import (
 )
 from advisor.store.store import Store
 from tests.integration.store.worlds import (
+    CLUSTER,
     at,
     decision,
     healthy,
@@ -298,6 +300,28 @@ async def test_autonomous_advice_that_ran_out_while_refined_is_said_once_more(st
     await store.commit_decision(again)
     await store.expire_advice(at(600))
     assert await store.watched(at(600)) == ()
+
+
+@pytest.mark.parametrize("settled", [True, False])
+@pytest.mark.parametrize(("memory", "until"), [(None, 359), (timedelta(seconds=600), 659)])
+async def test_advice_that_ran_out_is_watched_while_the_scheduler_knows_the_attempt(
+    store: Store, settled: bool, memory: timedelta | None, until: float
+) -> None:
+    """One rule for settled and unsettled: MinJobAge after the end, as the agent said or else 300 s, never beyond."""
+    await store.register_agent(
+        **{"cluster": CLUSTER, "host": "ctl", "version": "1", "mode": AgentMode.ACT, "scheduler": "slurm"},
+        **{"requeue_delay": None, "job_memory": memory, "missing_rights": (), "now": at(0)},
+    )
+    key = await running(store)
+    await report(store, FAILED)
+    await store.commit_decision(
+        record(key, created_at=at(62), decision=decision(settled=settled, mode=Mode.AUTONOMOUS))
+    )
+    await store.save_states({key: STATE}, now=at(62))
+    await store.expire_advice(at(310))
+    assert await store.watched(at(until - 1)) == (key,)
+    assert (await store.load([key], now=at(311)))[key].remembered_until == at(until)
+    assert await store.watched(at(until)) == ()
 
 
 async def test_monitored_advice_is_done(store: Store) -> None:
