@@ -6,8 +6,9 @@
     attempts.jsonl    earlier attempts with their fingerprints and progress (optional)
     metrics.json, flight_recorder/   (optional)
 
-A bare log file is a bundle without facts. A bundle may come from anywhere: regular files only (a FIFO or a device is
-never opened), everything bounded, and each problem is one line that names the place.
+A bare log file is a bundle without facts, and must hold text; logs that are gzip are unpacked. A bundle may come from
+anywhere: regular files only (a FIFO or a device is never opened), everything bounded, and each problem is one line that
+names the place.
 
 Errors:
     BundleError(ValueError)   one line: place, then what is wrong
@@ -24,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from advisor.bundle_evidence import is_error_file, read_error_file, recorder_evidence, telemetry_evidence
-from advisor.bundle_facts import STATES, BundleError, JobFacts, open_regular, read_facts, read_past, reason_of
+from advisor.bundle_facts import STATES, BundleError, JobFacts, read_facts, read_past, reason_of
+from advisor.bundle_logs import READ_BYTES, opened_log, require_text
 from advisor.core.hostlist import fold, short
 from advisor.core.model import Attempt, Job, PastAttempt, Progress, Signal, Snapshot, SourceReport, Unavailable
 from advisor.core.progress import combine
@@ -35,7 +37,6 @@ from advisor.core.wrapping import unwrap
 __all__ = ["BundleError", "job_facts", "read_bundle", "write_bundle"]
 
 FILES_MAX = 5_000
-READ_BYTES = 1 << 20
 SIGNALS_MAX = 500
 HANG_SECONDS = 600.0  # silence beyond this in a bundle without a state: it was taken from a job that still ran
 
@@ -46,6 +47,7 @@ def read_bundle(path: Path, scanner: Scanner, now: datetime) -> Snapshot:
     """One bundle folder or log file as a snapshot (`offline`). Raises `BundleError`."""
     kind = _kind(path)
     if kind == "file":
+        require_text(path)
         return _snapshot(path, JobFacts(), [path], [], (), scanner, now)
     logs = _files(path / "logs")
     kernel = _files(path / "kernel")
@@ -189,7 +191,7 @@ class _Reading:
         if error is not None:
             self.files[context.file] = self._scan(context, state, error.text, final=True, at=error.at).state
             return error.at
-        with os.fdopen(open_regular(item), "rb", buffering=0) as file:
+        with opened_log(item) as file:
             final = False
             while not final:
                 data = file.read(READ_BYTES)
@@ -270,7 +272,7 @@ def _node_of_name(item: Path, nodes: tuple[str, ...] | None, trust: Trust) -> st
 
 def _labelled_hosts(path: Path, nodes: tuple[str, ...] | None) -> dict[int, str]:
     """`2: worker-1` lines, as `srun --label hostname` prints them: which task runs where."""
-    with os.fdopen(open_regular(path), "rb") as file:
+    with opened_log(path) as file:
         head = file.read(READ_BYTES)
     found: dict[int, str] = {}
     for match in re.finditer(rb"(?m)^ *(\d{1,7}) ?: ([A-Za-z][A-Za-z0-9-]{0,62}\d)(?:\.[\w.-]+)?\s*$", head):

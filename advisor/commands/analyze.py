@@ -1,12 +1,15 @@
 """`advisor analyze PATH...`: why a job failed, from bundles, bare log files or a job id, and what to do.
 
-Exit 0 with a verdict for every path, 2 with one line when an input cannot be used.
+Exit 0 with a verdict for every path. What cannot be used is one line on standard error and exit 2; the verdicts of the
+other paths are printed all the same.
 """
 
 import json
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -15,8 +18,9 @@ from typing import Annotated, Any
 import typer
 
 from advisor.bundle import BundleError, read_bundle
+from advisor.bundle_logs import READ_BYTES
 from advisor.clock import SystemClock
-from advisor.commands.options import ConfigOption, SocketOption
+from advisor.commands.options import ConfigOption, SocketOption, given
 from advisor.commands.output import CommandError, complain, one_line
 from advisor.core.decide import decide
 from advisor.core.document import analysis_document
@@ -26,8 +30,17 @@ from advisor.core.scan import Scanner
 from advisor.rules.loader import RulesError, load_rules
 
 app = typer.Typer()
+STDIN_BYTES_MAX = 1 << 30
 TIMELINE_MAX = 12
 EVIDENCE_MAX = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """One thing to analyse: as it was asked for, and where it is."""
+
+    name: str
+    path: Path
 
 
 class AnalyzeFormat(StrEnum):
@@ -39,7 +52,10 @@ class AnalyzeFormat(StrEnum):
 @app.command()
 def analyze(
     paths: Annotated[
-        list[Path] | None, typer.Argument(help="Bundle folders or log files.", metavar="[PATH...]", show_default=False)
+        list[Path] | None,
+        typer.Argument(
+            help="Bundle folders or log files; - is standard input.", metavar="[PATH...]", show_default=False
+        ),
     ] = None,
     job: Annotated[
         str | None, typer.Option("--job", metavar="JOB_ID", help="A live or past job, as `advisor bundle` gathers it.")
@@ -58,20 +74,31 @@ def analyze(
       advisor analyze slurm-4711.out
       advisor analyze /tmp/incident --format json
       advisor analyze --job 4711
+      ssh ctl cat job.out | advisor analyze -
     """
+    given("--job", job)
     if bool(paths) == (job is not None):
         raise CommandError("give either PATHs (bundle folders or log files) or --job JOB_ID", code=2)
     with _inputs(paths, job, socket, configuration) as inputs:
-        _print_verdicts(inputs, output, rules_files)
+        complete = _print_verdicts(inputs, output, rules_files)
+    if not complete:
+        raise typer.Exit(2)
 
 
 @contextmanager
 def _inputs(
     paths: list[Path] | None, job: str | None, socket: Path | None, configuration: Path | None
-) -> Iterator[list[Path]]:
-    """The paths to analyse; a job's are gathered into a folder that goes away again."""
+) -> Iterator[list[Input]]:
+    """What to analyse. What comes from a job or from standard input is put into a folder that goes away again."""
     if job is None:
-        yield list(paths or ())
+        given_paths = list(paths or ())
+        if Path("-") not in given_paths:
+            yield [Input(name=str(path), path=path) for path in given_paths]
+            return
+        with tempfile.TemporaryDirectory(prefix="advisor-") as folder:
+            copy = Path(folder) / "stdin"
+            _save_standard_input(copy)
+            yield [Input(name=str(path), path=copy if path == Path("-") else path) for path in given_paths]
         return
     from advisor.collecting import Wanted
     from advisor.commands.bundle import gather
@@ -80,10 +107,22 @@ def _inputs(
         gathered = gather(Wanted(job_id=job), Path(folder) / "bundle", socket=socket, configuration=configuration)
         for note in gathered.notes:
             complain(note)
-        yield [gathered.folder]
+        yield [Input(name=f"job {job}", path=gathered.folder)]
 
 
-def _print_verdicts(paths: list[Path], output: AnalyzeFormat, rules_files: list[Path] | None) -> None:
+def _save_standard_input(copy: Path) -> None:
+    """Read twice, as files are: once for what it is, once for what it says."""
+    left = STDIN_BYTES_MAX
+    with copy.open("xb") as file:
+        while data := sys.stdin.buffer.read(READ_BYTES):
+            left -= len(data)
+            if left < 0:
+                raise CommandError(f"-: longer than {STDIN_BYTES_MAX >> 30} GiB", code=2)
+            file.write(data)
+
+
+def _print_verdicts(inputs: list[Input], output: AnalyzeFormat, rules_files: list[Path] | None) -> bool:
+    """Print the verdicts there are. False when an input could not be used: that is told on standard error."""
     now = SystemClock().now()
     try:
         rules = load_rules(tuple(rules_files or ()))
@@ -92,18 +131,25 @@ def _print_verdicts(paths: list[Path], output: AnalyzeFormat, rules_files: list[
         raise CommandError(f"rules: {error.problems[0]}{more}", code=2) from error
     scanner = Scanner(rules)
     documents: list[dict[str, Any]] = []
-    for path in paths:
-        document = analyze_path(path, scanner, rules, Policy(), now)
+    for item in inputs:
+        try:
+            document = analyze_path(item.path, scanner, rules, Policy(), now)
+        except CommandError as error:
+            complain(str(error).replace(str(item.path), item.name))
+            continue
+        document = {"schema": document["schema"], "input": item.name} | document
+        if not any(source["lines"] for source in document["attribution"]["sources"].values()):
+            complain(f"{item.name}: holds no logs to judge by")
         if output is AnalyzeFormat.JSONL:
             print(json.dumps(document, ensure_ascii=True), flush=True)
+        elif output is AnalyzeFormat.TEXT:
+            if len(inputs) > 1:
+                print(f"== {one_line(item.name)}")
+            print(verdict_text(document), flush=True)
         documents.append(document)
-    if output is AnalyzeFormat.JSON:
-        print(json.dumps(documents[0] if len(documents) == 1 else documents, ensure_ascii=True, indent=2))
-    elif output is AnalyzeFormat.TEXT:
-        for path, document in zip(paths, documents, strict=True):
-            if len(paths) > 1:
-                print(f"== {one_line(str(path))}")
-            print(verdict_text(document))
+    if output is AnalyzeFormat.JSON and documents:
+        print(json.dumps(documents[0] if len(inputs) == 1 else documents, ensure_ascii=True, indent=2))
+    return len(documents) == len(inputs)
 
 
 def analyze_path(path: Path, scanner: Scanner, rules: RuleSet, policy: Policy, now: datetime) -> dict[str, Any]:
@@ -122,7 +168,7 @@ def verdict_text(document: dict[str, Any]) -> str:
     lines = [
         f"what  {incident['kind']}: {attribution['root_cause']}  [{attribution['category']}, {confidence} %]",
         f"who   {_who(attribution['implicated'])}",
-        f"do    {_what(advice)}",
+        f"do    {_what(advice, known=confidence >= 50 or attribution['category'] != 'none')}",
     ]
     evidence = attribution["evidence"][:EVIDENCE_MAX]
     if evidence:
@@ -158,7 +204,10 @@ def _who(implicated: dict[str, Any]) -> str:
     return "; ".join(parts) or "nobody in particular"
 
 
-def _what(advice: dict[str, Any]) -> str:
+def _what(advice: dict[str, Any], *, known: bool) -> str:
+    """`known`: False where nothing was seen that would deserve to be called healthy."""
+    if not known:
+        return f"{advice['action']}  {advice['explanation']}".rstrip()
     nodes = f" without {', '.join(advice['exclude_nodes'])}" if advice["exclude_nodes"] else ""
     return f"{advice['action']}{nodes} ({advice['reason']})  {advice['explanation']}".rstrip()
 

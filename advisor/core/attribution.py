@@ -124,6 +124,19 @@ def _elsewhere_too(past: Sequence[PastAttempt], print_: str, nodes: tuple[str, .
     return len(others) >= (2 if weight >= STRONG_HARDWARE else 1)
 
 
+def _nothing(snapshot: Snapshot) -> Attribution:
+    """No failure. How much that says depends on what there was to read, and on whether the end was seen."""
+    attempt = snapshot.attempt
+    sure, sentence = 0.9, "nothing failed"
+    if snapshot.offline and attempt.state is AttemptState.OTHER and not snapshot.progress.finished:
+        # Nobody told the state: it was concluded from the text, and the text does not tell.
+        if any(source.lines for source in snapshot.sources):
+            sure, sentence = 0.4, "no failure visible; whether it ended is not known"
+        else:
+            sure, sentence = 0.05, "not known: there was nothing to read"
+    return Attribution(category=Category.NONE, root_cause=sentence, confidence=sure)
+
+
 def _degraded(snapshot: Snapshot, scored: Sequence[Scored], places: PlaceMap, policy: Policy) -> Attribution:
     """No incident. What a machine or the scheduler did to a job that goes on is still worth a category."""
     cancelled = snapshot.attempt.state is AttemptState.CANCELLED
@@ -132,7 +145,7 @@ def _degraded(snapshot: Snapshot, scored: Sequence[Scored], places: PlaceMap, po
     ]
     telling = [item for item in telling if item.rule.weight >= 0.7] if not cancelled else list(scored)
     if not telling:
-        return Attribution(category=Category.NONE, root_cause="nothing failed", confidence=0.9)
+        return _nothing(snapshot)
     lead = telling[0]
     group = [item for item in telling if item.rule.category is lead.rule.category]
     nodes, note = implicated_nodes(snapshot, group, places, policy)

@@ -37,6 +37,8 @@ def _why(situation: Situation, reason: Reason, says: str) -> str:
         case Reason.SAME_FAILURE_SAME_PROGRESS:
             step = situation.snapshot.progress.last_step
             return f"the same failure again {'before the first step' if step is None else f'at step {step}'}"
+        case Reason.HEALTHY if situation.attribution.category is Category.NONE:
+            return _cause(situation)
         case _:
             return says
 

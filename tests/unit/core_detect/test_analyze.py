@@ -1,18 +1,22 @@
 """`advisor analyze`, from outside."""
 
+import gzip
+import io
 import json
 from pathlib import Path
 
 import pytest
 
+from advisor.bundle import BundleError
+from advisor.bundle_logs import Unpacking
 from advisor.cli import main
 
 
-def run(*arguments: object) -> None:
+def run(*arguments: object, code: int = 0) -> None:
     """The command line, which ends by `SystemExit`."""
     with pytest.raises(SystemExit) as caught:
         main([str(argument) for argument in arguments])
-    assert caught.value.code == 0
+    assert caught.value.code == code
 
 
 ECC = "[rank9]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
@@ -78,6 +82,112 @@ def test_unusable_input_is_one_line_and_exit_code_2(tmp_path: Path, capsys: pyte
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert "gone: no such file or directory" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "job.log: is empty"),
+        (b"\n \n", "job.log: is empty but for blanks and zero bytes"),
+        (b"\0" * 4096, "job.log: is empty but for blanks and zero bytes"),
+        (bytes(range(256)) * 64, "job.log: is not text: binary data"),
+        (b"\x7fELF\x02\x01\x01" + bytes(64), "job.log: is not text: a program (ELF)"),
+        (b"\x28\xb5\x2f\xfd0123456789", "job.log: is not text: compressed with zstd: unpack it first"),
+        ("Fehler\n".encode("utf-16"), "job.log: is not text: UTF-16: convert it to UTF-8 first"),
+        (gzip.compress(b""), "job.log: is empty"),
+        (gzip.compress(b"hello\n")[:10] + b"\xff" * 40, "job.log: broken gzip"),
+    ],
+)
+def test_a_file_that_holds_no_text_gets_no_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, message: str
+) -> None:
+    """Nobody could have seen a failure in it: one line that says what it is, and exit 2."""
+    log = tmp_path / "job.log"
+    log.write_bytes(content)
+    run("analyze", log, code=2)
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\0" * 70_000 + ECC.encode(),
+        b"caf\xe9 " + ECC.encode(),
+        b"\x1b[31m" + ECC.encode(),
+        gzip.compress(ECC.encode()),
+        gzip.compress(b"x\n" * 200_000 + ECC.encode())[:-4],
+    ],
+    ids=["a hole from truncation", "Latin-1", "colours", "gzip", "gzip without its end"],
+)
+def test_unusual_text_is_text(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes) -> None:
+    """What real logs look like is read, packed or not, as far as it goes."""
+    log = tmp_path / "job.log"
+    log.write_bytes(content)
+    run("analyze", log, "--format", "json")
+    assert json.loads(capsys.readouterr().out)["attribution"]["category"] == "gpu_hardware"
+
+
+def test_a_gzip_that_unpacks_without_end_is_refused() -> None:
+    """A small file may unpack to anything: there is a bound, and it is told."""
+    packed = io.BytesIO(gzip.compress(b"x\n" * (4 << 20)))
+    text = Unpacking(packed, Path("bomb.gz"), most=2 << 20)
+    with pytest.raises(BundleError, match=r"bomb\.gz: unpacks to more than 2 MiB"):
+        list(iter(lambda: text.read(1 << 20), b""))
+
+
+def test_no_failure_and_no_end_is_not_called_healthy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log that simply stops is no proof; a job that the scheduler calls completed is."""
+    log = tmp_path / "job.log"
+    log.write_text("step 1\nstep 2\n")
+    run("analyze", log)
+    out = capsys.readouterr().out
+    assert "no failure visible; whether it ended is not known  [none, 40 %]" in out
+    assert "healthy" not in out
+    case = tmp_path / "case"
+    (case / "logs").mkdir(parents=True)
+    (case / "logs" / "job.log").write_text("step 1\nstep 2\n")
+    (case / "job.json").write_text('{"job_id": "7", "state": "COMPLETED"}')
+    run("analyze", case)
+    assert "nothing failed  [none, 90 %]" in capsys.readouterr().out
+
+
+def test_a_bundle_without_logs_knows_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Facts alone, and none that tells: hardly any confidence, and a line that says what is missing."""
+    (tmp_path / "job.json").write_text('{"job_id": "7"}')
+    run("analyze", tmp_path, "--format", "json")
+    out, err = capsys.readouterr()
+    assert json.loads(out)["attribution"]["confidence"] <= 0.1
+    assert "holds no logs to judge by" in err
+
+
+@pytest.mark.parametrize("form", ["text", "json", "jsonl"])
+def test_one_bad_path_does_not_swallow_the_other_verdicts(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    """Good ones are printed with the path they are of, each bad one is told, and the exit code is 2."""
+    (tmp_path / "empty.log").touch()
+    run("analyze", "--format", form, tmp_path / "gone", path, tmp_path / "empty.log", path / "logs" / "job.log", code=2)
+    out, err = capsys.readouterr()
+    assert err.count("\n") == 2
+    assert "gone: no such file" in err
+    assert "empty.log: is empty" in err
+    if form == "text":
+        assert out.count("uncorrectable memory errors") >= 2
+        return
+    documents = json.loads(out) if form == "json" else [json.loads(line) for line in out.splitlines()]
+    assert [item["input"] for item in documents] == [str(path), str(path / "logs" / "job.log")]
+
+
+def test_standard_input_is_a_log(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`-` reads it; its name in the document is what was asked for."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(ECC.encode()))))
+    run("analyze", "-", "--format", "json")
+    document = json.loads(capsys.readouterr().out)
+    assert (document["input"], document["attribution"]["category"]) == ("-", "gpu_hardware")
 
 
 def test_site_rules_are_used_and_bad_ones_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
