@@ -1,5 +1,6 @@
 """`advisor demo`: scenario a, live, on a real Slurm that leaves nothing behind."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -7,6 +8,8 @@ import typer
 
 from advisor.commands.output import CommandError
 from advisor.demo import namespace
+
+INTERRUPTED = 130
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -20,9 +23,14 @@ def demo(
     Example: advisor demo --keep
     """
     command = [sys.executable, "-m", "advisor.demo.story", *(["--keep"] if keep else [])]
+    if os.geteuid() != 0:
+        raise CommandError("a real Slurm with several users needs root: run `sudo make demo`", code=2)
     try:
         code = namespace.run(command)
     except namespace.CannotEnterError as error:
-        raise CommandError(str(error), code=2) from None
+        raise CommandError(" ".join(str(error).split()), code=2) from None
+    if code == INTERRUPTED:
+        print("interrupted; everything removed", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED)
     if code:
         raise CommandError("the demo did not end as it should", code=1)

@@ -215,7 +215,8 @@ def _note_inner_pid(root: Path, child: "subprocess.Popen[bytes]") -> None:
     script.write_text(
         "#!/bin/sh\n# A shell inside the demo: its users, its processes, its Slurm.\n"
         f"exec nsenter --target {pid} --mount --uts --pid -- "
-        f'env SLURM_CONF={root}/slurm/etc/slurm.conf {RUNTIME_VARIABLE}={root} ${{SHELL:-/bin/sh}} "$@"\n',
+        f'env PATH="{root}/bin:$PATH" SLURM_CONF={root}/slurm/etc/slurm.conf ADVISOR_CONFIG={root}/etc/advisor.toml '
+        f'{RUNTIME_VARIABLE}={root} ${{SHELL:-/bin/sh}} "$@"\n',
         encoding="utf-8",
     )
     script.chmod(0o755)
@@ -234,6 +235,7 @@ def _inner(root: Path, argv: Sequence[str]) -> int:
     _add_users(root)
     _add_hosts(root)
     _show_code(root)
+    _show_programs(root)
     environment = os.environ | {RUNTIME_VARIABLE: str(root)}
     program = shutil.which(argv[0])
     if program is None:
@@ -309,6 +311,19 @@ def _show_code(root: Path) -> None:
         if (source / package).is_dir():
             (code / package).mkdir()
             _bind(source / package, code / package, read_only=True)
+
+
+def _show_programs(root: Path) -> None:
+    """Our commands by their names, for every user: the environment's own may lie where only root can go."""
+    runtime = Runtime(root=root)
+    folder = root / "bin"
+    folder.mkdir()
+    for name, module in (("advisor", "advisor"), ("advisor-agent", "slurm_plugin"), ("advisor-watchdog", "watchdog")):
+        program = folder / name
+        program.write_text(
+            f'#!/bin/sh\nPYTHONPATH={runtime.code} exec {runtime.python} -P -m {module} "$@"\n', encoding="utf-8"
+        )
+        program.chmod(0o755)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -25,14 +26,20 @@ from advisor.demo.world import Run, World, running_cluster, running_world
 
 USER = "alice"
 BAD_NODE = "node2"
-TRAINING = Training(
-    name="llama",
-    nodes=3,
-    steps=30,
-    step_seconds=0.2,
-    collective_seconds=3.0,
-    faults=({"kind": "xid79", "attempt": 0, "node": BAD_NODE, "step": 12},),
-)
+NODES_OF_A_JOB = 3  # of four: one is left to take a bad node's place
+BREAK_EVERY_SECONDS = 0.3
+
+
+def training(number: int, bad_node: str) -> Training:
+    """The job of the story, whose first attempt loses a GPU of `bad_node`."""
+    return Training(
+        name="llama" if number == 1 else f"llama-{number}",
+        nodes=NODES_OF_A_JOB,
+        steps=30,
+        step_seconds=0.2,
+        collective_seconds=3.0,
+        faults=({"kind": "xid79", "attempt": 0, "node": bad_node, "step": 12},),
+    )
 
 
 class Narrator:
@@ -48,6 +55,9 @@ class Narrator:
     def zero(self) -> None:
         self._zero = time.monotonic()
 
+    def no_zero(self) -> None:
+        self._zero = None
+
     def line(self, word: str, text: str, style: str = "") -> None:
         clock = "" if self._zero is None else f"{time.monotonic() - self._zero:+7.2f} s"
         head = f"  {clock:>10}  [bold {style}]{word:<9}[/]" if style else f"  {clock:>10}  [bold]{word:<9}[/]"
@@ -57,19 +67,23 @@ class Narrator:
         self._console.print(escape(text), highlight=False, soft_wrap=True)
 
 
-def tell(world: World, narrator: Narrator) -> bool:
+def tell(world: World, narrator: Narrator, job: Training, bad_node: str) -> bool:
     """The story of one job; True when it ended well."""
     cluster, stack = world.cluster, world.stack
+    narrator.no_zero()
     narrator.heading("A training job starts")
-    run = world.launch(USER, TRAINING)
+    kernel_log = cluster.kernel_log(bad_node)
+    before = kernel_log.read_text()
+    run = world.launch(USER, job)
     row = run.wait("RUNNING", seconds=30)
-    narrator.line("submitted", f"job {run.job_id} of {USER} on {row.nodes}: {TRAINING.steps} steps, with checkpoints")
+    narrator.line("submitted", f"job {run.job_id} of {USER} on {row.nodes}: {job.steps} steps, with checkpoints")
     wait_for("the first checkpoint", lambda: "successfully saved" in run.text, seconds=30)
     narrator.line("training", _last_progress(run.text))
 
-    narrator.heading(f"{BAD_NODE} loses a GPU")
-    kernel_log = cluster.kernel_log(BAD_NODE)
-    record = wait_for("the fault", lambda: kernel_log.read_text().strip() or None, seconds=30, every_seconds=0.01)
+    narrator.heading(f"{bad_node} loses a GPU")
+    record = wait_for(
+        "the fault", lambda: kernel_log.read_text()[len(before) :].strip() or None, seconds=30, every_seconds=0.01
+    )
     narrator.zero()
     narrator.line("fault", record.partition("kernel: ")[2], "red")
     seen = run.wait_decision("the detection", lambda item: item["analysis"]["incident"]["kind"] != "none", 60)
@@ -98,7 +112,7 @@ def tell(world: World, narrator: Narrator) -> bool:
     narrator.heading(f"And again, from the stored inputs: advisor replay {decision_id}")
     replay = stack.cli("replay", decision_id)
     narrator.text(replay.stdout or replay.stderr)
-    good = row.excluded == {BAD_NODE} and BAD_NODE not in run.nodes
+    good = row.excluded == {bad_node} and bad_node not in run.nodes
     return good and shown.returncode == 0 and replay.returncode == 0
 
 
@@ -124,19 +138,56 @@ def _line_with(text: str, wanted: str) -> str:
     return next(line for line in text.splitlines() if wanted in line).strip()
 
 
+def _tell_safely(world: World, narrator: Narrator, job: Training, bad_node: str) -> bool:
+    try:
+        return tell(world, narrator, job, bad_node)
+    except (TookTooLongError, StackError, ClusterError) as error:
+        narrator.line("failed", str(error), "red")
+        for program in world.stack.programs:
+            narrator.text(f"-- {program.name}\n{program.last_words()}")
+        return False
+
+
 def _play(world: World, narrator: Narrator) -> None:
-    narrator.heading("It keeps running. To play with it, from a second terminal as root:")
+    """Until Ctrl-C: the cluster is somebody else's, and a node that they name breaks under the next job."""
     cluster, stack = world.cluster, world.stack
     root = cluster.runtime.root
-    narrator.text(f"  {root}/enter                 a shell inside, SLURM_CONF set: squeue, sinfo, scontrol")
-    narrator.text(f"  SLURM_CONF                   {cluster.conf}")
-    narrator.text(f"  the advisor's socket         {stack.socket}")
-    narrator.text(f"  export ADVISOR_CONFIG={stack.config_file}; advisor decisions list")
+    wishes = _wishes_folder(root)
+    narrator.heading("It keeps running. To play with it, from a second terminal as root:")
+    narrator.text(f"  {root}/enter                 a shell inside; there:")
+    narrator.text("    squeue, sinfo, scontrol    this Slurm")
+    narrator.text("    advisor decisions list     what was decided; also: decisions show ID, mode get, doctor")
+    narrator.text(
+        "    break-node node3           another job of three nodes, and node3 loses a GPU under it; told here"
+    )
     narrator.text(f"  logs                         {root}/log/*.log, {cluster.controller_log}")
+    narrator.text(f"  the advisor's socket         {stack.socket}")
     narrator.text("Ctrl-C here stops everything and removes it.")
+    number = 1
     with suppress(KeyboardInterrupt):
         while True:
-            signal.pause()
+            time.sleep(BREAK_EVERY_SECONDS)
+            for wish in sorted(wishes.iterdir()):
+                wish.unlink()
+                number += 1
+                _tell_safely(world, narrator, training(number, wish.name), wish.name)
+                narrator.heading("Another one: break-node NODE. Ctrl-C stops everything and removes it.")
+
+
+def _wishes_folder(root: Path) -> Path:
+    """Where `break-node` leaves its wish, a file named after the node. Root's only, as breaking nodes is."""
+    folder = root / "break"
+    folder.mkdir(mode=0o700)
+    names = [f"node{number}" for number in range(1, NODES_OF_A_JOB + 1)]
+    program = root / "bin" / "break-node"
+    program.write_text(
+        "#!/bin/sh\n"
+        f'case "$1" in {"|".join(names)}) : > {folder}/"$1" && echo "see the first terminal" ;;\n'
+        f'*) echo "usage: break-node {"|".join(names)}" >&2; exit 2 ;; esac\n',
+        encoding="utf-8",
+    )
+    program.chmod(0o755)
+    return folder
 
 
 def _interrupt(*_: object) -> None:
@@ -156,13 +207,7 @@ def main(arguments: list[str]) -> int:
             running_cluster(Shape(), narrator.line) as (cluster, kernel),
             running_world(cluster, kernel, report=narrator.line) as world,
         ):
-            try:
-                good = tell(world, narrator)
-            except (TookTooLongError, StackError, ClusterError) as error:
-                narrator.line("failed", str(error), "red")
-                for program in world.stack.programs:
-                    narrator.text(f"-- {program.name}\n{program.last_words()}")
-                good = False
+            good = _tell_safely(world, narrator, training(1, BAD_NODE), BAD_NODE)
             narrator.heading("The job was recovered." if good else "The job was NOT recovered as it should have been.")
             if options.keep:
                 _play(world, narrator)
