@@ -1,6 +1,7 @@
 """A bad node, and what must follow: scenarios a, b, e, i and k. Checked against Slurm's own record."""
 
 import json
+import shutil
 from datetime import datetime
 from typing import Any
 
@@ -133,6 +134,27 @@ def test_k_a_dead_node_holding_a_hanging_job_is_left_behind(world: World) -> Non
         assert order["UPDATE_ACCEPTED"] <= order["NODES_RELEASED"] <= order["RUNNING"]
     finally:
         world.cluster.start_node("node2")
+
+
+def test_a_job_that_hangs_by_its_own_rule_is_requeued(world: World) -> None:
+    """Its first step does not come in the time that its rules file allows: long before any limit of the policy."""
+    rules = world.cluster.runtime.home("alice") / "own-rules.json"
+    rules.write_text(
+        json.dumps([{"name": "steps", "logPattern": r".*iteration +\d+/", "expectedStartCutOffInSeconds": 12}])
+    )
+    shutil.chown(rules, "alice", "alice")
+    hang = {"kind": "hang", "attempt": 0, "step": 1}
+    comment = json.dumps({"advisor": {"enabled": True, "rules": str(rules)}})
+    training = Training(
+        name="own-rule", steps=5, collective_seconds=600, faults=[hang], options=(f"--comment={comment}",)
+    )
+    run = world.launch("alice", training)
+    row = run.wait("COMPLETED", restarts=1, seconds=90)
+    assert not row.excluded
+    run.wait_decision("a verified restart", _verified(_restart_of(0)))
+    first = min(filter(_restart_of(0), run.decisions()), key=lambda decision: int(decision["advice"]["generation"]))
+    assert [item["rule"] for item in first["advice"]["evidence"]] == ["job.hang"]
+    assert "its first line has not come in 12 s" in first["advice"]["evidence"][0]["text"]
 
 
 def _untouched(run: Run) -> bool:
