@@ -24,6 +24,8 @@ NEWEST_KEPT = 4
 GAP_SECONDS_MIN = 0.25  # between two reads of the same tick nothing can be learned
 LEARNED = 16  # gaps from which a quantile says something
 QUANTILE = 0.95
+LINES_QUANTILE = 0.8
+LINES_SLACK = 2
 PAUSE_FACTOR = 2.0  # a gap this many times the median is a pause, not a slow step
 PAUSE_SECONDS_MIN = 5.0  # shorter ones never matter: the floor is above
 PHASE_FACTOR = 5.0  # storage and evaluation vary more than steps
@@ -178,7 +180,7 @@ def learn(pace: Pace, *, step: int, stride: int, read: float, printed: float, be
     long = _long(pace)
     # What only the reader missed (its own outage) is no pause of the job, unless it becomes usual.
     if len(pace.gaps) >= LEARNED and seconds > long and (printed <= 0 or printed > long):
-        if between > quantile(pace.lines, QUANTILE):
+        if _unusual(pace, between):
             return pace  # announced in words that are not known; it will be so again
         near = 2 * max(stride, pace.stride)
         known = any(pause.phase is Phase.STEP and 0 < step - pause.step <= near for pause in pace.pauses)
@@ -192,6 +194,11 @@ def learn(pace: Pace, *, step: int, stride: int, read: float, printed: float, be
         lines=(*pace.lines, between)[-GAPS_KEPT:],
         stride=stride if stride > 0 else pace.stride,
     )
+
+
+def _unusual(pace: Pace, lines: int) -> bool:
+    """More than mostly come between two progress lines; a burst now and then does not make the next one usual."""
+    return lines > quantile(pace.lines, LINES_QUANTILE) + LINES_SLACK
 
 
 def _long(pace: Pace) -> float:
@@ -262,7 +269,7 @@ def closed(pace: Pace, phase: Phase, *, step: int | None, line: int, at: datetim
 
 def printed_since(pace: Pace, lines: int, at: datetime) -> Pace:
     """`lines` were printed since the newest sign, read until `at`."""
-    if pace.unusual_at is not None or len(pace.lines) < LEARNED or lines <= quantile(pace.lines, QUANTILE):
+    if pace.unusual_at is not None or len(pace.lines) < LEARNED or not _unusual(pace, lines):
         return pace
     return replace(pace, unusual_at=at)
 

@@ -242,10 +242,14 @@ def _step(p: FileProgress, form: str, seen: _Seen) -> FileProgress:
 def _restart(p: FileProgress, seen: _Seen) -> FileProgress:
     """The ranks began anew from a checkpoint: what they did after it does not count any more."""
     again = replace(p, restarts=p.restarts + 1, last_step=None, printed_at=None, broken=True, reloaded=False)
-    return _advance(replace(again, pace=replace(p.pace, began_at=None), throughput=Throughput()), seen)
+    fresh = replace(again, pace=replace(p.pace, began_at=None), throughput=Throughput())
+    return _advance(fresh, seen)
 
 
 def _advance(p: FileProgress, seen: _Seen) -> FileProgress:
+    if p.reloaded or p.pace.phase is Phase.START:
+        # The ranks began anew, wherever their steps go on: they compile and warm up again.
+        p = replace(p, pace=replace(p.pace, began_at=None), throughput=Throughput())
     intervals = p.intervals
     if p.last_step is not None and seen.step > p.last_step:
         seconds = (seen.printed - p.printed_at).total_seconds() if seen.printed and p.printed_at else 0.0

@@ -138,14 +138,14 @@ def test_an_announced_checkpoint_may_take_its_time() -> None:
     ],
 )
 def test_phases_are_recognised(line: str, phase: Phase) -> None:
-    """Each of them has a limit of its own, and the next step ends it."""
+    """Each of them has a limit of its own, and the next step ends it; ranks that began anew warm up first."""
     job = steady(2.0)
     job.say(line)
     due = hang.expected(job.world, POLICY)
     assert due is not None
     assert (due.phase, due.seconds >= POLICY.hang_phase_seconds) == (phase, True)
     job.steps(1, 2.0)
-    assert job.limit() == 60.0
+    assert job.limit() == (POLICY.hang_seconds if phase is Phase.START else 60.0)
 
 
 @pytest.mark.parametrize(
@@ -283,3 +283,25 @@ def test_batches_within_an_epoch_are_progress() -> None:
     line = "Train Epoch: 3 [{:6d}/60000 ({:.0f}%)]\tLoss: 0.25"
     states = [scan(line.format(64 * number, number) + "\n").state.progress.last_step for number in (1, 2)]
     assert states == [64, 128]
+
+
+def test_ranks_that_began_anew_warm_up_again() -> None:
+    """Also where they go on at the very next step."""
+    job = steady(2.0)
+    job.say("[rank3]: KeyError: 'x'")
+    job.wait(60).say(f"  successfully loaded checkpoint from /ckpt [ t 0, p 0 ] at iteration {job.step}")
+    assert job.steps(1, 90.0).limit() == POLICY.hang_seconds
+    assert job.steps(200, 2.0).limit() == 60.0
+
+
+def test_a_burst_now_and_then_makes_no_burst_usual() -> None:
+    """Forty lines at every twentieth step: ten lines at another are still more than usual."""
+    job = Job()
+    for _ in range(20):
+        job.steps(20, 2.0)
+        for shard in range(40):
+            job.say(f"writing shard {shard} of the state")
+    job.steps(13, 2.0)
+    for _ in range(10):
+        job.say("shuffling the shards of the next epoch")
+    assert job.limit() == POLICY.hang_seconds
