@@ -9,7 +9,7 @@ does it: what was written until a tick is read then, and `expected` says when th
 nothing changes, so that only the ticks before a read have to be asked.
 
 Not generated, because nothing tells it from a hang: a first pause that no line announces, at a step that is not round,
-longer than the learned limit.
+longer than the learned limit; and silence beyond `hang_seconds` that no line announces, which the site asked to end.
 """
 
 import argparse
@@ -32,7 +32,7 @@ TICK_SECONDS = 2.0
 EPOCH = datetime(2026, 11, 1, tzinfo=UTC)
 POLICY = Policy()
 STALL_SECONDS_MAX = 45.0  # of shared storage, a garbage collection, a slow collective
-SILENT_SECONDS_MAX = 500.0
+SILENT_SECONDS_MAX = 0.4 * POLICY.hang_seconds  # two such pauses may follow each other before the next line
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +144,15 @@ class Writer:
         crash_at = self._next(run.restarts_inside)
         while self.at < end:
             yield from self._step()
-            if self.at > crash_at:
+            if self.at > crash_at and self._in_course:
                 yield from self._restart()
                 crash_at = self.at + self._next(run.restarts_inside)
+
+    @property
+    def _in_course(self) -> bool:
+        """No pause came after the newest step: ranks that die during one have used up a part of the ceiling."""
+        run = self.run
+        return all(self.step % every for every in (run.checkpoint_every, run.evaluate_every, run.epoch_steps))
 
     def _next(self, per_hour: float) -> float:
         return self.rng.expovariate(per_hour / 3600.0) if per_hour else math.inf
@@ -180,7 +186,7 @@ class Writer:
             yield self._line("other", f"epoch {self.step // run.epoch_steps} is over, shuffling shards")
             yield self._line("other", "statistics of the epoch were written")
             yield from (self._other() for _ in range(8))
-            self.at += rng.uniform(5.0, 200.0)
+            self.at += rng.uniform(5.0, 0.1 * POLICY.hang_seconds)
         if self.step % run.checkpoint_every == 0:
             yield from self._checkpoint()
         if self.step % run.evaluate_every == 0:
@@ -189,6 +195,7 @@ class Writer:
     def _checkpoint(self) -> Iterator[Line]:
         rng, run = self.rng, self.run
         seconds = run.checkpoint_seconds * rng.lognormvariate(0.0, 0.15)
+        silent = min(seconds, SILENT_SECONDS_MAX)
         done = self._saved_line()
         self.saved = self.step
         match run.checkpoint_style:
@@ -198,12 +205,12 @@ class Writer:
                 yield self._line(*done)
             case "own_words":
                 yield from (self._line("other", f"writing shard {n} of the state to /ckpt") for n in range(40))
-                self.at += min(seconds, SILENT_SECONDS_MAX)
+                self.at += silent
             case "asynchronous":
                 yield self._line("saving", f"saving checkpoint at iteration {self.step:7d} in the background")
                 self.at += rng.uniform(0.1, 5.0)
             case _:
-                self.at += min(seconds, SILENT_SECONDS_MAX)
+                self.at += silent
 
     def _saved_line(self) -> tuple[str, str]:
         return "saved", f"  successfully saved checkpoint from iteration {self.step:7d} to /ckpt"
@@ -211,6 +218,7 @@ class Writer:
     def _evaluate(self) -> Iterator[Line]:
         rng, run = self.rng, self.run
         seconds = run.evaluate_seconds * rng.lognormvariate(0.0, 0.1)
+        silent = min(seconds, SILENT_SECONDS_MAX)
         match run.evaluate_style:
             case "announced":
                 yield self._line("evaluating", "***** Running evaluation *****")
@@ -222,10 +230,10 @@ class Writer:
                     yield self._line("evaluating", f"Validation DataLoader 0: {100 * part // parts}% done")
                     self.at += seconds / parts
             case "at_the_end":
-                self.at += min(seconds, SILENT_SECONDS_MAX)
+                self.at += silent
                 yield self._line("evaluated", f" validation loss at iteration {self.step} | lm loss value: 3.1E+00 |")
             case _:
-                self.at += min(seconds, SILENT_SECONDS_MAX)
+                self.at += silent
 
     def _restart(self) -> Iterator[Line]:
         rng = self.rng
