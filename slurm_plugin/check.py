@@ -18,7 +18,7 @@ import grpc
 
 from advisor.v1 import agent_pb2, agent_pb2_grpc
 from slurm_plugin.applier import limit_seconds
-from slurm_plugin.config import AgentConfig
+from slurm_plugin.config import TICK_FILE, AgentConfig
 from slurm_plugin.scope import OPT_IN
 from slurm_plugin.squeue import Slurm, SlurmConfig, SlurmError
 
@@ -173,7 +173,7 @@ def _watchdog(config: AgentConfig, file: Path) -> Iterator[Finding]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         yield _bad(f"watchdog: {file} cannot be read: {error}")
         return
-    mode, tick_file = tree.get("mode", "observe"), tree.get("tick_file")
+    mode, tick_file = tree.get("mode", "observe"), tree.get("tick_file", TICK_FILE)
     if tick_file != config.tick_file:
         yield _bad(f"watchdog: {file} reads {tick_file}, but the agent writes {config.tick_file}")
     if config.mode == "act" and mode != "act":

@@ -13,6 +13,7 @@ from slurm_plugin.scope import ScopeConfig
 
 ENVIRONMENT_PREFIX = "RECOVERY_AGENT_"
 FILE_BYTES_MAX = 1024 * 1024
+TICK_FILE = "/run/recovery-advisor-agent/tick.json"  # the watchdog has the same default
 SOCKET_BYTES_MAX = 107  # what sun_path holds
 
 
@@ -60,7 +61,7 @@ _KEYS: dict[str, tuple[str, object]] = {
     "cluster": ("text", None),
     "socket": ("socket", "/run/recovery-advisor/advisor.sock"),
     "mode": ("mode", "observe"),
-    "tick_file": ("path", "/run/recovery-advisor-agent/tick.json"),
+    "tick_file": ("path", TICK_FILE),
     "hook_socket": ("socket", "/run/recovery-advisor-agent/hook.sock"),
     "poll_seconds": ("seconds", 1.0),
     "slurm.conf": ("optional_path", ""),

@@ -12,7 +12,7 @@ import pytest
 
 from advisor.v1 import agent_pb2, agent_pb2_grpc
 from slurm_plugin.check import Verdict, examine
-from slurm_plugin.config import AgentConfig, decode
+from slurm_plugin.config import TICK_FILE, AgentConfig, decode
 from slurm_plugin.squeue import Output, Slurm
 from tests.unit.slurm_plugin.fake_slurm import FakeSlurm
 
@@ -35,7 +35,12 @@ def configured(folder: Path, **changes: object) -> AgentConfig:
 
 
 def lines(
-    config: AgentConfig, verdict: Verdict, *, settings: str = "ClusterName = c\n", watchdog: str = ""
+    config: AgentConfig,
+    verdict: Verdict,
+    *,
+    settings: str = "ClusterName = c\n",
+    watchdog: str = "",
+    file: Path | None = None,
 ) -> list[str]:
     """What is said with this verdict, in a world where Slurm's configuration holds `settings` besides."""
     fake = FakeSlurm()
@@ -44,7 +49,7 @@ def lines(
         out = fake(argv, environment, timeout_seconds)
         return replace(out, stdout=out.stdout + settings.encode()) if argv[0] == "scontrol" else out
 
-    file = Path(config.tick_file).with_name("watchdog.toml")
+    file = file or Path(config.tick_file).with_name("watchdog.toml")
     if watchdog:
         file.write_text(watchdog, encoding="utf-8")
     return [item.text for item in examine(config, Slurm(run=run), file) if item.verdict is verdict]
@@ -119,6 +124,8 @@ def test_a_watchdog_that_reads_another_tick_file_is_bad(folder: Path) -> None:
     """It would take a living advisor for dead."""
     found = lines(configured(folder), Verdict.BAD, watchdog='tick_file = "/elsewhere/tick.json"\n')
     assert any("reads /elsewhere/tick.json" in line for line in found)
+    default = replace(configured(folder), tick_file=TICK_FILE)
+    assert not any("reads" in line for line in lines(default, Verdict.BAD, file=folder / "watchdog.toml", watchdog="#"))
 
 
 def test_the_hook_is_looked_at_as_slurm_would_run_it(folder: Path) -> None:
