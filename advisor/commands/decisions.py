@@ -12,17 +12,9 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from advisor.client import Client, ClientError, action_name, milestone_name, mode_name, reason_name, status_name
+from advisor.commands.listing import OUTCOMES, listed, terminal_columns
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket, given
-from advisor.commands.output import (
-    CommandError,
-    Format,
-    harmless,
-    one_line,
-    print_json,
-    print_table,
-    seconds_text,
-    short_time,
-)
+from advisor.commands.output import TO_DO_ABOUT, CommandError, Format, harmless, one_line, print_json, seconds_text
 from advisor.v1 import audit_pb2, common_pb2
 
 app = typer.Typer(rich_markup_mode=None, help="Who decided what, why, and what came of it.")
@@ -31,7 +23,9 @@ EVIDENCE_SHOWN = 8
 ACTIONS = ("restart", "stop", "none")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-DecisionArgument = Annotated[str, typer.Argument(metavar="DECISION_ID", help="As `decisions list` prints it.")]
+DecisionArgument = Annotated[
+    str, typer.Argument(metavar="DECISION_ID", help="As `decisions list` prints it, or the beginning.")
+]
 
 
 @app.command("list")
@@ -49,7 +43,7 @@ def list_decisions(
     configuration: ConfigOption = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """List decisions, newest first.
+    """List decisions, newest first: id, moment, job#attempt, action; user, category, reason, and what came of it.
 
     \b
     Examples:
@@ -75,23 +69,10 @@ def list_decisions(
     if form is Format.JSON:
         print_json([as_document(decision) for decision in found])
         return
-    columns = ("decision", "when", "job", "user", "action", "category", "exclude", "reason", "status")
-    print_table(columns, (_row(decision) for decision in found), empty="no decisions")
-
-
-def _row(decision: audit_pb2.Decision) -> tuple[str, ...]:
-    advice = decision.advice
-    return (
-        advice.advice_id,
-        short_time(advice.created_at.ToDatetime(UTC)),
-        f"{advice.attempt.job_id}#{advice.attempt.attempt}",
-        advice.attempt.user,
-        action_name(advice.action),
-        advice.category,
-        ",".join(advice.exclude_nodes),
-        advice.reason,
-        f"{status_name(decision.status)} ({mode_name(advice.mode)})",
-    )
+    if not found:
+        print("no decisions")
+    for line in listed(found, terminal_columns()):
+        print(line)
 
 
 @app.command()
@@ -155,6 +136,7 @@ def verdict(decision: audit_pb2.Decision) -> Iterator[str]:
     yield f"{action}  job {ref.job_id}, attempt {ref.attempt}, user {ref.user}, {decision.partition or ref.cluster}" + (
         f"  excluding {nodes}" if nodes else ""
     )
+    yield f"decided  {advice.created_at.ToDatetime(UTC):%Y-%m-%d %H:%M:%S} UTC, as all times below"
     yield ""
     yield f"what     {one_line(str(attribution.get('root_cause') or 'nothing failed'))}"
     yield f"who      {one_line(_who(attribution))}"
@@ -166,6 +148,7 @@ def verdict(decision: audit_pb2.Decision) -> Iterator[str]:
         lost = f": {other['why_not']}" if other.get("why_not") else ""
         yield f"not      {one_line(str(other.get('root_cause', '')))}{one_line(lost)}"
     yield from _evidence(advice)
+    yield from _sources(attribution.get("sources") or {})
     yield from _agent(decision)
     yield from _milestones(decision)
     yield ""
@@ -219,7 +202,7 @@ def _evidence(advice: common_pb2.Advice) -> Iterator[str]:
     yield ""
     yield "evidence"
     for item in advice.evidence[:EVIDENCE_SHOWN]:
-        when = item.at.ToDatetime(UTC).strftime("%H:%M:%S") if item.HasField("at") else "--:--:--"
+        when = _moment(item.at, advice) if item.HasField("at") else "--:--:--"
         at = f"{item.file}:{item.line}" if item.file else item.source
         who = " ".join(part for part in (item.node, f"rank {item.rank}" if item.HasField("rank") else "") if part)
         times = f"  ×{item.count}" if item.count > 1 else ""
@@ -231,17 +214,56 @@ def _evidence(advice: common_pb2.Advice) -> Iterator[str]:
         yield f"  and {more} more: --format json"
 
 
+def _moment(stamp: Timestamp, advice: common_pb2.Advice) -> str:
+    """The time of day, with the date where it is not the decision's."""
+    moment, decided = stamp.ToDatetime(UTC), advice.created_at.ToDatetime(UTC)
+    return f"{moment:%H:%M:%S}" if moment.date() == decided.date() else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def _sources(sources: dict[str, Any]) -> Iterator[str]:
+    """Where evidence could have come from. What could not be read is told with what to do about it."""
+    if not sources:
+        return
+    yield ""
+    for at, (name, source) in enumerate(sources.items()):
+        label = "sources  " if at == 0 else "         "
+        if source.get("available", True):
+            partly = "".join(
+                f", {text}"
+                for text in (
+                    f"{source['foreign']} lines named other nodes and do not count" if source.get("foreign") else "",
+                    "more was there than is read" if source.get("capped") else "",
+                )
+                if text
+            )
+            yield f"{label}{one_line(name)}: {source.get('lines', 0)} lines{partly}"
+            continue
+        reason = str(source.get("reason") or "unavailable")
+        yield f"{label}{one_line(name)}: not available ({one_line(reason)})"
+        advice = source.get("detail") or TO_DO_ABOUT.get(reason, "")
+        if advice:
+            yield f"           {one_line(str(advice))}"
+
+
+def _outcome(item: audit_pb2.Reconciliation) -> str:
+    status, reason = status_name(item.status), reason_name(item.reason)
+    if status == "verified":
+        status = "applied"
+    told = OUTCOMES.get(reason, reason.replace("_", " "))
+    return f"{status}; {told}" if told else status
+
+
 def _agent(decision: audit_pb2.Decision) -> Iterator[str]:
     yield ""
     if not decision.reconciliations:
         yield "agent    has not answered yet"
         return
     for at, item in enumerate(decision.reconciliations):
-        words = f"{status_name(item.status)}: {reason_name(item.reason)}" if item.reason else status_name(item.status)
+        words = _outcome(item)
         detail = f"  {one_line(item.detail)}" if item.detail else ""
         dropped = f"  dropped {', '.join(item.dropped_nodes)}" if item.dropped_nodes else ""
         label = "agent    " if at == 0 else "         "
-        yield f"{label}{item.at.ToDatetime(UTC):%H:%M:%S}  {words}{detail}{one_line(dropped)}"
+        yield f"{label}{_moment(item.at, decision.advice)}  {words}{detail}{one_line(dropped)}"
 
 
 def _milestones(decision: audit_pb2.Decision) -> Iterator[str]:
@@ -256,7 +278,10 @@ def _milestones(decision: audit_pb2.Decision) -> Iterator[str]:
         label = "times    " if at == 0 else "         "
         name = milestone_name(item.kind).replace("_", " ")
         step = "" if at == 0 else f"+{seconds_text((now - before) / 1e9):<9} {seconds_text((now - first) / 1e9)} in all"
-        yield f"{label}{item.at.ToDatetime(UTC):%H:%M:%S.%f}"[:-3] + f"  {name:<17} {step}".rstrip()
+        yield (
+            f"{label}{_moment(item.at, decision.advice)}{item.at.ToDatetime(UTC):.%f}"[:-3]
+            + f"  {name:<17} {step}".rstrip()
+        )
         before = now
 
 

@@ -20,7 +20,7 @@ from advisor.clock import SystemClock
 from advisor.commands.config import check_referenced
 from advisor.commands.mode import where
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket
-from advisor.commands.output import CommandError, Format, harmless, print_json, seconds_text
+from advisor.commands.output import TO_DO_ABOUT, CommandError, Format, harmless, print_json, seconds_text
 from advisor.config import Config, ConfigError
 from advisor.core.model import Unavailable
 from advisor.core.words import Mode
@@ -36,16 +36,6 @@ AGENT_SILENT_SECONDS = 10.0
 REQUEUE_DELAY_LONG_SECONDS = 60.0
 DISK_BYTES_MIN = 1024**3
 MODES_SHOWN = 8
-
-_TO_DO_ABOUT = {
-    "permission": "let the advisor's user read these files, by group or ACL (setfacl -m u:USER:r)",
-    "missing": "check the path, and that the file system is mounted on this host",
-    "not_regular": "the path must lead to a regular file",
-    "timeout": "the file system does not answer: check its mount on this host",
-    "not_configured": "configure the source, or accept verdicts without it",
-    "refused": "check the owner and mode of the file and its folder: nobody but root may write a trusted log",
-}
-
 
 _TO_DO_SLURM = "run this where Slurm's tools work, and name a job that `squeue -t all` still shows"
 _PROBE_BYTES = 64 * 1024
@@ -187,7 +177,7 @@ def _readable(source: str, who: str, answer: LogBatch | Unavailable) -> Check:
     if missing is None:
         return Check(name="files", state=State.OK, found=f"{source}: {who} can read them")
     text = f"{source}: {who} cannot read all: {missing.reason}: {missing.detail}"
-    return Check(name="files", state=State.FAIL, found=text, to_do=_TO_DO_ABOUT.get(missing.reason, ""))
+    return Check(name="files", state=State.FAIL, found=text, to_do=TO_DO_ABOUT.get(missing.reason, ""))
 
 
 def _service(client: Client, chosen: Config) -> Iterator[Check]:
@@ -224,7 +214,7 @@ def _sources(status: operator_pb2.Status, chosen: Config) -> Iterator[Check]:
                 name="source",
                 state=State.WARN if source.available else State.FAIL,
                 found=f"{source.name} ({source.kind}): {source.reason}: {source.detail}",
-                to_do=_TO_DO_ABOUT.get(source.reason, "see the service's log"),
+                to_do=TO_DO_ABOUT.get(source.reason, "see the service's log"),
             )
     if not chosen.kernel:
         to_do = (

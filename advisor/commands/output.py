@@ -13,6 +13,16 @@ ESCAPED |= {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0
 
 PIPE_COLUMNS = 2_000
 
+# Why a source could not be read → what to do about it.
+TO_DO_ABOUT = {
+    "permission": "let the advisor's user read these files, by group or ACL (setfacl -m u:USER:r)",
+    "missing": "check the path, and that the file system is mounted on this host",
+    "not_regular": "the path must lead to a regular file",
+    "timeout": "the file system does not answer: check its mount on this host",
+    "not_configured": "configure the source, or accept verdicts without it",
+    "refused": "check the owner and mode of the file and its folder: nobody but root may write a trusted log",
+}
+
 
 class Format(StrEnum):
     TABLE = "table"

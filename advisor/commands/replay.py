@@ -23,7 +23,9 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.command()
 def replay(
-    decision_id: Annotated[str, typer.Argument(metavar="DECISION_ID", help="As `decisions list` prints it.")],
+    decision_id: Annotated[
+        str, typer.Argument(metavar="DECISION_ID", help="As `decisions list` prints it, or the beginning.")
+    ],
     policy: Annotated[Path | None, typer.Option(help="Decide with this policy instead of the stored one.")] = None,
     socket: SocketOption = None,
     configuration: ConfigOption = None,

@@ -101,7 +101,10 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
 
 
 async def _found(wanted: Awaitable[Found | None], what: str) -> Found:
-    row = await wanted
+    try:
+        row = await wanted
+    except store_errors.Ambiguous as error:
+        raise BadRequestError(str(error)) from None
     if row is None:
         raise NotFoundError(f"there is no {what}")
     return row

@@ -67,6 +67,7 @@ def decision_message(row: DecisionRow, *, incarnation: str, evidence_max: int) -
         reconciliations=[_reconciliation(item) for item in row.reconciliations],
         milestones=[_milestone(item) for item in row.milestones],
         status=to_wire(row.status),
+        in_scope=row.in_scope,
     )
 
 

@@ -16,8 +16,8 @@ from advisor.core.codec import decode
 from advisor.core.model import Progress
 from advisor.core.words import AttemptState
 from advisor.store.documents import unpack_decision, unpack_signals
-from advisor.store.errors import FilterRefused
-from advisor.store.ids import as_id
+from advisor.store.errors import Ambiguous, FilterRefused
+from advisor.store.ids import as_id, span_of
 from advisor.store.open_advice import reference, reference_columns
 from advisor.store.paging import Position, older_than, page_size, read_cursor, write_cursor
 from advisor.store.records import (
@@ -42,6 +42,7 @@ Row = TypeVar("Row")
 Order: TypeAlias = tuple[ColumnElement[Any], ...]
 
 # What a filter by a key that cannot be one is answered with.
+_ALIKE_SHOWN = 3
 NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
@@ -54,11 +55,13 @@ def _decisions_query(page: FromClause) -> Select[Any]:
         select(
             *(column for column in decisions.c if column.name not in {"cluster", "job_id", "job_key", "number"}),
             advice.c.status,
+            jobs.c.in_scope,
             *reference_columns(),
         )
         .select_from(page)
         .join(decisions, decisions.c.id == page.c.id)
         .join(attempts, of_attempt(attempts, decisions))
+        .join(jobs, jobs.c.key == attempts.c.job_key)
         .join(advice, advice.c.decision_id == decisions.c.id)
     )
 
@@ -95,8 +98,23 @@ async def list_decisions(connection: AsyncConnection, wanted: AuditFilter, page:
     return Listing(rows=await _decision_rows(connection, kept), next_cursor=cursor)
 
 
+async def _decision_id(connection: AsyncConnection, text: str) -> str | None:
+    """The id that `text` is, or is the beginning of. Raises `Ambiguous`."""
+    known = as_id(text)
+    span = span_of(text) if known is None else None
+    if span is None:
+        return known
+    found = await connection.execute(
+        select(decisions.c.id).where(decisions.c.id.between(*span)).order_by(decisions.c.id).limit(_ALIKE_SHOWN)
+    )
+    ids = tuple(found.scalars())
+    if len(ids) > 1:
+        raise Ambiguous(text, ids)
+    return ids[0] if ids else None
+
+
 async def get_decision(connection: AsyncConnection, decision_id: str) -> DecisionRow | None:
-    known = as_id(decision_id)
+    known = await _decision_id(connection, decision_id)
     if known is None:
         return None
     page = select(decisions.c.id).where(decisions.c.id == known).cte("page")
@@ -106,7 +124,7 @@ async def get_decision(connection: AsyncConnection, decision_id: str) -> Decisio
 
 
 async def get_decision_inputs(connection: AsyncConnection, decision_id: str) -> DecisionInputs | None:
-    known = as_id(decision_id)
+    known = await _decision_id(connection, decision_id)
     if known is None:
         return None
     inputs, rules, policy = blobs.alias("inputs"), blobs.alias("rules"), blobs.alias("policy")
@@ -177,6 +195,7 @@ async def _decision_rows(connection: AsyncConnection, rows: Sequence[AnyRow]) ->
             status=ReconciliationStatus(row.status),
             reconciliations=tuple(outcomes[row.id]),
             milestones=reached[_key(row)],
+            in_scope=row.in_scope,
         )
         for row in rows
     )

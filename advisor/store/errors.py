@@ -6,6 +6,7 @@ Errors::
     StoreError
     ├── Conflict           another decision for the attempt was committed since the snapshot was taken
     ├── NotFound           no such attempt or decision
+    ├── Ambiguous          the beginning of several ids
     ├── CursorRefused      a cursor that is not ours, or of another list or filter
     ├── FilterRefused      a filter field that this list cannot answer
     ├── PageRefused        a page size outside 0..250
@@ -34,6 +35,13 @@ class Conflict(StoreError):
 
 class NotFound(StoreError):
     pass
+
+
+class Ambiguous(StoreError):
+    """`text` is the beginning of several ids; some of them are named."""
+
+    def __init__(self, text: str, ids: tuple[str, ...]) -> None:
+        super().__init__(f"{text!r} is the beginning of several: {', '.join(ids)}, …: give more of it")
 
 
 class CursorRefused(StoreError):

@@ -1,6 +1,7 @@
 """Row ids: by time (UUIDv7) where a row is an event, from content (UUIDv5) where writing twice must give one row."""
 
 import os
+import re
 import uuid
 from datetime import datetime
 
@@ -29,3 +30,12 @@ def as_id(text: str) -> str | None:
         return str(uuid.UUID(text))
     except ValueError:
         return None
+
+
+def span_of(text: str) -> tuple[str, str] | None:
+    """The first and the last id that begin with `text`, None when none can."""
+    digits = text.replace("-", "").lower()
+    if not re.fullmatch(r"[0-9a-f]{1,32}", digits) or not re.fullmatch(r"[0-9A-Fa-f]+(?:-[0-9A-Fa-f]*)*", text):
+        return None
+    first, last = (str(uuid.UUID(digits.ljust(32, fill))) for fill in "0f")
+    return (first, last) if first.startswith(text.lower()) or "-" not in text else None

@@ -381,6 +381,7 @@ class DecisionRow:
     status: ReconciliationStatus
     reconciliations: tuple[Reconciliation, ...] = ()  # oldest first
     milestones: tuple[Milestone, ...] = ()  # of the attempt, by time
+    in_scope: bool = False  # of its job, by now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

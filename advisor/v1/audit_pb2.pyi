@@ -151,6 +151,7 @@ class Decision(_message.Message):
     RECONCILIATIONS_FIELD_NUMBER: _builtins.int
     MILESTONES_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
+    IN_SCOPE_FIELD_NUMBER: _builtins.int
     incident_id: _builtins.str
     partition: _builtins.str
     analysis_json: _builtins.str
@@ -158,6 +159,8 @@ class Decision(_message.Message):
     inputs_hash: _builtins.str
     build: _builtins.str
     status: _common_pb2.ReconciliationStatus.ValueType
+    in_scope: _builtins.bool
+    """Whether the job is one that the agent may act on."""
     @_builtins.property
     def advice(self) -> _common_pb2.Advice: ...
     @_builtins.property
@@ -176,12 +179,15 @@ class Decision(_message.Message):
         reconciliations: _abc.Iterable[Global___Reconciliation] | None = ...,
         milestones: _abc.Iterable[Global___MilestoneAt] | None = ...,
         status: _common_pb2.ReconciliationStatus.ValueType = ...,
+        in_scope: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_in_scope", b"_in_scope", "advice", b"advice", "in_scope", b"in_scope"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "analysis_json", b"analysis_json", "build", b"build", "incident_id", b"incident_id", "inputs_hash", b"inputs_hash", "milestones", b"milestones", "partition", b"partition", "reconciliations", b"reconciliations", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_in_scope", b"_in_scope", "advice", b"advice", "analysis_json", b"analysis_json", "build", b"build", "in_scope", b"in_scope", "incident_id", b"incident_id", "inputs_hash", b"inputs_hash", "milestones", b"milestones", "partition", b"partition", "reconciliations", b"reconciliations", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__in_scope: _TypeAlias = _typing.Literal["in_scope"]  # noqa: Y015
+    _WhichOneofArgType__in_scope: _TypeAlias = _typing.Literal["_in_scope", b"_in_scope"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__in_scope) -> _WhichOneofReturnType__in_scope | None: ...
 
 Global___Decision: _TypeAlias = Decision  # noqa: Y015
 
@@ -213,6 +219,8 @@ Global___MilestoneAt: _TypeAlias = MilestoneAt  # noqa: Y015
 
 @_typing.final
 class GetDecisionRequest(_message.Message):
+    """An id, or the beginning of one that no other decision has."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DECISION_ID_FIELD_NUMBER: _builtins.int

@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from advisor.app import Service, StartError
+from advisor.commands.listing import short_ids
 from advisor.config import Config
 from advisor.core import codec
 from advisor.core.model import Unavailable
@@ -68,6 +69,28 @@ async def test_a_job_that_lost_a_gpu_is_advised_to_restart_without_that_node(fol
         world.log().unlink()
         packed = Packed(inputs=inputs.inputs, rules=inputs.rules, policy=inputs.policy)
         assert codec.encode(reproduce(packed)) == inputs.decision
+
+
+async def test_a_decision_is_found_by_the_beginning_of_its_id(folder: Path) -> None:
+    """Enough of it is enough; what none begins with is not found."""
+    async with world_of(folder) as world:
+        await world.fail_on_node2()
+        await world.fail_on_node2("18")
+        await world.advice_where(lambda found: len({a.attempt.job_id for a in found}) == 2)
+        ids = [decision.advice.advice_id for decision in await world.decisions()]
+        short = short_ids(ids)[ids[0]]
+        found = await world.audit.GetDecision(audit_pb2.GetDecisionRequest(decision_id=short))
+        assert (found.advice.advice_id, found.in_scope) == (ids[0], True)
+        inputs = await world.audit.GetDecisionInputs(audit_pb2.GetDecisionInputsRequest(decision_id=short))
+        assert inputs.decision_id == ids[0]
+        for text, code in (
+            ("", grpc.StatusCode.INVALID_ARGUMENT),
+            (ids[0][:8] + "ffffffff-ffff", grpc.StatusCode.NOT_FOUND),
+            ("% or 1", grpc.StatusCode.NOT_FOUND),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await world.audit.GetDecision(audit_pb2.GetDecisionRequest(decision_id=text))
+            assert caught.value.code() is code
 
 
 async def test_advice_closes_when_the_agent_verified_it(folder: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from advisor.core.words import Action, Mode
 from advisor.store.audit_queries import attempts_statement, decisions_statement, incidents_statement
-from advisor.store.errors import CursorRefused, FilterRefused, PageRefused
+from advisor.store.errors import Ambiguous, CursorRefused, FilterRefused, PageRefused
 from advisor.store.node_queries import nodes_statement
 from advisor.store.paging import Position
 from advisor.store.records import (
@@ -61,6 +62,25 @@ async def test_pages_are_whole_and_newest_first(store: Store) -> None:
         pages = await every_page(partial(fetch, ALL), 3)
         assert [len(page) for page in pages] == [3, 3, 1]
         assert [row.attempt.job_id for page in pages for row in page] == ["6", "5", "4", "3", "2", "1", "0"]
+
+
+async def test_the_beginning_of_an_id_finds_it_unless_several_share_it(store: Store) -> None:
+    """Of seventeen ids two begin alike: that beginning names both, and each whole id and longer beginning finds one."""
+    for number in range(17):
+        await decided(store, number)
+    ids = sorted(row.decision_id for row in (await store.decisions(ALL, Page(size=50))).rows)
+    one, other = next(pair for pair in pairwise(ids) if pair[0][0] == pair[1][0])
+    with pytest.raises(Ambiguous, match=f"{one}.*give more of it"):
+        await store.decision(one[0])
+    for text_given in (one, one[:20], one[:20].upper(), one.replace("-", "")[:18]):
+        found = await store.decision(text_given)
+        assert found is not None
+        assert found.decision_id == one
+    inputs = await store.decision_inputs(other[:20])
+    assert inputs is not None
+    assert inputs.decision_id == other
+    for nobody in ("", "-", "%", "xyz", one[:7] + "-", one + "0"):
+        assert await store.decision(nobody) is None
 
 
 async def test_full_last_page_has_no_cursor(store: Store) -> None:

@@ -103,6 +103,42 @@ def test_a_verdict_says_what_who_what_to_do_why_and_how_long_it_took() -> None:
     assert "3.00 s in all" in text
 
 
+def test_a_verdict_names_its_sources_and_what_to_do_about_those_it_lacked() -> None:
+    """What was read and how much; what was not, why, and the command that helps."""
+    decision = _decision()
+    analysis = json.loads(decision.analysis_json)
+    permission = "/home/alice/4711.out: permission denied; setfacl -m u:advisor:r /home/alice/4711.out"
+    analysis["attribution"]["sources"] = {
+        "kernel": {"available": True, "lines": 7, "foreign": 2, "capped": False},
+        "job-output": {"available": False, "reason": "permission", "detail": permission},
+        "other": {"available": False, "reason": "timeout", "detail": ""},
+    }
+    decision.analysis_json = json.dumps(analysis)
+    lines = list(verdict(decision))
+    at = lines.index("sources  kernel: 7 lines, 2 lines named other nodes and do not count")
+    assert lines[at + 1 : at + 5] == [
+        "         job-output: not available (permission)",
+        f"           {permission}",
+        "         other: not available (timeout)",
+        "           the file system does not answer: check its mount on this host",
+    ]
+
+
+def test_times_have_their_date_and_zone_once() -> None:
+    """The decision's own date stands at the top; a time of another day has its date."""
+    decision = _decision()
+    decision.advice.created_at.FromJsonString("2026-03-01T12:00:03Z")
+    decision.advice.evidence[0].at.FromJsonString("2026-02-28T23:59:59Z")
+    decision.reconciliations.add(status=common_pb2.RECONCILIATION_STATUS_VERIFIED, reason=20)
+    decision.reconciliations[0].at.FromJsonString("2026-03-01T12:00:09Z")
+    text = "\n".join(verdict(decision))
+    assert "decided  2026-03-01 12:00:03 UTC, as all times below" in text
+    assert "  2026-02-28 23:59:59  initiating" in text
+    assert text.count("2026-03-01") == 1
+    assert "agent    12:00:09  applied; the scheduler shows it" in text
+    assert "12:00:03.000  advised" in text
+
+
 @pytest.mark.parametrize(
     ("status", "mode", "words"),
     [

@@ -1,0 +1,91 @@
+"""How decisions are told in few words: one or two lines each, as narrow as the terminal, with short ids."""
+
+import os
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC
+
+from advisor.client import action_name, mode_name, reason_name, status_name
+from advisor.commands.output import one_line
+from advisor.v1 import audit_pb2, common_pb2
+
+ID_CHARACTERS_MIN = 8  # of those listed fewer would do; these are told from the others too
+_NARROWEST = 20
+
+# What came of an advice, where the contract's words would be read otherwise.
+OUTCOMES: Mapping[str, str] = {
+    "observed": "the scheduler shows it",
+    "monitor_mode": "monitor mode: nothing was touched",
+    "agent_observes": "the agent is in observe mode: nothing was touched",
+    "out_of_scope": "the job did not ask for it (not in scope)",
+}
+
+
+def terminal_columns() -> int | None:
+    """How wide to print, None for a pipe: there one decision is one line."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isascii() and given.isdigit() and int(given) > 0:
+        return max(int(given), _NARROWEST)
+    if not sys.stdout.isatty():
+        return None
+    return max(os.get_terminal_size(sys.stdout.fileno()).columns, _NARROWEST)
+
+
+def short_ids(ids: Sequence[str]) -> dict[str, str]:
+    """Each id's shortest beginning that no other one of these has."""
+    ordered = sorted(set(ids))
+    short = {}
+    for at, name in enumerate(ordered):
+        beside = [ordered[other] for other in (at - 1, at + 1) if 0 <= other < len(ordered)]
+        shared = max((_alike(name, other) for other in beside), default=0)
+        short[name] = name[: max(ID_CHARACTERS_MIN, shared + 1)]
+    return short
+
+
+def _alike(one: str, other: str) -> int:
+    """How many characters they have in common from the beginning."""
+    return next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), len(one))
+
+
+def listed(decisions: Sequence[audit_pb2.Decision], columns: int | None) -> Iterator[str]:
+    """What was decided on one line, what it is about and what came of it on the next."""
+    short = short_ids([decision.advice.advice_id for decision in decisions])
+    for decision in decisions:
+        advice = decision.advice
+        when = f"{advice.created_at.ToDatetime(UTC):%Y-%m-%d %H:%M:%SZ}"
+        job = f"{advice.attempt.job_id}#{advice.attempt.attempt}"
+        first = f"{short[advice.advice_id]}  {when}  {job}  {what(advice)}"
+        second = f"{advice.attempt.user}  {advice.category}  {advice.reason}  {outcome(decision)}"
+        first, second = one_line(first), one_line(second)
+        if columns is None:
+            yield f"{first}  {second}"
+        else:
+            yield from textwrap.wrap(first, columns, subsequent_indent="    ", break_on_hyphens=False)
+            yield from textwrap.wrap(
+                second, columns, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+            )
+
+
+def what(advice: common_pb2.Advice) -> str:
+    action = action_name(advice.action) or "none"
+    if advice.action == common_pb2.ACTION_NONE or not advice.exclude_nodes:
+        return action
+    return f"{action} without {','.join(advice.exclude_nodes)}"
+
+
+def outcome(decision: audit_pb2.Decision) -> str:
+    """What came of it, and why where the agent did not do it; in monitor mode, whether it would have acted."""
+    status = status_name(decision.status) or "pending"
+    reasons = [reason_name(item.reason) for item in decision.reconciliations if item.status == decision.status]
+    why = reasons[-1] if reasons else ""
+    if decision.advice.action == common_pb2.ACTION_NONE:
+        return "nothing to do"
+    if status == "verified":
+        return "applied; the scheduler shows it"
+    told = f"{status}: {why}" if why else status
+    if decision.advice.mode == common_pb2.MODE_AUTONOMOUS:
+        return told
+    acting = "" if not decision.HasField("in_scope") else "would have acted" if decision.in_scope else "out of scope"
+    known = told if "monitor_mode" in told else f"{mode_name(decision.advice.mode)} mode, {told}"
+    return f"{known} ({acting})" if acting else known
