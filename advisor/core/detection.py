@@ -96,8 +96,8 @@ def _kind(snapshot: Snapshot, fresh: Iterable[tuple[Signal, Rule]], silent: bool
         # Errors after the end of training are teardown noise, whatever the exit code says.
         return IncidentKind.NONE
     if snapshot.offline and state is AttemptState.RUNNING and (attempt.silent_seconds or ALIVE_SECONDS) < ALIVE_SECONDS:
-        # It printed seconds before the bundle was taken: what its log alone complains about has not ended it, nor has an
-        # Xid that leaves the GPU at work.
+        # It printed seconds before the bundle was taken: what its log alone complains about has not ended it, nor has
+        # an Xid that leaves the GPU at work.
         evidence = [
             (s, rule) for s, rule in evidence if (s.trust.trusted and _fatal(s, rules)) or rule.kind in _ONGOING
         ]
