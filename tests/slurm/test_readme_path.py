@@ -144,7 +144,7 @@ def _is_agent_or_watchdog(folder: Path) -> bool:
         words = (folder / "cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    names = {Path(os.fsdecode(word)).name for word in words[:3]}
+    names = {Path(os.fsdecode(word)).name for word in words[:4]}
     return bool(names & {"slurm_plugin", "advisor-agent"}) or any(
         word.endswith(b"/watchdog/__main__.py") for word in words[1:4]
     )
