@@ -343,13 +343,14 @@ def _source_healths(gatherer: Gatherer) -> list[SourceHealth]:
         first = last.first if last is not None else None
         served = last is None or last.attempts > last.failed
         share = f"{last.failed} of {last.attempts} attempts: " if last is not None and last.failed else ""
+        whose = f"job {last.job_id}: " if last is not None and last.job_id else ""
         found.append(
             SourceHealth(
                 name=source.name,
                 kind=f"{source.trust}, {'trusted' if source.trust.trusted else 'not trusted'}",
                 available=served,
                 reason=first.reason if first is not None else "",
-                detail=f"{share}{first.detail}" if first is not None else "",
+                detail=f"{share}{whose}{first.detail}" if first is not None else "",
                 newest_at=last.at if last is not None else None,
             )
         )

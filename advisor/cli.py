@@ -7,9 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import typer
-
 from advisor.commands.output import CommandError, complain
+
+NEEDS_SERVER = "the service and its command line need: pip install 'recovery-advisor[server]'"
+try:
+    import typer
+except ModuleNotFoundError:
+    # The base install is the agent's: it has this entry point, and not what is behind it.
+    complain(NEEDS_SERVER)
+    raise SystemExit(2) from None
 
 HELP = "Keeps distributed training on Slurm running: what failed, why, which nodes to avoid, and what happens next."
 
@@ -102,9 +108,7 @@ def _add(app: typer.Typer, name: str, entry: Entry) -> None:
     except ModuleNotFoundError as error:
         if error.name == entry.module:
             raise CommandError(f"{name}: not part of this installation", code=2) from None
-        raise CommandError(
-            f"{name}: needs the Python module {error.name}: install recovery-advisor[server]", code=2
-        ) from None
+        raise CommandError(f"{name}: there is no Python module {error.name}: {NEEDS_SERVER}", code=2) from None
     commands: typer.Typer = module.app
     single = _single(commands)
     if single is not None:

@@ -313,11 +313,44 @@ def _located(error: ValidationError, path: Path | None, origins: Mapping[str, st
     found = []
     for item in error.errors(include_url=False):
         key = _key_path([str(part) for part in item["loc"]])
-        message = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
-            message = "unknown key"
+        message = _plain(item["type"], item["msg"], item.get("ctx", {}))
         found.append(Problem(key=key, message=message, origin=_origin(key, path, origins)))
     return found
+
+
+# What pydantic found → what to write instead.
+_PLAIN = {
+    "extra_forbidden": "unknown key",
+    "missing": "must be given",
+    "float_type": "write a number",
+    "float_parsing": "write a number",
+    "finite_number": "write a finite number",
+    "int_type": "write a whole number",
+    "int_parsing": "write a whole number",
+    "int_from_float": "write a whole number",
+    "bool_type": "write true or false",
+    "bool_parsing": "write true or false",
+    "string_type": 'write text in quotes: "…"',
+    "path_type": 'write a path in quotes: "/…"',
+    "is_instance_of": 'write text in quotes: "…"',
+    "tuple_type": 'write a list: ["…"]',
+    "list_type": 'write a list: ["…"]',
+    "dict_type": "write a table",
+    "model_type": "write a table",
+    "model_attributes_type": "write a table",
+    "greater_than": "must be more than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be less than {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "literal_error": "choose one of {expected}",
+}
+
+
+def _plain(kind: str, message: str, context: Mapping[str, object]) -> str:
+    """Words for whoever writes the file, who does not know what checks it."""
+    if kind in _PLAIN:
+        return _PLAIN[kind].format(**context)
+    return message.removeprefix("Value error, ")
 
 
 def _origin(key: str, path: Path | None, origins: Mapping[str, str]) -> str:

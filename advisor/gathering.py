@@ -72,12 +72,13 @@ class TickState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """How a source served its newest requests. `first`: one of the things that it could not read."""
+    """How a source served its newest requests. `first`: one of the things that it could not read, of job `job_id`."""
 
     at: datetime
     attempts: int
     failed: int
     first: Unavailable | None
+    job_id: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -228,7 +229,7 @@ class Gatherer:
                 began = self._clock.monotonic()
                 again = await asyncio.to_thread(self._absorb_all, source, asked, answers, seen_at, began + left)
                 left -= self._clock.monotonic() - began
-            self._remember(source, answers, seen_at)
+            self._remember(source, answers, {key: request.job_id for key, request in requests.items()}, seen_at)
             asked = again
         for sighting in asked:
             sighting.more = True
@@ -369,12 +370,24 @@ class Gatherer:
             unavailable=batch.unavailable,
         )
 
-    def _remember(self, source: LogSource, answers: Mapping[str, LogBatch | Unavailable], seen_at: datetime) -> None:
+    def _remember(
+        self,
+        source: LogSource,
+        answers: Mapping[str, LogBatch | Unavailable],
+        jobs: Mapping[str, str],
+        seen_at: datetime,
+    ) -> None:
         """How the source answered last, for `status` and `doctor`."""
-        failures = [answer for answer in answers.values() if isinstance(answer, Unavailable)]
-        parts = [part for answer in answers.values() if isinstance(answer, LogBatch) for part in answer.unavailable]
+        failures = [(key, answer) for key, answer in answers.items() if isinstance(answer, Unavailable)]
+        parts = [
+            (key, part)
+            for key, answer in answers.items()
+            if isinstance(answer, LogBatch)
+            for part in answer.unavailable
+        ]
+        key, first = next(iter((*failures, *parts)), ("", None))
         self.last[source.name] = Answered(
-            at=seen_at, attempts=len(answers), failed=len(failures), first=next(iter((*failures, *parts)), None)
+            at=seen_at, attempts=len(answers), failed=len(failures), first=first, job_id=jobs.get(key, "")
         )
 
 

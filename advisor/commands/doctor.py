@@ -23,7 +23,7 @@ from advisor.commands.options import ConfigOption, FormatOption, SocketOption, f
 from advisor.commands.output import TO_DO_ABOUT, CommandError, Format, harmless, print_json, seconds_text
 from advisor.config import Config, ConfigError
 from advisor.core.model import Unavailable
-from advisor.core.words import Mode
+from advisor.core.words import Mode, UnavailableReason
 from advisor.ports import LogBatch, LogRequest, SchedulerReader
 from advisor.rules.policy import check_timing
 from advisor.v1 import common_pb2, operator_pb2
@@ -39,6 +39,8 @@ MODES_SHOWN = 8
 
 _TO_DO_SLURM = "run this where Slurm's tools work, and name a job that `squeue -t all` still shows"
 _PROBE_BYTES = 64 * 1024
+# Of what one user chose for one job; the site is well, and other jobs are read.
+_OF_ONE_JOB = frozenset({UnavailableReason.NOT_REGULAR.value})
 
 
 class State(StrEnum):
@@ -137,8 +139,9 @@ async def look_at_scheduler(chosen: Config, scheduler: SchedulerReader, job: str
     seen = await scheduler.version()
     if isinstance(seen, Unavailable):
         # Only the agent needs Slurm's tools; without them there is less to look at here.
-        found = f"not asked here: {seen.detail or seen.reason}"
-        checks = [Check(name="scheduler", state=State.OK, found=found)]
+        found = f"not reachable from here: {seen.detail or seen.reason}"
+        to_do = "well where no Slurm is meant to be; else see slurm.conf, munge and slurmctld on this host"
+        checks = [Check(name="scheduler", state=State.WARN, found=found, to_do=to_do)]
         return [*checks, Check(name="job", state=State.FAIL, found=found, to_do=_TO_DO_SLURM)] if job else checks
     checks = [Check(name="scheduler", state=State.OK, found=f"{seen} answers {who}")]
     if not job:
@@ -160,7 +163,7 @@ async def look_at_scheduler(chosen: Config, scheduler: SchedulerReader, job: str
         bytes_max=_PROBE_BYTES,
     )
     for source in open_sources(chosen, SystemClock()):
-        checks.append(_readable(source.name, who, (await source.read([request]))[request.key]))
+        checks.append(_readable(source.name, f"job {job}", who, (await source.read([request]))[request.key]))
         await source.close()
     return checks
 
@@ -172,12 +175,14 @@ def _own_name() -> str:
         return f"uid {os.geteuid()}"
 
 
-def _readable(source: str, who: str, answer: LogBatch | Unavailable) -> Check:
+def _readable(source: str, job: str, who: str, answer: LogBatch | Unavailable) -> Check:
     missing = answer if isinstance(answer, Unavailable) else next(iter(answer.unavailable), None)
     if missing is None:
         return Check(name="files", state=State.OK, found=f"{source}: {who} can read them")
-    text = f"{source}: {who} cannot read all: {missing.reason}: {missing.detail}"
-    return Check(name="files", state=State.FAIL, found=text, to_do=TO_DO_ABOUT.get(missing.reason, ""))
+    text = f"{source}: {job}: {who} cannot read all: {missing.reason}: {missing.detail}"
+    # A FIFO or a device as output is the user's choice: nothing of the installation is wrong.
+    state = State.WARN if missing.reason == UnavailableReason.NOT_REGULAR else State.FAIL
+    return Check(name="files", state=state, found=text, to_do=TO_DO_ABOUT.get(missing.reason, ""))
 
 
 def _service(client: Client, chosen: Config) -> Iterator[Check]:
@@ -185,7 +190,7 @@ def _service(client: Client, chosen: Config) -> Iterator[Check]:
     yield Check(name="service", state=State.OK, found=f"version {status.version} answers")
     yield Check(name="store", state=State.OK, found=f"answers, incarnation {status.incarnation}")
     yield _tick(status)
-    yield from _sources(status, chosen)
+    yield from look_at_sources(status, chosen)
     yield from _agents(status, chosen)
     yield _modes(client, chosen)
 
@@ -202,7 +207,7 @@ def _tick(status: operator_pb2.Status) -> Check:
     return Check(name="tick", state=State.OK, found=text)
 
 
-def _sources(status: operator_pb2.Status, chosen: Config) -> Iterator[Check]:
+def look_at_sources(status: operator_pb2.Status, chosen: Config) -> Iterator[Check]:
     for source in status.sources:
         if source.available and not source.reason:
             seen = f", answered {source.newest_at.ToDatetime(UTC):%H:%M:%S}" if source.HasField("newest_at") else ""
@@ -212,7 +217,7 @@ def _sources(status: operator_pb2.Status, chosen: Config) -> Iterator[Check]:
         else:
             yield Check(
                 name="source",
-                state=State.WARN if source.available else State.FAIL,
+                state=State.WARN if source.available or source.reason in _OF_ONE_JOB else State.FAIL,
                 found=f"{source.name} ({source.kind}): {source.reason}: {source.detail}",
                 to_do=TO_DO_ABOUT.get(source.reason, "see the service's log"),
             )

@@ -38,7 +38,7 @@ def check_rules(
     files: Annotated[list[Path], typer.Argument(help="Rule files, as TOML.", metavar="FILE...")],
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Check rule files: every problem with its file, rule and key. Exit 1 when there is one."""
+    """Check rule files: every problem with its file, rule and key. Exit 2 when there is one."""
     try:
         rules = load_rules(files)
     except RulesError as error:
@@ -47,7 +47,7 @@ def check_rules(
         else:
             for problem in error.problems:
                 complain(problem)
-        raise typer.Exit(1) from None
+        raise typer.Exit(2) from None
     if output is Format.JSON:
         print_json({"ok": True, "rules": len(rules.rules), "digest": rules.digest})
     else:

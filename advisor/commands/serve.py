@@ -12,7 +12,7 @@ from advisor.app import Running, StartError, check_import_names
 from advisor.app import serve as serve_until_stopped
 from advisor.commands.options import ConfigOption, load_config
 from advisor.commands.output import CommandError
-from advisor.config import LogSection
+from advisor.config import ConfigError, LogSection
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -22,6 +22,8 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 @app.command()
 def serve(configuration: ConfigOption = None) -> None:
     """Run the service. Without a configuration it listens on a Unix socket only and runs its own Postgres.
+
+    Exit 2 when the configuration, or a file that it names, cannot be used; 1 when the service cannot start or go on.
 
     \b
     Examples:
@@ -34,7 +36,7 @@ def serve(configuration: ConfigOption = None) -> None:
         check_import_names()
         asyncio.run(serve_until_stopped(loaded.config, ready=lambda running: _tell(running, loaded.path)))
     except StartError as error:
-        raise CommandError(str(error)) from None
+        raise CommandError(str(error), code=2 if isinstance(error.__cause__, ConfigError) else 1) from None
 
 
 def _tell(running: Running, path: Path | None) -> None:

@@ -34,6 +34,12 @@ _ROLE_OF_SERVICE = {
     "grpc.health.v1.Health": Role.AGENT | Role.OPERATOR,
     reflection.SERVICE_NAME: Role.AGENT | Role.OPERATOR,
 }
+# In plain words, for whoever only typed a command.
+_WHAT_FOR = {
+    "AuditService": " (may not read decisions)",
+    "OperatorService": " (may not see or set modes)",
+    "AgentService": " (may not act as the agent)",
+}
 _SETTING_OF_ROLE = {Role.AGENT: "service.agent_users", Role.OPERATOR: "service.operator_users"}
 
 
@@ -77,7 +83,8 @@ class RoleGuard(grpc.aio.ServerInterceptor):
     def _sentence(self, service: str, needed: Role) -> str:
         settings = " or ".join(text for role, text in _SETTING_OF_ROLE.items() if role & needed)
         who = "this user" if self._caller.roles is Role.NONE else f"user {self._caller.name}"
-        return f"{who} may not call {service}: add the user to {settings} in the advisor's configuration"
+        doing = _WHAT_FOR.get(service, "")
+        return f"{who} may not call {service}{doing}: add the user to {settings} in the advisor's configuration"
 
 
 def _refusal(sentence: str) -> Handler:

@@ -24,10 +24,10 @@ def test_the_list_can_be_narrowed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_check_reports_every_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line each, and exit code 1; a good file is counted in."""
+    """One line each, and exit code 2; a good file is counted in."""
     path = tmp_path / "site.toml"
     path.write_text('[[rule]]\nid = "site.x"\n')
-    run(1, "check", str(path))
+    run(2, "check", str(path))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 4
     assert all("site.toml: site.x: " in line for line in lines)

@@ -200,6 +200,41 @@ def test_wrong_usage_is_exit_2_with_a_reason(arguments: tuple[str, ...], words: 
     assert words in done.stderr
 
 
+def test_the_base_install_says_what_is_missing_in_one_line() -> None:
+    """Without the server's packages the command is one sentence and exit 2, never a traceback."""
+    probe = "import sys\nsys.modules['typer'] = None\nfrom advisor.cli import main\nmain(['--help'])"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=PROJECT, check=False)
+    assert done.returncode == 2
+    assert done.stderr == ("advisor: the service and its command line need: pip install 'recovery-advisor[server]'\n")
+
+
+def test_serve_with_files_that_cannot_be_used_is_exit_2(tmp_path: Path) -> None:
+    """As `config check`: what the configuration names is part of it."""
+    path = tmp_path / "advisor.toml"
+    path.write_text(f'rules_files = ["/nonexistent/rules.toml"]\n[service]\ndata_dir = "{tmp_path}/data"\n')
+    done = _advisor("serve", "--config", str(path))
+    assert done.returncode == 2
+    assert "rules_files: /nonexistent/rules.toml: cannot be read" in done.stderr
+
+
+def test_config_problems_are_told_in_plain_words(tmp_path: Path) -> None:
+    """What to write instead, by key, without the words of the library that checks it."""
+    path = tmp_path / "bad.toml"
+    path.write_text(
+        'rules_files = "x"\n[tick]\ninterval_seconds = "fast"\nattempts_max = 0\n[service]\nsocket = 7\n'
+        '[[kernel]]\nname = "k"\n'
+    )
+    done = _advisor("config", "check", "--config", str(path), "--format", "json")
+    found = {problem["key"]: problem["message"] for problem in json.loads(done.stdout)["problems"]}
+    assert found == {
+        "rules_files": 'write a list: ["…"]',
+        "tick.interval_seconds": "write a number",
+        "tick.attempts_max": "must be at least 1",
+        "service.socket": 'write text in quotes: "…"',
+        "kernel[0].path": "must be given",
+    }
+
+
 def test_config_check_lists_all_problems(tmp_path: Path) -> None:
     """Every problem on its own line, exit 2; a good file says so with exit 0."""
     bad = tmp_path / "bad.toml"

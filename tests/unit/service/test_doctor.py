@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from advisor.commands.doctor import State, look_at_scheduler
+from advisor.commands.doctor import State, look_at_scheduler, look_at_sources
 from advisor.config import load
 from advisor.core.model import Attempt, Job, NodeFact, Unavailable
 from advisor.core.words import AttemptState, UnavailableReason
 from advisor.ports import SchedulerJob
+from advisor.v1 import operator_pb2
 
 STARTED = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -72,7 +73,28 @@ async def test_output_that_cannot_be_read_says_why_and_what_to_do(tmp_path: Path
     "version", ["slurm 22.05.8", Unavailable(source="slurm", reason=UnavailableReason.MISSING, detail="no squeue")]
 )
 async def test_a_job_that_nobody_knows_fails_and_no_slurm_alone_does_not(version: str | Unavailable) -> None:
-    """Slurm's tools are not needed where the service runs; asking for a job that cannot be seen is a failure."""
+    """Slurm's tools are not needed where the service runs: a warning. A job that cannot be seen is a failure."""
     config = load(None, {}).config
-    assert all(check.state is State.OK for check in await look_at_scheduler(config, FixedScheduler(version), ""))
+    (seen,) = await look_at_scheduler(config, FixedScheduler(version), "")
+    assert seen.state is (State.OK if isinstance(version, str) else State.WARN)
     assert (await look_at_scheduler(config, FixedScheduler(version), "5"))[-1].state is State.FAIL
+
+
+async def test_a_users_fifo_is_a_warning_that_names_the_job(tmp_path: Path) -> None:
+    """Output that is no regular file is one user's choice: nothing of the installation is wrong."""
+    fifo = tmp_path / "5.out"
+    os.mkfifo(fifo)
+    checks = await look_at_scheduler(load(None, {}).config, FixedScheduler("slurm 22.05.8", _running(fifo)), "5")
+    assert checks[-1].state is State.WARN
+    assert "job 5: " in checks[-1].found
+    assert "not_regular" in checks[-1].found
+
+
+@pytest.mark.parametrize(("reason", "state"), [("not_regular", State.WARN), ("timeout", State.FAIL)])
+def test_one_users_choice_never_fails_the_site(reason: str, state: State) -> None:
+    """A source that had only a FIFO to read is well; one whose file system does not answer is not."""
+    source = operator_pb2.SourceStatus(name="job-output", kind="log", available=False, reason=reason, detail="job 5: x")
+    status = operator_pb2.Status(sources=[source])
+    told = next(iter(look_at_sources(status, load(None, {}).config)))
+    assert told.state is state
+    assert "job 5" in told.found
