@@ -88,8 +88,23 @@ async def gather_bundle(
     for source in kernels:
         await _kernel(parts, source)
     _stand_in(parts)
+    _note_lacks(parts, stored, live, kernels)
     _write(parts, folder, redact=wanted.redact, clock=clock)
     return Gathered(folder=folder, attempt=parts.snapshot.attempt.number, notes=tuple(parts.notes))
+
+
+def _note_lacks(
+    parts: _Parts, stored: Sequence[Snapshot] | str, live: SchedulerJob | str, kernels: Sequence[LogSource]
+) -> None:
+    """What no source complained about, because it was not there to be asked."""
+    if isinstance(stored, str):
+        parts.notes.append(f"service: {stored}")
+    if isinstance(live, str):
+        parts.notes.append(f"scheduler: {live}")
+    if not kernels and not parts.kernel:
+        parts.notes.append("kernel: no kernel log is configured: node faults rest on the job's own logs")
+    if not parts.logs:
+        parts.notes.append("logs: none could be had: add them with --log")
 
 
 async def _ask(scheduler: SchedulerReader | None, job_id: str) -> SchedulerJob | str:

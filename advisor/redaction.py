@@ -4,8 +4,9 @@ Replaced: users, accounts, job names, hosts (also in Slurm's bracket form), IP a
 looks like a credential, and the parts of absolute paths. Kept: what an analysis reads, such as file extensions, system
 folders, installed packages (`site-packages/…`), device names, PCI addresses, ranks, steps and times.
 
-This is best effort on free text: a name that occurs nowhere in the facts of the job (a project named in a message)
-is not known to be one. Look through a bundle before it leaves the house.
+Hosts that no fact names are also known by their place: before `kernel:` or `program[pid]:` in a system log, and where
+Slurm names who failed. This is best effort on free text: a name that occurs nowhere in the facts of the job (a project
+named in a message) is not known to be one. Look through a bundle before it leaves the house.
 """
 
 import re
@@ -81,6 +82,16 @@ _NOT_HOSTS = frozenset(
         "task",
         "worker",
     ]
+)
+
+# Where a line of a system log, of srun or of slurmstepd names a host. Words that stand there in other logs are none.
+_NO_HOST = r"(?!(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL|localhost|kernel)\b)"
+_STAMP = r"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ][\d:]{8}(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)"
+_HOST = r"[A-Za-z][A-Za-z0-9.-]{0,100}"
+_PLACED = (
+    rf"(?P<lead>^{_STAMP} |^srun: error: |^slurmstepd-)"
+    rf"{_NO_HOST}(?P<placed>{_HOST})(?= kernel: | [\w./-]{{1,40}}\[\d+\]: |: tasks? \d|: error: )"
+    rf"|(?P<step>\*\*\* (?:JOB|STEP) [\w.+]{{1,40}} ON )(?P<stepped>{_HOST})"
 )
 
 # Repetitions are bounded where a failed match would start over at the next character: logs are long and may be nasty.
@@ -162,7 +173,7 @@ class Redactor:
         text = _MAC.sub(lambda found: self._address(found[0].lower(), "02:00:00:00:{0:02x}:{1:02x}"), text)
         text = _IPV4.sub(lambda found: self._address(found[0], "10.0.{0}.{1}"), text)
         text = _IPV6.sub(lambda found: self._address(found[0].lower(), "fd00::{0:x}:{1:x}"), text)
-        return self._names.sub(self._known, text) if self._names is not None else text
+        return self._names.sub(self._known, text)
 
     def _path_in_text(self, path: str) -> str:
         bare = path.rstrip(".!")  # the end of a sentence is not the end of a path
@@ -184,7 +195,7 @@ class Redactor:
         number = len(self._addresses) + 1
         return self._addresses.setdefault(address, form.format(number >> 8 & 0xFF, number & 0xFF))
 
-    def _compile(self) -> re.Pattern[str] | None:
+    def _compile(self) -> re.Pattern[str]:
         """One pattern for all names, so that no stand-in is taken for a name and replaced again.
 
         Hosts that no fact names are found by the family of those that one does: `node7` where `node1` is known. A
@@ -193,15 +204,17 @@ class Redactor:
         known = sorted((*self._hosts, *self._users, *self._words), key=len, reverse=True)
         found = {match[0] for name in self._hosts if (match := _NUMBERED.match(name)) and match[0] != name}
         families = sorted((p for p in found if p.lower().rstrip("-_") not in _NOT_HOSTS), key=len, reverse=True)
-        if not known:
-            return None
-        names = "|".join(map(re.escape, known))
+        names = "|".join(map(re.escape, known)) or r"(?!)"
         numbered = rf"(?:{'|'.join(map(re.escape, families))})(?:[0-9]+|\[[0-9,-]{{1,400}}\])" if families else r"(?!)"
         return re.compile(
-            rf"(?<![\w-])(?:(?P<known>{names})|(?P<host>{numbered}))(?P<domain>(?:\.[A-Za-z][\w-]*){{2,}})?(?![\w-])"
+            rf"{_PLACED}|(?<![\w-])(?:(?P<known>{names})|(?P<host>{numbered}))(?P<domain>(?:\.[A-Za-z][\w-]*){{2,}})?(?![\w-])",
+            re.MULTILINE,
         )
 
     def _known(self, found: re.Match[str]) -> str:
+        for lead, host in (("lead", "placed"), ("step", "stepped")):
+            if found[host] is not None:
+                return found[lead] + self._numbered(found[host])
         name, domain = found["known"], found["domain"] or ""
         if name is None:
             return self._numbered(found["host"])

@@ -237,6 +237,13 @@ async def test_job_that_waits_again_is_bundled_by_its_last_attempt(site: Site) -
     assert any("allocation" in note for note in made.notes)
 
 
+async def test_what_a_bundle_lacks_is_said(site: Site) -> None:
+    """No service, no logs: each is a line of its own; a bundle that lacks nothing has none."""
+    made = await site.gather(site.live, "nothing listens")
+    assert "service: nothing listens" in made.notes
+    assert "logs: none could be had: add them with --log" in made.notes
+
+
 async def test_running_job_says_how_long_it_is_silent(site: Site) -> None:
     """Of a live job the bundle holds the time since its last line: a hang is seen by that."""
     site.write()

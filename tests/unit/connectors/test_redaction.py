@@ -34,6 +34,11 @@ def redactor() -> Redactor:
         ("api_key: 's3cr3t-value'", "api_key: REDACTED"),
         ("Authorization: Bearer abc.def.ghi", "Authorization: Bearer REDACTED"),
         ("s3://bucket/alice/x?sig=1", "s3://redacted"),
+        ("Mar  1 12:00:00 login-a kernel: NVRM: Xid", "Mar  1 12:00:00 host0003 kernel: NVRM: Xid"),
+        ("2026-03-01T12:00:00.123+01:00 ctl.corp sshd[7]: bye", "2026-03-01T12:00:00.123+01:00 host0003 sshd[7]: bye"),
+        ("x\nsrun: error: gamma: task 3: Killed", "x\nsrun: error: host0003: task 3: Killed"),
+        ("srun: error: node1: tasks 1-2: Killed", "srun: error: host0001: tasks 1-2: Killed"),
+        ("slurmstepd: error: *** STEP 7.0 ON gamma CANCELLED", "slurmstepd: error: *** STEP 7.0 ON host0003 CANCELLED"),
     ],
 )
 def test_names_are_replaced(text: str, expected: str) -> None:
@@ -54,6 +59,8 @@ def test_names_are_replaced(text: str, expected: str) -> None:
         "tokenizer: GPT2Tokenizer eos_token_id: 50256",
         "CUDA out of memory. gpu0 rank12 step100 layer7",
         "exit code 1:0, 50% done, a/b and and/or",
+        "2026-03-01 12:00:00,123 INFO trainer[5]: step 7",
+        "srun: error: Unable to create step for job 5: Requested node configuration is not available",
     ],
 )
 def test_what_an_analysis_reads_stays(text: str) -> None:
