@@ -125,6 +125,15 @@ class Reader:
         done = self.ask("/opt/recovery-advisor/bin/advisor", "decisions", "list", "--job", str(job_id), "--format=json")
         return list(json.loads(done.stdout)) if done.returncode == 0 else []
 
+    def wait_well(self, agent_mode: str) -> None:
+        """Until the doctor finds nothing wrong and the agent in this mode: the README gives the start some seconds."""
+
+        def well() -> bool:
+            done = self.ask(f"{PROGRAM}/advisor", "doctor")
+            return done.returncode == 0 and agent_mode in done.stdout
+
+        wait_for(f"the agent in {agent_mode}", well, seconds=60, every_seconds=0.5)
+
     def restart_agent_and_watchdog(self, block: Block) -> None:
         """By hand, as the README's block of systemd does it otherwise."""
         for folder in Path("/proc").iterdir():
@@ -224,7 +233,7 @@ def _follow(reader: Reader, cluster: Cluster) -> None:
         every_seconds=0.5,
     )
     reader.next("agent-and-watchdog", holding="advisor-agent run")
-    wait_for("the agent's tick file", Path("/run/recovery-advisor-agent/tick.json").exists, seconds=30)
+    reader.wait_well("observe mode")
     checked = reader.next("check", holding="advisor doctor")
     assert "BAD" not in checked
     assert "observe mode" in checked
@@ -241,12 +250,7 @@ def _follow(reader: Reader, cluster: Cluster) -> None:
 
     reader.next("", holding='mode = "act"')
     reader.restart_agent_and_watchdog(agent_and_watchdog)
-    wait_for(
-        "the agent in act mode",
-        lambda: "act mode" in reader.ask(f"{PROGRAM}/advisor", "doctor").stdout,
-        seconds=30,
-        every_seconds=0.5,
-    )
+    reader.wait_well("act mode")
     assert "train" in reader.next("", holding="mode set autonomous")
     assert "BAD" not in reader.ask("runuser", "-u", "slurm", "--", f"{PROGRAM}/advisor-agent", "check").stdout
     job = reader.probe(opt_in)
