@@ -111,6 +111,7 @@ def test_the_first_line_is_awaited_only_by_rules_that_saw_the_beginning() -> Non
     other = applied(HANG, digest="other")
     changed = job_watch.begun(begun(ALL), [other], RUNNING, 0, at(10), unread=False)
     assert said(changed, other, at(4000)) == ()
+    assert names(*said(fed(changed, other, b"step 1\n", at(20)), other, at(81))) == ["job.hang"]
     old = fed(begun(ALL), ALL, b"burst\nstep 1\n", at(5), old=True)
     assert said(old, ALL, at(4000)) == ()
 
