@@ -22,7 +22,7 @@ from advisor.demo.world import World, running_cluster, running_world
 # (name, from, to, published reference)
 STAGES = (
     ("detect", "FAULT_VISIBLE", "DETECTED", "69 s mean (NVIDIA Recovery), 3.6 s (Minder)"),
-    ("advise", "DETECTED", "ADVISED", "of it 4 s in which the other ranks wait for their collective"),
+    ("advise", "DETECTED", "ADVISED", "of it 2 s in which the other ranks wait for their collective"),
     ("accept", "DETECTED", "UPDATE_ACCEPTED", "25 s mean (NVIDIA Recovery)"),
     ("slurm_delay", "REQUEUE_ACCEPTED", "RUNNING", "Slurm's own: 6 s as configured here"),
     ("first_progress", "RUNNING", "FIRST_PROGRESS", ""),

@@ -37,7 +37,6 @@ def training(number: int, bad_node: str) -> Training:
         nodes=NODES_OF_A_JOB,
         steps=30,
         step_seconds=0.2,
-        collective_seconds=3.0,
         faults=({"kind": "xid79", "attempt": 0, "node": bad_node, "step": 12},),
     )
 

@@ -1,8 +1,10 @@
 """A small distributed training program, standard library only, told to fail in given ways.
 
 One process per rank, launched by srun. Rank 0 runs a rendezvous to which all ranks connect; every step ends in a real
-barrier: a rank that dies or hangs keeps the others waiting until their own collective time-out, after which they print
-what NCCL's watchdog prints and abort. Rank 0 saves checkpoints atomically and the next attempt resumes from the newest.
+barrier: a rank that dies keeps the others waiting for their collective time-out, after which they print what NCCL's
+watchdog prints and abort. The time-out runs from the death on, so that a slow machine alone never causes one; a rank
+that merely hangs keeps the others waiting for ever. Rank 0 saves checkpoints atomically and the next attempt resumes
+from the newest.
 
 It runs on a plain `python3 -IS`, as any user, from a copy: it imports nothing of ours.
 
@@ -26,7 +28,7 @@ from pathlib import Path
 from typing import NoReturn
 
 RENDEZVOUS_SECONDS = 60.0
-STARTUP_SECONDS = 30.0  # the first barrier waits for ranks that are still being launched
+CONNECT_SECONDS = 30.0
 ANNOUNCE_SECONDS = 10.0
 
 
@@ -73,14 +75,16 @@ class Output:
 
 
 class Rendezvous(threading.Thread):
-    """Rank 0's server: answers `go STEP` to everybody once all ranks have said `at STEP`."""
+    """Rank 0's server: answers `go STEP` to everybody once all ranks have said `at STEP`, `lost` when one is gone."""
 
     def __init__(self, world: int) -> None:
         super().__init__(daemon=True)
         self._world = world
         self._listener = socket.create_server(("", 0), backlog=world)
-        self._arrived: dict[int, list[socket.socket]] = {}
-        self._lock = threading.Lock()
+        self._connected: list[socket.socket] = []
+        self._arrived: dict[int, int] = {}
+        self._lost = False
+        self._changed = threading.Condition()
 
     @property
     def port(self) -> int:
@@ -89,67 +93,83 @@ class Rendezvous(threading.Thread):
     def run(self) -> None:
         while True:
             connection, _ = self._listener.accept()
+            with self._changed:
+                self._connected.append(connection)
+                if self._lost:
+                    self._tell("lost")
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, connection.makefile("r", encoding="ascii") as lines:
             try:
                 for line in lines:
-                    self._arrive(int(line.split()[1]), connection)
+                    self._arrive(int(line.split()[1]))
             except OSError:
-                return  # that rank died; whoever waits for it goes on waiting
+                pass
+            with self._changed:
+                # After the last barrier nobody listens any more, so it does not matter that finished ranks go too.
+                self._connected.remove(connection)
+                self._lost = True
+                self._tell("lost")
+                self._changed.notify_all()
 
-    def _arrive(self, step: int, connection: socket.socket) -> None:
-        with self._lock:
-            present = self._arrived.setdefault(step, [])
-            present.append(connection)
-            if len(present) < self._world:
-                return
-            del self._arrived[step]
-        for other in present:
+    def wait_until_all_left(self, seconds: float) -> None:
+        """Before rank 0 goes: a server that goes with it may take the others' last `go` along."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._connected, timeout=seconds)
+
+    def _arrive(self, step: int) -> None:
+        with self._changed:
+            self._arrived[step] = self._arrived.get(step, 0) + 1
+            if self._arrived[step] == self._world:
+                del self._arrived[step]
+                self._tell(f"go {step}")
+
+    def _tell(self, word: str) -> None:
+        for connection in self._connected:
             try:
-                other.sendall(f"go {step}\n".encode("ascii"))
+                connection.sendall(f"{word}\n".encode("ascii"))
             except OSError:
                 continue
 
 
 class CollectiveTimeoutError(Exception):
-    """The others did not arrive in time."""
+    """Somebody will never arrive, and the time-out has passed."""
 
 
 class Barrier:
     """One rank's end of the barrier."""
 
-    def __init__(self, address: tuple[str, int], seconds: float) -> None:
+    def __init__(self, address: tuple[str, int], seconds: float, server: Rendezvous | None) -> None:
         self._seconds = seconds
-        self._socket = socket.create_connection(address, timeout=STARTUP_SECONDS)
+        self._server = server
+        self._socket = socket.create_connection(address, timeout=CONNECT_SECONDS)
+        self._socket.settimeout(None)
         self._lines = self._socket.makefile("r", encoding="ascii")
-        self._first = True
 
     def wait(self, step: int) -> None:
-        limit = max(STARTUP_SECONDS, self._seconds) if self._first else self._seconds
-        self._first = False
-        deadline = time.monotonic() + limit
         try:
-            self._socket.settimeout(limit)
             self._socket.sendall(f"at {step}\n".encode("ascii"))
             if self._lines.readline().startswith("go"):
                 return
         except OSError:
             pass
-        # The server's end is gone, or nobody came. NCCL notices neither at once: it waits its time out.
-        time.sleep(max(0.0, deadline - time.monotonic()))
+        # Somebody died, or the server with rank 0. NCCL does not notice: it waits its time out.
+        time.sleep(self._seconds)
         raise CollectiveTimeoutError
 
     def close(self) -> None:
+        self._lines.close()
         self._socket.close()
+        if self._server is not None:
+            self._server.wait_until_all_left(CONNECT_SECONDS)
 
 
 def meet(place: Place, folder: Path, seconds: float) -> Barrier:
     """Rank 0 publishes its address in a file on the shared file system; everybody connects."""
     note = folder / f"rendezvous.{place.job_id}.{place.attempt}.{place.step_id}"
-    if place.rank == 0:
-        server = Rendezvous(place.world)
+    server = Rendezvous(place.world) if place.rank == 0 else None
+    if server is not None:
         server.start()
         write_atomically(note, f"{place.node} {server.port}")
     deadline = time.monotonic() + RENDEZVOUS_SECONDS
@@ -158,7 +178,7 @@ def meet(place: Place, folder: Path, seconds: float) -> Barrier:
             raise CollectiveTimeoutError
         time.sleep(0.02)
     node, port = note.read_text(encoding="ascii").split()
-    return Barrier((node, int(port)), seconds)
+    return Barrier((node, int(port)), seconds, server)
 
 
 # ---- checkpoints --------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class Training:
     steps: int = 30
     step_seconds: float = 0.1
     checkpoint_every: int = 5
-    collective_seconds: float = 4.0
+    collective_seconds: float = 2.0  # from the death of a rank to the abort of the others
     faults: Sequence[Fault] = ()
     opt_in: bool = True
     loop: bool = False  # `while ! srun`: the script restarts its ranks itself

@@ -93,7 +93,7 @@ def test_g_with_all_of_us_dead_the_watchdog_alone_gives_exclusions_back(world: W
     """g: our exclusion keeps a pending job from starting and all of us are dead; the watchdog alone comes back."""
     run = world.launch(
         "alice",
-        Training(name="scenario-g4", nodes=5, ranks_per_node=1, steps=12, collective_seconds=3, faults=[_FAULT]),
+        Training(name="scenario-g4", nodes=5, ranks_per_node=1, steps=12, faults=[_FAULT]),
     )
     wait_for("our exclusion", lambda: run.row.excluded == {"node2"}, seconds=40)
     for program in world.stack.programs:
