@@ -159,7 +159,7 @@ class FileReader:
                 more, final = more or part is Unfinished.NOT_REACHED, False
                 refused.append(self._unfinished(task, part))
                 continue
-            if part.marks or not part.more:
+            if part.chunks or not part.more:
                 self._served[request.key] = self._calls
             read += len(part.marks)
             marks.update(part.marks)
