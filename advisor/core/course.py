@@ -16,6 +16,7 @@ class Phase(StrEnum):
     COMPILE = "compile"
     CHECKPOINT = "checkpoint"
     EVALUATION = "evaluation"
+    OTHER = "other"  # announced in words that are not known: more output than usual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,8 @@ class Pace:
     gaps: tuple[float, ...] = ()  # seconds between two progress lines with nothing announced between them
     lines: tuple[int, ...] = ()  # other lines between the two
     pauses: tuple[Pause, ...] = ()
+    watched_from: int | None = None  # the step from which pauses were told from the first slow steps
+    unwatched: tuple[int, int] | None = None  # steps that were read all at once, after a silence of the reader
     stride: int = 0  # steps between two progress lines
     total: int | None = None  # where a bar ends
     phase: Phase = Phase.STEP

@@ -101,7 +101,7 @@ def step_limit(progress: Progress, policy: Policy) -> float:
         return ceiling
     learned = max(policy.hang_factor * quantile(pace.gaps, QUANTILE), HABIT_FACTOR * _habit(pace))
     if progress.last_step is not None:
-        due = _schedule_due(pace, progress.first_step, progress.last_step)
+        due = _schedule_due(pace, pace.watched_from, progress.last_step)
         if due is None:
             return ceiling
         learned = max(learned, UNANNOUNCED_FACTOR * due)
@@ -128,7 +128,7 @@ def _schedule_due(pace: Pace, first: int | None, last: int) -> float | None:
     act for the first time.
 
     A schedule of every N steps acts at this multiple of N if it acted at one of the two multiples before, or if the one
-    before was before the first step that this attempt showed.
+    before was not watched: it came before `first`, the step from which pauses could be told, or while nobody read.
     """
     scheduled = [pause for pause in pace.pauses if pause.phase is Phase.STEP and _on_schedule(pause.step, pace)]
     longest = max((pause.seconds for pause in scheduled), default=0.0)
@@ -144,12 +144,25 @@ def _schedule_due(pace: Pace, first: int | None, last: int) -> float | None:
         if number <= ahead or multiple < last:
             continue
         before = multiple - number
-        if first is None or before < first:
+        if first is None or before < first or _unwatched(pace, before):
             return None
         # One silence may have been missed, or explained by something else that happened to be announced.
         if any(pause.step <= at <= pause.step + ahead for pause in pace.pauses for at in (before, before - number)):
+            if longest == 0.0:
+                return None
             due = longest
     return due
+
+
+def pause_due(progress: Progress) -> bool:
+    """A silence that nothing announces may follow the newest step."""
+    last = progress.last_step
+    return last is not None and _schedule_due(progress.pace, progress.pace.watched_from, last) != 0.0
+
+
+def _unwatched(pace: Pace, step: int) -> bool:
+    """Whether the attempt paused at this step was not seen."""
+    return pace.unwatched is not None and pace.unwatched[0] <= step <= pace.unwatched[1]
 
 
 def _on_schedule(step: int, pace: Pace) -> bool:
@@ -181,7 +194,8 @@ def learn(pace: Pace, *, step: int, stride: int, read: float, printed: float, be
     # What only the reader missed (its own outage) is no pause of the job, unless it becomes usual.
     if len(pace.gaps) >= LEARNED and seconds > long and (printed <= 0 or printed > long):
         if _unusual(pace, between):
-            return pace  # announced in words that are not known; it will be so again
+            pause = Pause(step=step, seconds=round(seconds, 3), phase=Phase.OTHER)
+            return replace(pace, pauses=_kept(pace, pause))  # it will be announced again
         near = 2 * max(stride, pace.stride)
         known = any(pause.phase is Phase.STEP and 0 < step - pause.step <= near for pause in pace.pauses)
         pace = replace(pace, pauses=_kept(pace, Pause(step=step, seconds=round(seconds, 3))))
@@ -193,7 +207,15 @@ def learn(pace: Pace, *, step: int, stride: int, read: float, printed: float, be
         gaps=(*pace.gaps, round(seconds, 3))[-GAPS_KEPT:],
         lines=(*pace.lines, between)[-GAPS_KEPT:],
         stride=stride if stride > 0 else pace.stride,
+        watched_from=step if pace.watched_from is None and len(pace.gaps) >= LEARNED else pace.watched_from,
     )
+
+
+def missed(pace: Pace, *, first: int, last: int, silence: float) -> Pace:
+    """Steps `first` to `last` were read at once after `silence` seconds in which the reader read nothing."""
+    if len(pace.gaps) < LEARNED or silence <= _long(pace) or last - first <= pace.stride:
+        return pace
+    return replace(pace, unwatched=(first - pace.stride, last))
 
 
 def _unusual(pace: Pace, lines: int) -> bool:

@@ -286,18 +286,24 @@ def _advance(p: FileProgress, seen: _Seen) -> FileProgress:
 
 def _learned(p: FileProgress, seen: _Seen) -> Pace:
     """The pace with the gap before this line, where the two lines are adjacent."""
-    if p.last_step is None or p.last_at is None:
-        return p.pace
-    if p.pace.phase is not Phase.STEP or p.pace.closed_at is not None:
-        return p.pace if p.broken or p.reloaded else hang.learn_stretch(p.pace, step=p.last_step, at=seen.at)
-    stride = seen.step - p.last_step
-    if not (seen.next or stride == p.pace.stride):
-        return p.pace
+    pace, last_step, last_at = p.pace, p.last_step, p.last_at
+    if last_step is None or last_at is None:
+        return pace
+    missed = pace.unwatched
+    if missed is not None and missed[1] == last_step and seen.at == last_at:
+        pace = replace(pace, unwatched=(missed[0], seen.step))
+    if pace.phase is not Phase.STEP or pace.closed_at is not None:
+        return pace if p.broken or p.reloaded else hang.learn_stretch(pace, step=last_step, at=seen.at)
+    stride = seen.step - last_step
+    if not (seen.next or stride == pace.stride):
+        # The newest line of a read whose first line was the one before: what came between the two was not watched.
+        silence = (last_at - p.cleared_at).total_seconds() if p.cleared_at is not None else 0.0
+        return hang.missed(pace, first=last_step, last=seen.step, silence=silence)
     return hang.learn(
-        p.pace,
-        step=p.last_step,
+        pace,
+        step=last_step,
         stride=stride,
-        read=(seen.at - p.last_at).total_seconds(),
+        read=(seen.at - last_at).total_seconds(),
         printed=(seen.printed - p.printed_at).total_seconds() if seen.printed and p.printed_at else 0.0,
         between=max(0, seen.line - p.advance_line - 1),
         broken=p.broken or p.reloaded,

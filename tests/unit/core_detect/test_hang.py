@@ -229,7 +229,7 @@ def test_signs_without_a_step_do_not_last_for_ever() -> None:
 def test_output_in_blocks_is_expected_in_blocks() -> None:
     """Lines that reach the file forty at a time."""
     job = Job()
-    for _ in range(30):
+    for _ in range(31):
         job.wait(80.0)
         text = "".join(STEP.format(job.step + number) for number in range(1, 41))
         job.step += 40
@@ -315,3 +315,26 @@ def test_a_second_stall_of_a_kind_is_a_habit() -> None:
     assert job.limit() == 60.0
     job.wait(58.0).steps(44, 2.0)
     assert 60.0 < job.limit() < 120.0
+
+
+def test_a_schedule_whose_last_turn_nobody_saw_may_act_again() -> None:
+    """The reader was away when steps 700 to 1000 passed: that nothing paused there is not known."""
+    job = Job()
+    for _ in range(6):
+        job.steps(100, 4.0).wait(100.0)
+    text = "".join(STEP.format(job.step + number) for number in range(1, 451))
+    job.step += 450
+    job.wait(2000.0).say(text)
+    job.steps(50, 4.0)
+    assert job.step == 1100
+    assert job.limit() == POLICY.hang_seconds
+
+
+def test_what_was_announced_in_unknown_words_is_on_the_schedule_too() -> None:
+    """A pause behind forty unknown lines at one turn may come without them at the next."""
+    job = Job(first=4301).steps(199, 4.0)
+    for shard in range(40):
+        job.say(f"writing shard {shard} of the state")
+    job.wait(90.0).steps(250, 4.0)
+    assert job.step == 4749
+    assert job.steps(1, 4.0).limit() == POLICY.hang_seconds
