@@ -353,7 +353,6 @@ class Gatherer:
                 scanned = _within_attempt(scanned, sighting.item)
             files[chunk.file] = scanned.state
             if scanned.signals or scanned.repeats:
-                scanned = _with_writing(scanned, chunk)
                 sighting.signals = fold_signals(sighting.signals, scanned, self._signals_max)
             lines += scanned.lines
             foreign += scanned.foreign
@@ -434,6 +433,7 @@ def _context(source: LogSource, item: StoredAttempt, chunk: LogChunk) -> FileCon
         world_size=attempt.world_size,
         rank_nodes=attempt.rank_nodes,
         live=not chunk.backlog,
+        written_at=chunk.modified_at,
     )
 
 
@@ -536,15 +536,3 @@ def snapshot_of(
         user_excluded=item.user_excluded,
         dependents_running=item.dependents_running,
     )
-
-
-def _with_writing(scanned: Scanned, chunk: LogChunk) -> Scanned:
-    """With the time of writing that the file system tells: what is measured as our delay begins there, not here."""
-    written_at = chunk.modified_at
-    if written_at is None:
-        return scanned
-    signals = tuple(
-        replace(signal, written_at=min(written_at, signal.seen_at)) if signal.written_at is None else signal
-        for signal in scanned.signals
-    )
-    return replace(scanned, signals=signals)

@@ -265,6 +265,7 @@ class FileScan:
             trust=context.trust,
             source=context.source,
             seen_at=self.seen_at,
+            written_at=None if context.written_at is None else min(context.written_at, self.seen_at),
             at=at,
             rank=rank,
             gpu=_gpu(captures, place),

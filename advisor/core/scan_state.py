@@ -24,6 +24,7 @@ class FileContext:
     world_size: int | None = None
     rank_nodes: Mapping[int, str] = field(default_factory=dict)
     live: bool = True  # False: read long after it was written, so only the lines' own times count
+    written_at: datetime | None = None  # when its newest bytes were written, as its source tells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

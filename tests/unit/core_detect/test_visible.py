@@ -37,3 +37,11 @@ def visible_at(**changes: Any) -> datetime | None:
 def test_a_fault_is_visible_when_its_bytes_were_written(changes: dict[str, object], expected: float) -> None:
     """Our delay counts from the writing, never from our own reading, and never from a time that cannot be."""
     assert visible_at(**changes) == NOON + timedelta(seconds=expected)
+
+
+@pytest.mark.parametrize(("told", "expected"), [(None, None), (9, 9), (99, 10)], ids=["not told", "before", "ahead"])
+def test_a_signal_carries_when_its_bytes_were_written(told: float | None, expected: float | None) -> None:
+    """The scanner takes the time of writing from the file's source, and never one later than the reading."""
+    written_at = None if told is None else NOON + timedelta(seconds=told)
+    (signal,) = scan(XID, kernel("node2", written_at=written_at), seen_at=READ_AT).signals
+    assert signal.written_at == (None if expected is None else NOON + timedelta(seconds=expected))
