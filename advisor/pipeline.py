@@ -25,9 +25,10 @@ from advisor.core.modes import ModeSetting, effective_mode
 from advisor.core.policy import Policy
 from advisor.core.rules import RuleSet
 from advisor.core.words import Action, IncidentKind, Mode, Reason
-from advisor.gathering import Gatherer, Sighting, reports_of, snapshot_of
+from advisor.gathering import Gatherer
 from advisor.ports import Clock
 from advisor.replay import Inputs
+from advisor.sighting import Sighting, reports_of, snapshot_of
 from advisor.store.errors import Conflict
 from advisor.store.records import (
     AttemptKey,

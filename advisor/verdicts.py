@@ -8,7 +8,7 @@ from advisor.core import codec
 from advisor.core.model import Decision
 from advisor.core.policy import Policy
 from advisor.core.words import Action, AttemptState, IncidentKind, Mode
-from advisor.gathering import Sighting
+from advisor.sighting import Sighting
 from advisor.store.records import (
     AttemptKey,
     DecisionRecord,

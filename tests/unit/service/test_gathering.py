@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from advisor.core.model import Attempt, Job, NodeFact
 from advisor.core.words import AttemptState, NodeState
-from advisor.gathering import Away, nodes_away
+from advisor.sighting import Away, nodes_away
 from advisor.store.records import AttemptKey, StoredAttempt
 
 T = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
