@@ -17,6 +17,7 @@ from advisor.store.documents import pack_signals
 from advisor.store.errors import Conflict, NotFound
 from advisor.store.ids import content_id
 from advisor.store.milestones import record_milestones
+from advisor.store.open_advice import close_advice
 from advisor.store.records import (
     AttemptKey,
     AuditEvent,
@@ -33,7 +34,6 @@ from advisor.store.tables import (
     decisions,
     implications,
     incidents,
-    reconciliations,
 )
 
 # Smaller ones are compressed in less time than a thread needs to take them over.
@@ -289,29 +289,15 @@ async def _write_implications(
 async def _publish(
     connection: AsyncConnection, record: DecisionRecord, owner: AnyRow, decision_id: str, generation: int
 ) -> None:
-    older = await connection.execute(
-        update(advice)
-        .where(advice.c.job_key == record.key.job_key, advice.c.number == record.key.number, advice.c.open)
-        .values(open=False, status=ReconciliationStatus.SUPERSEDED.value)
-        .returning(advice.c.decision_id)
+    await close_advice(
+        connection,
+        advice.c.job_key == record.key.job_key,
+        advice.c.number == record.key.number,
+        status=ReconciliationStatus.SUPERSEDED,
+        reason=ReconciliationReason.NEWER_GENERATION,
+        at=record.created_at,
+        detail=f"by generation {generation}",
     )
-    superseded = [row.decision_id for row in older]
-    if superseded:
-        await connection.execute(
-            upsert(reconciliations),
-            [
-                {
-                    "decision_id": older_id,
-                    "status": ReconciliationStatus.SUPERSEDED.value,
-                    "reason": ReconciliationReason.NEWER_GENERATION.value,
-                    "detail": f"by generation {generation}",
-                    "at": record.created_at,
-                    "excluded_nodes": [],
-                    "dropped_nodes": [],
-                }
-                for older_id in superseded
-            ],
-        )
     await connection.execute(
         upsert(advice).values(
             decision_id=decision_id,

@@ -151,27 +151,32 @@ def _after(row: AnyRow, news: Reconciliation) -> dict[str, object]:
 
 async def expire_advice(connection: AsyncConnection, now: datetime) -> int:
     """Close what is past its time to live."""
+    return await close_advice(
+        connection,
+        advice.c.expires_at <= now,
+        status=ReconciliationStatus.EXPIRED,
+        reason=ReconciliationReason.TIME_TO_LIVE,
+        at=now,
+    )
+
+
+async def close_advice(
+    connection: AsyncConnection,
+    *which: ColumnElement[bool],
+    status: ReconciliationStatus,
+    reason: ReconciliationReason,
+    at: datetime,
+    detail: str = "",
+) -> int:
+    """Close open advice on our own account, with a reconciliation that says why. Returns how many."""
     found = await connection.execute(
         update(advice)
-        .where(advice.c.open, advice.c.expires_at <= now)
-        .values(open=False, status=ReconciliationStatus.EXPIRED.value)
+        .where(advice.c.open, *which)
+        .values(open=False, status=status.value)
         .returning(advice.c.decision_id)
     )
-    expired = [row.decision_id for row in found]
-    if expired:
-        await connection.execute(
-            insert(reconciliations),
-            [
-                {
-                    "decision_id": decision_id,
-                    "status": ReconciliationStatus.EXPIRED.value,
-                    "reason": ReconciliationReason.TIME_TO_LIVE.value,
-                    "detail": "",
-                    "at": now,
-                    "excluded_nodes": [],
-                    "dropped_nodes": [],
-                }
-                for decision_id in expired
-            ],
-        )
-    return len(expired)
+    said = {"status": status.value, "reason": reason.value, "detail": detail, "at": at}
+    closed = [{"decision_id": row.decision_id, "excluded_nodes": [], "dropped_nodes": [], **said} for row in found]
+    if closed:
+        await connection.execute(insert(reconciliations), closed)
+    return len(closed)
