@@ -6,7 +6,7 @@ step that goes back is an in-job restart when a checkpoint was loaded since, or 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import islice
 from typing import Any
 
@@ -421,8 +421,3 @@ def _lead(counting: Sequence[FileProgress]) -> FileProgress | None:
     newest = max((p.last_at for p in counting if p.last_at is not None), default=None)
     fresh = [p for p in counting if p.last_at == newest]
     return max(fresh, key=lambda p: len(p.pace.gaps), default=None)
-
-
-def silent_for(progress: Progress, now: datetime) -> timedelta | None:
-    """How long ago the newest step was seen; None before the first."""
-    return now - progress.last_at if progress.last_at is not None else None

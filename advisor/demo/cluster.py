@@ -105,21 +105,12 @@ class Cluster:
     def start_controller(self) -> None:
         self._daemons["slurmctld"] = self._spawn("slurmctld", "slurmctld", "-D", "-f", str(self.conf))
 
-    def stop_controller(self) -> None:
-        self._end("slurmctld", signal.SIGTERM)
-
     def start_node(self, node: str) -> None:
         self._daemons[node] = self._spawn(node, "slurmd", "-D", "-N", node, "-f", str(self.conf))
 
     def kill_node(self, node: str) -> None:
         """slurmd dies, as when a host crashes; its job steps stay, as nobody is there to end them."""
         self._end(node, signal.SIGKILL)
-
-    def freeze_node(self, node: str) -> None:
-        self._daemons[node].send_signal(signal.SIGSTOP)
-
-    def thaw_node(self, node: str) -> None:
-        self._daemons[node].send_signal(signal.SIGCONT)
 
     def _spawn(self, name: str, *argv: str) -> "subprocess.Popen[bytes]":
         with (self.root / "log" / f"{name}.out").open("ab") as output:
