@@ -45,6 +45,14 @@ class Reason(StrEnum):
     ALREADY_STOPPED = "already_stopped"
     IN_JOB_RESTART = "in_job_restart"
     LIVE_ATTEMPT = "live_attempt"
+    PAUSED = "paused"
+    MAINTENANCE = "maintenance"
+    STOP_FILE = "stop_file"
+    SAVING = "saving"
+    DRY_RUN = "dry_run"
+    CAP_NODES = "cap_nodes"
+    DRAINED_BY_OTHERS = "drained_by_others"
+    REPAIR_SEEN = "repair_seen"
 
 
 class Action(StrEnum):

@@ -85,6 +85,14 @@ class ReconciliationReason(StrEnum):
     ALREADY_STOPPED = "already_stopped"
     IN_JOB_RESTART = "in_job_restart"
     LIVE_ATTEMPT = "live_attempt"
+    PAUSED = "paused"
+    MAINTENANCE = "maintenance"
+    STOP_FILE = "stop_file"
+    SAVING = "saving"
+    DRY_RUN = "dry_run"
+    CAP_NODES = "cap_nodes"
+    DRAINED_BY_OTHERS = "drained_by_others"
+    REPAIR_SEEN = "repair_seen"
 
 
 class MilestoneKind(StrEnum):
@@ -305,6 +313,10 @@ _WITHHELD_FOR_NOW = frozenset(
         ReconciliationReason.CAP_REQUEUES,
         ReconciliationReason.CAPACITY,
         ReconciliationReason.SCHEDULER_UNAVAILABLE,
+        ReconciliationReason.PAUSED,
+        ReconciliationReason.MAINTENANCE,
+        ReconciliationReason.STOP_FILE,
+        ReconciliationReason.SAVING,
     }
 )
 

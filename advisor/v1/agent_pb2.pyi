@@ -84,6 +84,25 @@ NODE_STATE_DRAINED: NodeState.ValueType  # 5
 NODE_STATE_OTHER: NodeState.ValueType  # 6
 Global___NodeState: _TypeAlias = NodeState  # noqa: Y015
 
+class _NodeDesire:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _NodeDesireEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NodeDesire.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    NODE_DESIRE_UNSPECIFIED: _NodeDesire.ValueType  # 0
+    NODE_DESIRE_DRAINED: _NodeDesire.ValueType  # 1
+    NODE_DESIRE_NOT_DRAINED: _NodeDesire.ValueType  # 2
+    """Undo our own drain. Nobody else's."""
+
+class NodeDesire(_NodeDesire, metaclass=_NodeDesireEnumTypeWrapper): ...
+
+NODE_DESIRE_UNSPECIFIED: NodeDesire.ValueType  # 0
+NODE_DESIRE_DRAINED: NodeDesire.ValueType  # 1
+NODE_DESIRE_NOT_DRAINED: NodeDesire.ValueType  # 2
+"""Undo our own drain. Nobody else's."""
+Global___NodeDesire: _TypeAlias = NodeDesire  # noqa: Y015
+
 @_typing.final
 class RegisterRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -538,12 +557,17 @@ class WatchAdviceResponse(_message.Message):
     OPEN_FIELD_NUMBER: _builtins.int
     TICK_AGE_FIELD_NUMBER: _builtins.int
     TICKS_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     ticks: _builtins.int
     @_builtins.property
     def open(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Advice]: ...
     @_builtins.property
     def tick_age(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeAdvice]:
+        """What is wanted of nodes, all of it."""
+
     def __init__(
         self,
         *,
@@ -551,14 +575,121 @@ class WatchAdviceResponse(_message.Message):
         open: _abc.Iterable[_common_pb2.Advice] | None = ...,
         tick_age: _duration_pb2.Duration | None = ...,
         ticks: _builtins.int = ...,
+        nodes: _abc.Iterable[Global___NodeAdvice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tick_age", b"tick_age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "open", b"open", "tick_age", b"tick_age", "ticks", b"ticks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "nodes", b"nodes", "open", b"open", "tick_age", b"tick_age", "ticks", b"ticks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchAdviceResponse: _TypeAlias = WatchAdviceResponse  # noqa: Y015
+
+@_typing.final
+class NodeAdvice(_message.Message):
+    """What is wanted of one node, and for how long this message may be acted on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ISOLATION_ID_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    DESIRED_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    TIME_TO_LIVE_FIELD_NUMBER: _builtins.int
+    SEEN_DRAINED_FIELD_NUMBER: _builtins.int
+    isolation_id: _builtins.str
+    node: _builtins.str
+    generation: _builtins.int
+    desired: Global___NodeDesire.ValueType
+    dry_run: _builtins.bool
+    category: _builtins.str
+    why: _builtins.str
+    seen_drained: _builtins.bool
+    """It was seen drained by us: if it no longer is, somebody put it back, and it stays so."""
+    @_builtins.property
+    def time_to_live(self) -> _duration_pb2.Duration: ...
+    def __init__(
+        self,
+        *,
+        isolation_id: _builtins.str = ...,
+        node: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        desired: Global___NodeDesire.ValueType = ...,
+        dry_run: _builtins.bool = ...,
+        category: _builtins.str = ...,
+        why: _builtins.str = ...,
+        time_to_live: _duration_pb2.Duration | None = ...,
+        seen_drained: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time_to_live", b"time_to_live"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["category", b"category", "desired", b"desired", "dry_run", b"dry_run", "generation", b"generation", "isolation_id", b"isolation_id", "node", b"node", "seen_drained", b"seen_drained", "time_to_live", b"time_to_live", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeAdvice: _TypeAlias = NodeAdvice  # noqa: Y015
+
+@_typing.final
+class ReportNodeReconciliationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    ISOLATION_ID_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    session: _builtins.str
+    isolation_id: _builtins.str
+    generation: _builtins.int
+    node: _builtins.str
+    status: _common_pb2.ReconciliationStatus.ValueType
+    reason: _common_pb2.ReconciliationReason.ValueType
+    detail: _builtins.str
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        session: _builtins.str = ...,
+        isolation_id: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        node: _builtins.str = ...,
+        status: _common_pb2.ReconciliationStatus.ValueType = ...,
+        reason: _common_pb2.ReconciliationReason.ValueType = ...,
+        detail: _builtins.str = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "cluster", b"cluster", "detail", b"detail", "generation", b"generation", "isolation_id", b"isolation_id", "node", b"node", "reason", b"reason", "session", b"session", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportNodeReconciliationRequest: _TypeAlias = ReportNodeReconciliationRequest  # noqa: Y015
+
+@_typing.final
+class ReportNodeReconciliationResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportNodeReconciliationResponse: _TypeAlias = ReportNodeReconciliationResponse  # noqa: Y015
 
 @_typing.final
 class ReportReconciliationRequest(_message.Message):

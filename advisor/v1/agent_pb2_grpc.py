@@ -64,6 +64,11 @@ class AgentServiceStub:
                 request_serializer=advisor_dot_v1_dot_agent__pb2.ReportMilestonesRequest.SerializeToString,
                 response_deserializer=advisor_dot_v1_dot_agent__pb2.ReportMilestonesResponse.FromString,
                 _registered_method=True)
+        self.ReportNodeReconciliation = channel.unary_unary(
+                '/advisor.v1.AgentService/ReportNodeReconciliation',
+                request_serializer=advisor_dot_v1_dot_agent__pb2.ReportNodeReconciliationRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_agent__pb2.ReportNodeReconciliationResponse.FromString,
+                _registered_method=True)
 
 
 class AgentServiceServicer:
@@ -108,6 +113,12 @@ class AgentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportNodeReconciliation(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -140,6 +151,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.ReportMilestones,
                     request_deserializer=advisor_dot_v1_dot_agent__pb2.ReportMilestonesRequest.FromString,
                     response_serializer=advisor_dot_v1_dot_agent__pb2.ReportMilestonesResponse.SerializeToString,
+            ),
+            'ReportNodeReconciliation': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportNodeReconciliation,
+                    request_deserializer=advisor_dot_v1_dot_agent__pb2.ReportNodeReconciliationRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_agent__pb2.ReportNodeReconciliationResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -304,6 +320,33 @@ class AgentService:
             '/advisor.v1.AgentService/ReportMilestones',
             advisor_dot_v1_dot_agent__pb2.ReportMilestonesRequest.SerializeToString,
             advisor_dot_v1_dot_agent__pb2.ReportMilestonesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportNodeReconciliation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.AgentService/ReportNodeReconciliation',
+            advisor_dot_v1_dot_agent__pb2.ReportNodeReconciliationRequest.SerializeToString,
+            advisor_dot_v1_dot_agent__pb2.ReportNodeReconciliationResponse.FromString,
             options,
             channel_credentials,
             insecure,

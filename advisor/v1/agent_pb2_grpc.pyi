@@ -41,6 +41,7 @@ class AgentServiceStub:
     """
     ReportReconciliation: _grpc.UnaryUnaryMultiCallable[_agent_pb2.ReportReconciliationRequest, _agent_pb2.ReportReconciliationResponse]
     ReportMilestones: _grpc.UnaryUnaryMultiCallable[_agent_pb2.ReportMilestonesRequest, _agent_pb2.ReportMilestonesResponse]
+    ReportNodeReconciliation: _grpc.UnaryUnaryMultiCallable[_agent_pb2.ReportNodeReconciliationRequest, _agent_pb2.ReportNodeReconciliationResponse]
 
 @_typing.type_check_only
 class AgentServiceAsyncStub(AgentServiceStub):
@@ -55,6 +56,7 @@ class AgentServiceAsyncStub(AgentServiceStub):
     """
     ReportReconciliation: _aio.UnaryUnaryMultiCallable[_agent_pb2.ReportReconciliationRequest, _agent_pb2.ReportReconciliationResponse]  # type: ignore[assignment]
     ReportMilestones: _aio.UnaryUnaryMultiCallable[_agent_pb2.ReportMilestonesRequest, _agent_pb2.ReportMilestonesResponse]  # type: ignore[assignment]
+    ReportNodeReconciliation: _aio.UnaryUnaryMultiCallable[_agent_pb2.ReportNodeReconciliationRequest, _agent_pb2.ReportNodeReconciliationResponse]  # type: ignore[assignment]
 
 class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -102,5 +104,12 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agent_pb2.ReportMilestonesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.ReportMilestonesResponse, _abc.Awaitable[_agent_pb2.ReportMilestonesResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ReportNodeReconciliation(
+        self,
+        request: _agent_pb2.ReportNodeReconciliationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_pb2.ReportNodeReconciliationResponse, _abc.Awaitable[_agent_pb2.ReportNodeReconciliationResponse]]: ...
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -188,6 +188,22 @@ class _ReconciliationReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_
     """the job made progress since the advice"""
     RECONCILIATION_REASON_LIVE_ATTEMPT: _ReconciliationReason.ValueType  # 26
     """the attempt is live and the advice is for its end"""
+    RECONCILIATION_REASON_PAUSED: _ReconciliationReason.ValueType  # 27
+    """an operator paused us"""
+    RECONCILIATION_REASON_MAINTENANCE: _ReconciliationReason.ValueType  # 28
+    """its partition or its nodes are in maintenance"""
+    RECONCILIATION_REASON_STOP_FILE: _ReconciliationReason.ValueType  # 29
+    """the stop file is on the controller"""
+    RECONCILIATION_REASON_SAVING: _ReconciliationReason.ValueType  # 30
+    """it was asked to save, and is given time for it"""
+    RECONCILIATION_REASON_DRY_RUN: _ReconciliationReason.ValueType  # 31
+    """only on paper"""
+    RECONCILIATION_REASON_CAP_NODES: _ReconciliationReason.ValueType  # 32
+    """the agent's own cap on nodes"""
+    RECONCILIATION_REASON_DRAINED_BY_OTHERS: _ReconciliationReason.ValueType  # 33
+    """somebody else's drain: not ours to undo"""
+    RECONCILIATION_REASON_REPAIR_SEEN: _ReconciliationReason.ValueType  # 34
+    """somebody put the node back"""
 
 class ReconciliationReason(_ReconciliationReason, metaclass=_ReconciliationReasonEnumTypeWrapper): ...
 
@@ -233,6 +249,22 @@ RECONCILIATION_REASON_IN_JOB_RESTART: ReconciliationReason.ValueType  # 25
 """the job made progress since the advice"""
 RECONCILIATION_REASON_LIVE_ATTEMPT: ReconciliationReason.ValueType  # 26
 """the attempt is live and the advice is for its end"""
+RECONCILIATION_REASON_PAUSED: ReconciliationReason.ValueType  # 27
+"""an operator paused us"""
+RECONCILIATION_REASON_MAINTENANCE: ReconciliationReason.ValueType  # 28
+"""its partition or its nodes are in maintenance"""
+RECONCILIATION_REASON_STOP_FILE: ReconciliationReason.ValueType  # 29
+"""the stop file is on the controller"""
+RECONCILIATION_REASON_SAVING: ReconciliationReason.ValueType  # 30
+"""it was asked to save, and is given time for it"""
+RECONCILIATION_REASON_DRY_RUN: ReconciliationReason.ValueType  # 31
+"""only on paper"""
+RECONCILIATION_REASON_CAP_NODES: ReconciliationReason.ValueType  # 32
+"""the agent's own cap on nodes"""
+RECONCILIATION_REASON_DRAINED_BY_OTHERS: ReconciliationReason.ValueType  # 33
+"""somebody else's drain: not ours to undo"""
+RECONCILIATION_REASON_REPAIR_SEEN: ReconciliationReason.ValueType  # 34
+"""somebody put the node back"""
 Global___ReconciliationReason: _TypeAlias = ReconciliationReason  # noqa: Y015
 
 class _MilestoneKind:
@@ -436,6 +468,9 @@ class Advice(_message.Message):
     MAY_END_LIVE_ATTEMPT_FIELD_NUMBER: _builtins.int
     EXCLUDE_ORDER_FIELD_NUMBER: _builtins.int
     DELAY_UNTIL_FIELD_NUMBER: _builtins.int
+    PAUSED_UNTIL_FIELD_NUMBER: _builtins.int
+    SAVE_UNTIL_FIELD_NUMBER: _builtins.int
+    DEAD_NODES_FIELD_NUMBER: _builtins.int
     advice_id: _builtins.str
     incarnation: _builtins.str
     """The store's incarnation: generations of another one do not compare."""
@@ -478,6 +513,18 @@ class Advice(_message.Message):
     def delay_until(self) -> _timestamp_pb2.Timestamp:
         """Do not start before this although nothing keeps it (shared storage is down)."""
 
+    @_builtins.property
+    def paused_until(self) -> _timestamp_pb2.Timestamp:
+        """An operator paused us until then: do nothing about it before, and lose nothing."""
+
+    @_builtins.property
+    def save_until(self) -> _timestamp_pb2.Timestamp:
+        """Ask the live attempt to save, and do not end it before this."""
+
+    @_builtins.property
+    def dead_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes of the attempt that trusted evidence calls dead: they may be set DOWN to let the job go."""
+
     def __init__(
         self,
         *,
@@ -500,10 +547,13 @@ class Advice(_message.Message):
         may_end_live_attempt: _builtins.bool = ...,
         exclude_order: _abc.Iterable[_builtins.str] | None = ...,
         delay_until: _timestamp_pb2.Timestamp | None = ...,
+        paused_until: _timestamp_pb2.Timestamp | None = ...,
+        save_until: _timestamp_pb2.Timestamp | None = ...,
+        dead_nodes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_resume_step", b"_resume_step", "attempt", b"attempt", "created_at", b"created_at", "decision_deadline", b"decision_deadline", "delay_until", b"delay_until", "resume_step", b"resume_step", "start_not_before", b"start_not_before", "time_to_live", b"time_to_live"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_resume_step", b"_resume_step", "attempt", b"attempt", "created_at", b"created_at", "decision_deadline", b"decision_deadline", "delay_until", b"delay_until", "paused_until", b"paused_until", "resume_step", b"resume_step", "save_until", b"save_until", "start_not_before", b"start_not_before", "time_to_live", b"time_to_live"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resume_step", b"_resume_step", "action", b"action", "advice_id", b"advice_id", "attempt", b"attempt", "category", b"category", "created_at", b"created_at", "decision_deadline", b"decision_deadline", "delay_until", b"delay_until", "evidence", b"evidence", "exclude_nodes", b"exclude_nodes", "exclude_order", b"exclude_order", "explanation", b"explanation", "generation", b"generation", "incarnation", b"incarnation", "may_end_live_attempt", b"may_end_live_attempt", "mode", b"mode", "reason", b"reason", "resume_step", b"resume_step", "start_not_before", b"start_not_before", "time_to_live", b"time_to_live"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resume_step", b"_resume_step", "action", b"action", "advice_id", b"advice_id", "attempt", b"attempt", "category", b"category", "created_at", b"created_at", "dead_nodes", b"dead_nodes", "decision_deadline", b"decision_deadline", "delay_until", b"delay_until", "evidence", b"evidence", "exclude_nodes", b"exclude_nodes", "exclude_order", b"exclude_order", "explanation", b"explanation", "generation", b"generation", "incarnation", b"incarnation", "may_end_live_attempt", b"may_end_live_attempt", "mode", b"mode", "paused_until", b"paused_until", "reason", b"reason", "resume_step", b"resume_step", "save_until", b"save_until", "start_not_before", b"start_not_before", "time_to_live", b"time_to_live"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__resume_step: _TypeAlias = _typing.Literal["resume_step"]  # noqa: Y015
     _WhichOneofArgType__resume_step: _TypeAlias = _typing.Literal["_resume_step", b"_resume_step"]  # noqa: Y015

@@ -27,7 +27,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61\x64visor/v1/operator.proto\x12\nadvisor.v1\x1a\x17\x61\x64visor/v1/common.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfb\x02\n\x0bModeSetting\x12\x14\n\x07\x63luster\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tpartition\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x13\n\x06job_id\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x15\n\x08\x63\x61tegory\x18\x04 \x01(\tH\x03\x88\x01\x01\x12\x1e\n\x04mode\x18\x05 \x01(\x0e\x32\x10.advisor.v1.Mode\x12\x0e\n\x06set_by\x18\x06 \x01(\t\x12\x0b\n\x03why\x18\x07 \x01(\t\x12*\n\x06set_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x35\n\x14no_longer_autonomous\x18\t \x03(\x0b\x32\x17.advisor.v1.ModeSetting\x12\x31\n\x10still_autonomous\x18\n \x03(\x0b\x32\x17.advisor.v1.ModeSetting\x12\r\n\x05notes\x18\x0b \x03(\tB\n\n\x08_clusterB\x0c\n\n_partitionB\t\n\x07_job_idB\x0b\n\t_category\"\x12\n\x10ListModesRequest\">\n\x11ListModesResponse\x12)\n\x08settings\x18\x01 \x03(\x0b\x32\x17.advisor.v1.ModeSetting\":\n\x0eSetModeRequest\x12(\n\x07setting\x18\x01 \x01(\x0b\x32\x17.advisor.v1.ModeSetting\"<\n\x10UnsetModeRequest\x12(\n\x07setting\x18\x01 \x01(\x0b\x32\x17.advisor.v1.ModeSetting\"\x12\n\x10GetStatusRequest\"\x8c\x01\n\x0cSourceStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x11\n\tavailable\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\x12-\n\tnewest_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xc9\x01\n\x0b\x41gentStatus\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04mode\x18\x03 \x01(\t\x12\x11\n\tscheduler\x18\x04 \x01(\t\x12\x30\n\x0clast_seen_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\rrequeue_delay\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x16\n\x0emissing_rights\x18\x07 \x03(\t\"\xca\x02\n\x06Status\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12.\n\nstarted_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05ticks\x18\x04 \x01(\x04\x12+\n\x08tick_age\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\ttick_took\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cwatched_jobs\x18\x07 \x01(\r\x12\x16\n\x0eopen_incidents\x18\x08 \x01(\r\x12)\n\x07sources\x18\t \x03(\x0b\x32\x18.advisor.v1.SourceStatus\x12\'\n\x06\x61gents\x18\n \x03(\x0b\x32\x17.advisor.v1.AgentStatus2\x9e\x02\n\x0fOperatorService\x12H\n\tListModes\x12\x1c.advisor.v1.ListModesRequest\x1a\x1d.advisor.v1.ListModesResponse\x12>\n\x07SetMode\x12\x1a.advisor.v1.SetModeRequest\x1a\x17.advisor.v1.ModeSetting\x12\x42\n\tUnsetMode\x12\x1c.advisor.v1.UnsetModeRequest\x1a\x17.advisor.v1.ModeSetting\x12=\n\tGetStatus\x12\x1c.advisor.v1.GetStatusRequest\x1a\x12.advisor.v1.Statusb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61\x64visor/v1/operator.proto\x12\nadvisor.v1\x1a\x17\x61\x64visor/v1/common.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbf\x03\n\x0bModeSetting\x12\x14\n\x07\x63luster\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tpartition\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x13\n\x06job_id\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x15\n\x08\x63\x61tegory\x18\x04 \x01(\tH\x03\x88\x01\x01\x12\x14\n\x07\x61\x63\x63ount\x18\x0c \x01(\tH\x04\x88\x01\x01\x12\x14\n\x07percent\x18\r \x01(\rH\x05\x88\x01\x01\x12\x1e\n\x04mode\x18\x05 \x01(\x0e\x32\x10.advisor.v1.Mode\x12\x0e\n\x06set_by\x18\x06 \x01(\t\x12\x0b\n\x03why\x18\x07 \x01(\t\x12*\n\x06set_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x35\n\x14no_longer_autonomous\x18\t \x03(\x0b\x32\x17.advisor.v1.ModeSetting\x12\x31\n\x10still_autonomous\x18\n \x03(\x0b\x32\x17.advisor.v1.ModeSetting\x12\r\n\x05notes\x18\x0b \x03(\tB\n\n\x08_clusterB\x0c\n\n_partitionB\t\n\x07_job_idB\x0b\n\t_categoryB\n\n\x08_accountB\n\n\x08_percent\"\x12\n\x10ListModesRequest\">\n\x11ListModesResponse\x12)\n\x08settings\x18\x01 \x03(\x0b\x32\x17.advisor.v1.ModeSetting\":\n\x0eSetModeRequest\x12(\n\x07setting\x18\x01 \x01(\x0b\x32\x17.advisor.v1.ModeSetting\"<\n\x10UnsetModeRequest\x12(\n\x07setting\x18\x01 \x01(\x0b\x32\x17.advisor.v1.ModeSetting\"\x12\n\x10GetStatusRequest\"\x8c\x01\n\x0cSourceStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x11\n\tavailable\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\x12-\n\tnewest_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xc9\x01\n\x0b\x41gentStatus\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04mode\x18\x03 \x01(\t\x12\x11\n\tscheduler\x18\x04 \x01(\t\x12\x30\n\x0clast_seen_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\rrequeue_delay\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x16\n\x0emissing_rights\x18\x07 \x03(\t\"\xca\x02\n\x06Status\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12.\n\nstarted_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05ticks\x18\x04 \x01(\x04\x12+\n\x08tick_age\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\ttick_took\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cwatched_jobs\x18\x07 \x01(\r\x12\x16\n\x0eopen_incidents\x18\x08 \x01(\r\x12)\n\x07sources\x18\t \x03(\x0b\x32\x18.advisor.v1.SourceStatus\x12\'\n\x06\x61gents\x18\n \x03(\x0b\x32\x17.advisor.v1.AgentStatus\"h\n\x0cPauseRequest\x12\x14\n\x07\x63luster\x18\x01 \x01(\tH\x00\x88\x01\x01\x12)\n\x05until\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03why\x18\x03 \x01(\tB\n\n\x08_cluster\">\n\rResumeRequest\x12\x14\n\x07\x63luster\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0b\n\x03why\x18\x02 \x01(\tB\n\n\x08_cluster\"\xa4\x01\n\x0cPauseInForce\x12\x14\n\x07\x63luster\x18\x01 \x01(\tH\x00\x88\x01\x01\x12)\n\x05until\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06set_by\x18\x03 \x01(\t\x12\x0b\n\x03why\x18\x04 \x01(\t\x12*\n\x06set_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\n\n\x08_cluster\"\x13\n\x11ListPausesRequest\">\n\x12ListPausesResponse\x12(\n\x06pauses\x18\x01 \x03(\x0b\x32\x18.advisor.v1.PauseInForce\"\xc9\x04\n\rNodeIsolation\x12\x14\n\x0cisolation_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\x0f\n\x07\x64ry_run\x18\x05 \x01(\x08\x12\x10\n\x08\x63\x61tegory\x18\x06 \x01(\t\x12\x0b\n\x03why\x18\x07 \x01(\t\x12\x0e\n\x06job_id\x18\x08 \x01(\t\x12-\n\topened_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x06status\x18\x0b \x01(\x0e\x32 .advisor.v1.ReconciliationStatus\x12\x30\n\x06reason\x18\x0c \x01(\x0e\x32 .advisor.v1.ReconciliationReason\x12\x0e\n\x06\x64\x65tail\x18\r \x01(\t\x12.\n\ndrained_at\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08\x65nded_by\x18\x10 \x01(\t\x12\x11\n\tended_why\x18\x11 \x01(\t\x12-\n\tprobed_at\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x19\n\x0cprobe_passed\x18\x13 \x01(\x08H\x00\x88\x01\x01\x42\x0f\n\r_probe_passed\"W\n\x07\x42reaker\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12.\n\ntripped_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03why\x18\x03 \x01(\t\"d\n\x15ListIsolationsRequest\x12\x14\n\x07\x63luster\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x11\n\x04node\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\r\n\x05\x65nded\x18\x03 \x01(\x08\x42\n\n\x08_clusterB\x07\n\x05_node\"m\n\x16ListIsolationsResponse\x12-\n\nisolations\x18\x01 \x03(\x0b\x32\x19.advisor.v1.NodeIsolation\x12$\n\x07tripped\x18\x02 \x03(\x0b\x32\x13.advisor.v1.Breaker\">\n\x10ReinstateRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0b\n\x03why\x18\x03 \x01(\t\"P\n\x12ReportProbeRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0e\n\x06passed\x18\x03 \x01(\x08\x12\x0b\n\x03why\x18\x04 \x01(\t\"3\n\x13ResetBreakerRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0b\n\x03why\x18\x02 \x01(\t2\x96\x06\n\x0fOperatorService\x12H\n\tListModes\x12\x1c.advisor.v1.ListModesRequest\x1a\x1d.advisor.v1.ListModesResponse\x12>\n\x07SetMode\x12\x1a.advisor.v1.SetModeRequest\x1a\x17.advisor.v1.ModeSetting\x12\x42\n\tUnsetMode\x12\x1c.advisor.v1.UnsetModeRequest\x1a\x17.advisor.v1.ModeSetting\x12=\n\tGetStatus\x12\x1c.advisor.v1.GetStatusRequest\x1a\x12.advisor.v1.Status\x12;\n\x05Pause\x12\x18.advisor.v1.PauseRequest\x1a\x18.advisor.v1.PauseInForce\x12=\n\x06Resume\x12\x19.advisor.v1.ResumeRequest\x1a\x18.advisor.v1.PauseInForce\x12K\n\nListPauses\x12\x1d.advisor.v1.ListPausesRequest\x1a\x1e.advisor.v1.ListPausesResponse\x12W\n\x0eListIsolations\x12!.advisor.v1.ListIsolationsRequest\x1a\".advisor.v1.ListIsolationsResponse\x12\x44\n\tReinstate\x12\x1c.advisor.v1.ReinstateRequest\x1a\x19.advisor.v1.NodeIsolation\x12H\n\x0bReportProbe\x12\x1e.advisor.v1.ReportProbeRequest\x1a\x19.advisor.v1.NodeIsolation\x12\x44\n\x0cResetBreaker\x12\x1f.advisor.v1.ResetBreakerRequest\x1a\x13.advisor.v1.Breakerb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,23 +35,47 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'advisor.v1.operator_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_MODESETTING']._serialized_start=132
-  _globals['_MODESETTING']._serialized_end=511
-  _globals['_LISTMODESREQUEST']._serialized_start=513
-  _globals['_LISTMODESREQUEST']._serialized_end=531
-  _globals['_LISTMODESRESPONSE']._serialized_start=533
-  _globals['_LISTMODESRESPONSE']._serialized_end=595
-  _globals['_SETMODEREQUEST']._serialized_start=597
-  _globals['_SETMODEREQUEST']._serialized_end=655
-  _globals['_UNSETMODEREQUEST']._serialized_start=657
-  _globals['_UNSETMODEREQUEST']._serialized_end=717
-  _globals['_GETSTATUSREQUEST']._serialized_start=719
-  _globals['_GETSTATUSREQUEST']._serialized_end=737
-  _globals['_SOURCESTATUS']._serialized_start=740
-  _globals['_SOURCESTATUS']._serialized_end=880
-  _globals['_AGENTSTATUS']._serialized_start=883
-  _globals['_AGENTSTATUS']._serialized_end=1084
-  _globals['_STATUS']._serialized_start=1087
-  _globals['_STATUS']._serialized_end=1417
-  _globals['_OPERATORSERVICE']._serialized_start=1420
-  _globals['_OPERATORSERVICE']._serialized_end=1706
+  _globals['_MODESETTING']._serialized_end=579
+  _globals['_LISTMODESREQUEST']._serialized_start=581
+  _globals['_LISTMODESREQUEST']._serialized_end=599
+  _globals['_LISTMODESRESPONSE']._serialized_start=601
+  _globals['_LISTMODESRESPONSE']._serialized_end=663
+  _globals['_SETMODEREQUEST']._serialized_start=665
+  _globals['_SETMODEREQUEST']._serialized_end=723
+  _globals['_UNSETMODEREQUEST']._serialized_start=725
+  _globals['_UNSETMODEREQUEST']._serialized_end=785
+  _globals['_GETSTATUSREQUEST']._serialized_start=787
+  _globals['_GETSTATUSREQUEST']._serialized_end=805
+  _globals['_SOURCESTATUS']._serialized_start=808
+  _globals['_SOURCESTATUS']._serialized_end=948
+  _globals['_AGENTSTATUS']._serialized_start=951
+  _globals['_AGENTSTATUS']._serialized_end=1152
+  _globals['_STATUS']._serialized_start=1155
+  _globals['_STATUS']._serialized_end=1485
+  _globals['_PAUSEREQUEST']._serialized_start=1487
+  _globals['_PAUSEREQUEST']._serialized_end=1591
+  _globals['_RESUMEREQUEST']._serialized_start=1593
+  _globals['_RESUMEREQUEST']._serialized_end=1655
+  _globals['_PAUSEINFORCE']._serialized_start=1658
+  _globals['_PAUSEINFORCE']._serialized_end=1822
+  _globals['_LISTPAUSESREQUEST']._serialized_start=1824
+  _globals['_LISTPAUSESREQUEST']._serialized_end=1843
+  _globals['_LISTPAUSESRESPONSE']._serialized_start=1845
+  _globals['_LISTPAUSESRESPONSE']._serialized_end=1907
+  _globals['_NODEISOLATION']._serialized_start=1910
+  _globals['_NODEISOLATION']._serialized_end=2495
+  _globals['_BREAKER']._serialized_start=2497
+  _globals['_BREAKER']._serialized_end=2584
+  _globals['_LISTISOLATIONSREQUEST']._serialized_start=2586
+  _globals['_LISTISOLATIONSREQUEST']._serialized_end=2686
+  _globals['_LISTISOLATIONSRESPONSE']._serialized_start=2688
+  _globals['_LISTISOLATIONSRESPONSE']._serialized_end=2797
+  _globals['_REINSTATEREQUEST']._serialized_start=2799
+  _globals['_REINSTATEREQUEST']._serialized_end=2861
+  _globals['_REPORTPROBEREQUEST']._serialized_start=2863
+  _globals['_REPORTPROBEREQUEST']._serialized_end=2943
+  _globals['_RESETBREAKERREQUEST']._serialized_start=2945
+  _globals['_RESETBREAKERREQUEST']._serialized_end=2996
+  _globals['_OPERATORSERVICE']._serialized_start=2999
+  _globals['_OPERATORSERVICE']._serialized_end=3789
 # @@protoc_insertion_point(module_scope)

@@ -33,6 +33,8 @@ class ModeSetting(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     JOB_ID_FIELD_NUMBER: _builtins.int
     CATEGORY_FIELD_NUMBER: _builtins.int
+    ACCOUNT_FIELD_NUMBER: _builtins.int
+    PERCENT_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     SET_BY_FIELD_NUMBER: _builtins.int
     WHY_FIELD_NUMBER: _builtins.int
@@ -44,6 +46,9 @@ class ModeSetting(_message.Message):
     partition: _builtins.str
     job_id: _builtins.str
     category: _builtins.str
+    account: _builtins.str
+    percent: _builtins.int
+    """Autonomous for this share of jobs only, drawn by each job's key: 1 to 99. Unset: all."""
     mode: _common_pb2.Mode.ValueType
     set_by: _builtins.str
     why: _builtins.str
@@ -64,6 +69,8 @@ class ModeSetting(_message.Message):
         partition: _builtins.str | None = ...,
         job_id: _builtins.str | None = ...,
         category: _builtins.str | None = ...,
+        account: _builtins.str | None = ...,
+        percent: _builtins.int | None = ...,
         mode: _common_pb2.Mode.ValueType = ...,
         set_by: _builtins.str = ...,
         why: _builtins.str = ...,
@@ -72,10 +79,12 @@ class ModeSetting(_message.Message):
         still_autonomous: _abc.Iterable[Global___ModeSetting] | None = ...,
         notes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_cluster", b"_cluster", "_job_id", b"_job_id", "_partition", b"_partition", "category", b"category", "cluster", b"cluster", "job_id", b"job_id", "partition", b"partition", "set_at", b"set_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_account", b"_account", "_category", b"_category", "_cluster", b"_cluster", "_job_id", b"_job_id", "_partition", b"_partition", "_percent", b"_percent", "account", b"account", "category", b"category", "cluster", b"cluster", "job_id", b"job_id", "partition", b"partition", "percent", b"percent", "set_at", b"set_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_cluster", b"_cluster", "_job_id", b"_job_id", "_partition", b"_partition", "category", b"category", "cluster", b"cluster", "job_id", b"job_id", "mode", b"mode", "no_longer_autonomous", b"no_longer_autonomous", "notes", b"notes", "partition", b"partition", "set_at", b"set_at", "set_by", b"set_by", "still_autonomous", b"still_autonomous", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_account", b"_account", "_category", b"_category", "_cluster", b"_cluster", "_job_id", b"_job_id", "_partition", b"_partition", "_percent", b"_percent", "account", b"account", "category", b"category", "cluster", b"cluster", "job_id", b"job_id", "mode", b"mode", "no_longer_autonomous", b"no_longer_autonomous", "notes", b"notes", "partition", b"partition", "percent", b"percent", "set_at", b"set_at", "set_by", b"set_by", "still_autonomous", b"still_autonomous", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__account: _TypeAlias = _typing.Literal["account"]  # noqa: Y015
+    _WhichOneofArgType__account: _TypeAlias = _typing.Literal["_account", b"_account"]  # noqa: Y015
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
     _WhichOneofReturnType__cluster: _TypeAlias = _typing.Literal["cluster"]  # noqa: Y015
@@ -84,6 +93,10 @@ class ModeSetting(_message.Message):
     _WhichOneofArgType__job_id: _TypeAlias = _typing.Literal["_job_id", b"_job_id"]  # noqa: Y015
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    _WhichOneofReturnType__percent: _TypeAlias = _typing.Literal["percent"]  # noqa: Y015
+    _WhichOneofArgType__percent: _TypeAlias = _typing.Literal["_percent", b"_percent"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__account) -> _WhichOneofReturnType__account | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
     @_typing.overload
@@ -92,6 +105,8 @@ class ModeSetting(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__job_id) -> _WhichOneofReturnType__job_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__percent) -> _WhichOneofReturnType__percent | None: ...
 
 Global___ModeSetting: _TypeAlias = ModeSetting  # noqa: Y015
 
@@ -312,3 +327,367 @@ class Status(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Status: _TypeAlias = Status  # noqa: Y015
+
+@_typing.final
+class PauseRequest(_message.Message):
+    """Cluster not given: all."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    why: _builtins.str
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str | None = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cluster", b"_cluster", "cluster", b"cluster", "until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cluster", b"_cluster", "cluster", b"cluster", "until", b"until", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cluster: _TypeAlias = _typing.Literal["cluster"]  # noqa: Y015
+    _WhichOneofArgType__cluster: _TypeAlias = _typing.Literal["_cluster", b"_cluster"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cluster) -> _WhichOneofReturnType__cluster | None: ...
+
+Global___PauseRequest: _TypeAlias = PauseRequest  # noqa: Y015
+
+@_typing.final
+class ResumeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    why: _builtins.str
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str | None = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cluster", b"_cluster", "cluster", b"cluster"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cluster", b"_cluster", "cluster", b"cluster", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cluster: _TypeAlias = _typing.Literal["cluster"]  # noqa: Y015
+    _WhichOneofArgType__cluster: _TypeAlias = _typing.Literal["_cluster", b"_cluster"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cluster) -> _WhichOneofReturnType__cluster | None: ...
+
+Global___ResumeRequest: _TypeAlias = ResumeRequest  # noqa: Y015
+
+@_typing.final
+class PauseInForce(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    SET_BY_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    SET_AT_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    set_by: _builtins.str
+    why: _builtins.str
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def set_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str | None = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
+        set_by: _builtins.str = ...,
+        why: _builtins.str = ...,
+        set_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cluster", b"_cluster", "cluster", b"cluster", "set_at", b"set_at", "until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cluster", b"_cluster", "cluster", b"cluster", "set_at", b"set_at", "set_by", b"set_by", "until", b"until", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cluster: _TypeAlias = _typing.Literal["cluster"]  # noqa: Y015
+    _WhichOneofArgType__cluster: _TypeAlias = _typing.Literal["_cluster", b"_cluster"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cluster) -> _WhichOneofReturnType__cluster | None: ...
+
+Global___PauseInForce: _TypeAlias = PauseInForce  # noqa: Y015
+
+@_typing.final
+class ListPausesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPausesRequest: _TypeAlias = ListPausesRequest  # noqa: Y015
+
+@_typing.final
+class ListPausesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAUSES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def pauses(self) -> _containers.RepeatedCompositeFieldContainer[Global___PauseInForce]: ...
+    def __init__(
+        self,
+        *,
+        pauses: _abc.Iterable[Global___PauseInForce] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pauses", b"pauses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPausesResponse: _TypeAlias = ListPausesResponse  # noqa: Y015
+
+@_typing.final
+class NodeIsolation(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ISOLATION_ID_FIELD_NUMBER: _builtins.int
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    OPENED_AT_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    DRAINED_AT_FIELD_NUMBER: _builtins.int
+    ENDED_AT_FIELD_NUMBER: _builtins.int
+    ENDED_BY_FIELD_NUMBER: _builtins.int
+    ENDED_WHY_FIELD_NUMBER: _builtins.int
+    PROBED_AT_FIELD_NUMBER: _builtins.int
+    PROBE_PASSED_FIELD_NUMBER: _builtins.int
+    isolation_id: _builtins.str
+    cluster: _builtins.str
+    node: _builtins.str
+    generation: _builtins.int
+    dry_run: _builtins.bool
+    category: _builtins.str
+    why: _builtins.str
+    job_id: _builtins.str
+    status: _common_pb2.ReconciliationStatus.ValueType
+    reason: _common_pb2.ReconciliationReason.ValueType
+    detail: _builtins.str
+    ended_by: _builtins.str
+    """repair_seen, probe_passed, time_to_live, operator, taken_over; empty while it lasts."""
+    ended_why: _builtins.str
+    probe_passed: _builtins.bool
+    @_builtins.property
+    def opened_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def expires_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def drained_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def ended_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def probed_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        isolation_id: _builtins.str = ...,
+        cluster: _builtins.str = ...,
+        node: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        dry_run: _builtins.bool = ...,
+        category: _builtins.str = ...,
+        why: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+        opened_at: _timestamp_pb2.Timestamp | None = ...,
+        expires_at: _timestamp_pb2.Timestamp | None = ...,
+        status: _common_pb2.ReconciliationStatus.ValueType = ...,
+        reason: _common_pb2.ReconciliationReason.ValueType = ...,
+        detail: _builtins.str = ...,
+        drained_at: _timestamp_pb2.Timestamp | None = ...,
+        ended_at: _timestamp_pb2.Timestamp | None = ...,
+        ended_by: _builtins.str = ...,
+        ended_why: _builtins.str = ...,
+        probed_at: _timestamp_pb2.Timestamp | None = ...,
+        probe_passed: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_probe_passed", b"_probe_passed", "drained_at", b"drained_at", "ended_at", b"ended_at", "expires_at", b"expires_at", "opened_at", b"opened_at", "probe_passed", b"probe_passed", "probed_at", b"probed_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_probe_passed", b"_probe_passed", "category", b"category", "cluster", b"cluster", "detail", b"detail", "drained_at", b"drained_at", "dry_run", b"dry_run", "ended_at", b"ended_at", "ended_by", b"ended_by", "ended_why", b"ended_why", "expires_at", b"expires_at", "generation", b"generation", "isolation_id", b"isolation_id", "job_id", b"job_id", "node", b"node", "opened_at", b"opened_at", "probe_passed", b"probe_passed", "probed_at", b"probed_at", "reason", b"reason", "status", b"status", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__probe_passed: _TypeAlias = _typing.Literal["probe_passed"]  # noqa: Y015
+    _WhichOneofArgType__probe_passed: _TypeAlias = _typing.Literal["_probe_passed", b"_probe_passed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__probe_passed) -> _WhichOneofReturnType__probe_passed | None: ...
+
+Global___NodeIsolation: _TypeAlias = NodeIsolation  # noqa: Y015
+
+@_typing.final
+class Breaker(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    TRIPPED_AT_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    why: _builtins.str
+    @_builtins.property
+    def tripped_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        tripped_at: _timestamp_pb2.Timestamp | None = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tripped_at", b"tripped_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "tripped_at", b"tripped_at", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Breaker: _TypeAlias = Breaker  # noqa: Y015
+
+@_typing.final
+class ListIsolationsRequest(_message.Message):
+    """`ended`: also those that have ended, newest first, at most 250 in all."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    node: _builtins.str
+    ended: _builtins.bool
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str | None = ...,
+        node: _builtins.str | None = ...,
+        ended: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cluster", b"_cluster", "_node", b"_node", "cluster", b"cluster", "node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cluster", b"_cluster", "_node", b"_node", "cluster", b"cluster", "ended", b"ended", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cluster: _TypeAlias = _typing.Literal["cluster"]  # noqa: Y015
+    _WhichOneofArgType__cluster: _TypeAlias = _typing.Literal["_cluster", b"_cluster"]  # noqa: Y015
+    _WhichOneofReturnType__node: _TypeAlias = _typing.Literal["node"]  # noqa: Y015
+    _WhichOneofArgType__node: _TypeAlias = _typing.Literal["_node", b"_node"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cluster) -> _WhichOneofReturnType__cluster | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__node) -> _WhichOneofReturnType__node | None: ...
+
+Global___ListIsolationsRequest: _TypeAlias = ListIsolationsRequest  # noqa: Y015
+
+@_typing.final
+class ListIsolationsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ISOLATIONS_FIELD_NUMBER: _builtins.int
+    TRIPPED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def isolations(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeIsolation]: ...
+    @_builtins.property
+    def tripped(self) -> _containers.RepeatedCompositeFieldContainer[Global___Breaker]: ...
+    def __init__(
+        self,
+        *,
+        isolations: _abc.Iterable[Global___NodeIsolation] | None = ...,
+        tripped: _abc.Iterable[Global___Breaker] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["isolations", b"isolations", "tripped", b"tripped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListIsolationsResponse: _TypeAlias = ListIsolationsResponse  # noqa: Y015
+
+@_typing.final
+class ReinstateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    node: _builtins.str
+    why: _builtins.str
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        node: _builtins.str = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "node", b"node", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReinstateRequest: _TypeAlias = ReinstateRequest  # noqa: Y015
+
+@_typing.final
+class ReportProbeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    PASSED_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    node: _builtins.str
+    passed: _builtins.bool
+    why: _builtins.str
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        node: _builtins.str = ...,
+        passed: _builtins.bool = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "node", b"node", "passed", b"passed", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportProbeRequest: _TypeAlias = ReportProbeRequest  # noqa: Y015
+
+@_typing.final
+class ResetBreakerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    why: _builtins.str
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetBreakerRequest: _TypeAlias = ResetBreakerRequest  # noqa: Y015

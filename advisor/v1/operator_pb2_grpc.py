@@ -54,6 +54,41 @@ class OperatorServiceStub:
                 request_serializer=advisor_dot_v1_dot_operator__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=advisor_dot_v1_dot_operator__pb2.Status.FromString,
                 _registered_method=True)
+        self.Pause = channel.unary_unary(
+                '/advisor.v1.OperatorService/Pause',
+                request_serializer=advisor_dot_v1_dot_operator__pb2.PauseRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_operator__pb2.PauseInForce.FromString,
+                _registered_method=True)
+        self.Resume = channel.unary_unary(
+                '/advisor.v1.OperatorService/Resume',
+                request_serializer=advisor_dot_v1_dot_operator__pb2.ResumeRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_operator__pb2.PauseInForce.FromString,
+                _registered_method=True)
+        self.ListPauses = channel.unary_unary(
+                '/advisor.v1.OperatorService/ListPauses',
+                request_serializer=advisor_dot_v1_dot_operator__pb2.ListPausesRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_operator__pb2.ListPausesResponse.FromString,
+                _registered_method=True)
+        self.ListIsolations = channel.unary_unary(
+                '/advisor.v1.OperatorService/ListIsolations',
+                request_serializer=advisor_dot_v1_dot_operator__pb2.ListIsolationsRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_operator__pb2.ListIsolationsResponse.FromString,
+                _registered_method=True)
+        self.Reinstate = channel.unary_unary(
+                '/advisor.v1.OperatorService/Reinstate',
+                request_serializer=advisor_dot_v1_dot_operator__pb2.ReinstateRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_operator__pb2.NodeIsolation.FromString,
+                _registered_method=True)
+        self.ReportProbe = channel.unary_unary(
+                '/advisor.v1.OperatorService/ReportProbe',
+                request_serializer=advisor_dot_v1_dot_operator__pb2.ReportProbeRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_operator__pb2.NodeIsolation.FromString,
+                _registered_method=True)
+        self.ResetBreaker = channel.unary_unary(
+                '/advisor.v1.OperatorService/ResetBreaker',
+                request_serializer=advisor_dot_v1_dot_operator__pb2.ResetBreakerRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_operator__pb2.Breaker.FromString,
+                _registered_method=True)
 
 
 class OperatorServiceServicer:
@@ -85,6 +120,51 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Pause(self, request, context):
+        """While paused no advice is acted on, and none is lost.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Resume(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPauses(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListIsolations(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Reinstate(self, request, context):
+        """Ends the isolation of a node: our drain is undone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportProbe(self, request, context):
+        """What the site's own test of the node said. Passed: the node is reinstated. Failed: its time begins anew.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetBreaker(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -107,6 +187,41 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=advisor_dot_v1_dot_operator__pb2.GetStatusRequest.FromString,
                     response_serializer=advisor_dot_v1_dot_operator__pb2.Status.SerializeToString,
+            ),
+            'Pause': grpc.unary_unary_rpc_method_handler(
+                    servicer.Pause,
+                    request_deserializer=advisor_dot_v1_dot_operator__pb2.PauseRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_operator__pb2.PauseInForce.SerializeToString,
+            ),
+            'Resume': grpc.unary_unary_rpc_method_handler(
+                    servicer.Resume,
+                    request_deserializer=advisor_dot_v1_dot_operator__pb2.ResumeRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_operator__pb2.PauseInForce.SerializeToString,
+            ),
+            'ListPauses': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPauses,
+                    request_deserializer=advisor_dot_v1_dot_operator__pb2.ListPausesRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_operator__pb2.ListPausesResponse.SerializeToString,
+            ),
+            'ListIsolations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListIsolations,
+                    request_deserializer=advisor_dot_v1_dot_operator__pb2.ListIsolationsRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_operator__pb2.ListIsolationsResponse.SerializeToString,
+            ),
+            'Reinstate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Reinstate,
+                    request_deserializer=advisor_dot_v1_dot_operator__pb2.ReinstateRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_operator__pb2.NodeIsolation.SerializeToString,
+            ),
+            'ReportProbe': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportProbe,
+                    request_deserializer=advisor_dot_v1_dot_operator__pb2.ReportProbeRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_operator__pb2.NodeIsolation.SerializeToString,
+            ),
+            'ResetBreaker': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetBreaker,
+                    request_deserializer=advisor_dot_v1_dot_operator__pb2.ResetBreakerRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_operator__pb2.Breaker.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -217,6 +332,195 @@ class OperatorService:
             '/advisor.v1.OperatorService/GetStatus',
             advisor_dot_v1_dot_operator__pb2.GetStatusRequest.SerializeToString,
             advisor_dot_v1_dot_operator__pb2.Status.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pause(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.OperatorService/Pause',
+            advisor_dot_v1_dot_operator__pb2.PauseRequest.SerializeToString,
+            advisor_dot_v1_dot_operator__pb2.PauseInForce.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Resume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.OperatorService/Resume',
+            advisor_dot_v1_dot_operator__pb2.ResumeRequest.SerializeToString,
+            advisor_dot_v1_dot_operator__pb2.PauseInForce.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPauses(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.OperatorService/ListPauses',
+            advisor_dot_v1_dot_operator__pb2.ListPausesRequest.SerializeToString,
+            advisor_dot_v1_dot_operator__pb2.ListPausesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListIsolations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.OperatorService/ListIsolations',
+            advisor_dot_v1_dot_operator__pb2.ListIsolationsRequest.SerializeToString,
+            advisor_dot_v1_dot_operator__pb2.ListIsolationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reinstate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.OperatorService/Reinstate',
+            advisor_dot_v1_dot_operator__pb2.ReinstateRequest.SerializeToString,
+            advisor_dot_v1_dot_operator__pb2.NodeIsolation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportProbe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.OperatorService/ReportProbe',
+            advisor_dot_v1_dot_operator__pb2.ReportProbeRequest.SerializeToString,
+            advisor_dot_v1_dot_operator__pb2.NodeIsolation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetBreaker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.OperatorService/ResetBreaker',
+            advisor_dot_v1_dot_operator__pb2.ResetBreakerRequest.SerializeToString,
+            advisor_dot_v1_dot_operator__pb2.Breaker.FromString,
             options,
             channel_credentials,
             insecure,

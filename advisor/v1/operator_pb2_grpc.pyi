@@ -37,6 +37,16 @@ class OperatorServiceStub:
     UnsetMode: _grpc.UnaryUnaryMultiCallable[_operator_pb2.UnsetModeRequest, _operator_pb2.ModeSetting]
     """Removes the setting for exactly these fields, and answers with it."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_operator_pb2.GetStatusRequest, _operator_pb2.Status]
+    Pause: _grpc.UnaryUnaryMultiCallable[_operator_pb2.PauseRequest, _operator_pb2.PauseInForce]
+    """While paused no advice is acted on, and none is lost."""
+    Resume: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ResumeRequest, _operator_pb2.PauseInForce]
+    ListPauses: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListPausesRequest, _operator_pb2.ListPausesResponse]
+    ListIsolations: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListIsolationsRequest, _operator_pb2.ListIsolationsResponse]
+    Reinstate: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ReinstateRequest, _operator_pb2.NodeIsolation]
+    """Ends the isolation of a node: our drain is undone."""
+    ReportProbe: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ReportProbeRequest, _operator_pb2.NodeIsolation]
+    """What the site's own test of the node said. Passed: the node is reinstated. Failed: its time begins anew."""
+    ResetBreaker: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ResetBreakerRequest, _operator_pb2.Breaker]
 
 @_typing.type_check_only
 class OperatorServiceAsyncStub(OperatorServiceStub):
@@ -47,6 +57,16 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     UnsetMode: _aio.UnaryUnaryMultiCallable[_operator_pb2.UnsetModeRequest, _operator_pb2.ModeSetting]  # type: ignore[assignment]
     """Removes the setting for exactly these fields, and answers with it."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_operator_pb2.GetStatusRequest, _operator_pb2.Status]  # type: ignore[assignment]
+    Pause: _aio.UnaryUnaryMultiCallable[_operator_pb2.PauseRequest, _operator_pb2.PauseInForce]  # type: ignore[assignment]
+    """While paused no advice is acted on, and none is lost."""
+    Resume: _aio.UnaryUnaryMultiCallable[_operator_pb2.ResumeRequest, _operator_pb2.PauseInForce]  # type: ignore[assignment]
+    ListPauses: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListPausesRequest, _operator_pb2.ListPausesResponse]  # type: ignore[assignment]
+    ListIsolations: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListIsolationsRequest, _operator_pb2.ListIsolationsResponse]  # type: ignore[assignment]
+    Reinstate: _aio.UnaryUnaryMultiCallable[_operator_pb2.ReinstateRequest, _operator_pb2.NodeIsolation]  # type: ignore[assignment]
+    """Ends the isolation of a node: our drain is undone."""
+    ReportProbe: _aio.UnaryUnaryMultiCallable[_operator_pb2.ReportProbeRequest, _operator_pb2.NodeIsolation]  # type: ignore[assignment]
+    """What the site's own test of the node said. Passed: the node is reinstated. Failed: its time begins anew."""
+    ResetBreaker: _aio.UnaryUnaryMultiCallable[_operator_pb2.ResetBreakerRequest, _operator_pb2.Breaker]  # type: ignore[assignment]
 
 class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -78,5 +98,57 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _operator_pb2.GetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.Status, _abc.Awaitable[_operator_pb2.Status]]: ...
+
+    @_abc_1.abstractmethod
+    def Pause(
+        self,
+        request: _operator_pb2.PauseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.PauseInForce, _abc.Awaitable[_operator_pb2.PauseInForce]]:
+        """While paused no advice is acted on, and none is lost."""
+
+    @_abc_1.abstractmethod
+    def Resume(
+        self,
+        request: _operator_pb2.ResumeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.PauseInForce, _abc.Awaitable[_operator_pb2.PauseInForce]]: ...
+
+    @_abc_1.abstractmethod
+    def ListPauses(
+        self,
+        request: _operator_pb2.ListPausesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ListPausesResponse, _abc.Awaitable[_operator_pb2.ListPausesResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListIsolations(
+        self,
+        request: _operator_pb2.ListIsolationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ListIsolationsResponse, _abc.Awaitable[_operator_pb2.ListIsolationsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def Reinstate(
+        self,
+        request: _operator_pb2.ReinstateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.NodeIsolation, _abc.Awaitable[_operator_pb2.NodeIsolation]]:
+        """Ends the isolation of a node: our drain is undone."""
+
+    @_abc_1.abstractmethod
+    def ReportProbe(
+        self,
+        request: _operator_pb2.ReportProbeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.NodeIsolation, _abc.Awaitable[_operator_pb2.NodeIsolation]]:
+        """What the site's own test of the node said. Passed: the node is reinstated. Failed: its time begins anew."""
+
+    @_abc_1.abstractmethod
+    def ResetBreaker(
+        self,
+        request: _operator_pb2.ResetBreakerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.Breaker, _abc.Awaitable[_operator_pb2.Breaker]]: ...
 
 def add_OperatorServiceServicer_to_server(servicer: OperatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
