@@ -21,7 +21,7 @@ from typing import Any
 if not __package__:  # run as a script: our own folder's parent is not on the path under -I
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from slurm_plugin import guard, scope
+from slurm_plugin import guard, scope, stop_file
 from slurm_plugin.guard import Reason, Status
 from slurm_plugin.squeue import JobRow, Run, Slurm, SlurmError, first_line, run_process
 
@@ -55,6 +55,7 @@ class Request:
     bin_dir: str = ""
     timeout_seconds: float = 5.0
     limit_seconds: float = 4.0
+    stop_file: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ def carry_out(request: Request, run: Run = run_process, clocks: Clocks | None = 
         comment = slurm.comment(request.shown_id) if job is not None else ""
     except SlurmError as error:
         return Result(status=Status.PENDING, reason=Reason.SCHEDULER_UNAVAILABLE, detail=str(error))
-    limits = request.limits
+    limits = replace(request.limits, stopped=stop_file.engaged(request.stop_file))
     if job is not None:
         fresh = scope.judge(
             request.scope, comment=comment, partition=job.partition, user=job.user, account=request.account

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_plugin.scope import ScopeConfig
+from slurm_plugin.stop_file import STOP_FILE
 
 ENVIRONMENT_PREFIX = "RECOVERY_AGENT_"
 FILE_BYTES_MAX = 1024 * 1024
@@ -51,6 +52,7 @@ class AgentConfig:
     hook_socket: str
     mode: str = "observe"
     poll_seconds: float = 1.0
+    stop_file: str = STOP_FILE
     slurm: SlurmSection = field(default_factory=SlurmSection)
     scope: ScopeConfig = field(default_factory=ScopeConfig)
     caps: CapsSection = field(default_factory=CapsSection)
@@ -64,6 +66,7 @@ _KEYS: dict[str, tuple[str, object]] = {
     "tick_file": ("path", TICK_FILE),
     "hook_socket": ("socket", "/run/recovery-advisor-agent/hook.sock"),
     "poll_seconds": ("seconds", 1.0),
+    "stop_file": ("path", STOP_FILE),
     "slurm.conf": ("optional_path", ""),
     "slurm.bin": ("optional_path", ""),
     "slurm.timeout_seconds": ("seconds", 5.0),

@@ -49,6 +49,9 @@ class Advice:
     start_not_before: int | None = None
     decision_deadline: int | None = None
     delay_until: int | None = None
+    paused: bool = False
+    save_until: int | None = None
+    dead_nodes: tuple[str, ...] = ()
     expires_monotonic: float
 
 
@@ -59,6 +62,7 @@ class Limits:
     `scope_known`: False while the job's comment could not be read; then `in_scope` says nothing.
     `fitting`: up nodes that fit the job, busy ones counted, exclusions not subtracted; None when not known.
     `known`: those of the advice's nodes that the scheduler has; None when not known.
+    `stopped`, `maintenance`: why nothing may be done now, "" when it may.
     """
 
     act: bool
@@ -71,6 +75,8 @@ class Limits:
     requeue_delay_seconds: int = 121
     fitting: tuple[str, ...] | None = None
     known: tuple[str, ...] | None = None
+    stopped: str = ""
+    maintenance: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,11 +267,25 @@ def _permission(advice: Advice, job: JobRow, limits: Limits, *, monotonic: float
         return Wait(reason=Reason.SCHEDULER_UNAVAILABLE, detail="the job's comment could not be read yet")
     if not limits.in_scope:
         return Withheld(reason=Reason.OUT_OF_SCOPE, detail=limits.scope_reason)
+    waits = _not_now(advice, limits)
+    if waits is not None:
+        return waits
     if monotonic >= advice.expires_monotonic:
         return Withheld(reason=Reason.TIME_TO_LIVE, status=Status.EXPIRED)
     if job.het_offset is not None:
         # Exclusions are per component and a requeue takes all of them: not done until both are handled.
         return Withheld(reason=Reason.NOT_REQUEUEABLE, detail="heterogeneous jobs are observed only")
+    return None
+
+
+def _not_now(advice: Advice, limits: Limits) -> Wait | None:
+    """What passes, so that the advice is kept: looked at again as long as it lives."""
+    if limits.stopped:
+        return Wait(reason=Reason.STOP_FILE, detail=limits.stopped)
+    if advice.paused:
+        return Wait(reason=Reason.PAUSED, detail="an operator paused the advisor")
+    if limits.maintenance:
+        return Wait(reason=Reason.MAINTENANCE, detail=limits.maintenance)
     return None
 
 

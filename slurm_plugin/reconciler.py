@@ -14,7 +14,7 @@ from typing import TypeAlias
 import structlog
 
 from advisor.v1 import agent_pb2, common_pb2
-from slurm_plugin import capacity, guard, mark, observe, wire
+from slurm_plugin import capacity, guard, mark, observe, stop_file, wire
 from slurm_plugin.applier import Apply, limit_seconds
 from slurm_plugin.apply import Request, Result
 from slurm_plugin.clock import Clock
@@ -38,7 +38,16 @@ _VERB_MILESTONES: dict[str, Kind] = {
     "update": common_pb2.MILESTONE_KIND_UPDATE_ACCEPTED,
 }
 # A wait that is worth telling: the others are over in a moment or would only repeat what observations show.
-_TOLD_WAITS = frozenset({Reason.CAP_REQUEUES, Reason.SCHEDULER_UNAVAILABLE})
+_TOLD_WAITS = frozenset(
+    {
+        Reason.CAP_REQUEUES,
+        Reason.SCHEDULER_UNAVAILABLE,
+        Reason.STOP_FILE,
+        Reason.PAUSED,
+        Reason.MAINTENANCE,
+        Reason.SAVING,
+    }
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,6 +185,7 @@ class Reconciler:
             requeue_delay_seconds=settings.requeue_delay_seconds if settings is not None else 121,
             fitting=capacity.fitting(row, details, nodes) if row is not None else None,
             known=tuple(node for node in advice.exclude if node in names) if nodes else None,
+            stopped=stop_file.engaged(self.config.stop_file),
         )
 
     async def _act(self, advice: guard.Advice, row: JobRow) -> Result:
@@ -191,6 +201,7 @@ class Reconciler:
             bin_dir=slurm.bin,
             timeout_seconds=slurm.timeout_seconds,
             limit_seconds=limit_seconds(limits.requeue_delay_seconds),
+            stop_file=self.config.stop_file,
         )
         # Reserved before, so that several at once do not pass the cap together.
         reserved, key = self.clock.monotonic(), (advice.job_id, advice.attempt + 1)

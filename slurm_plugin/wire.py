@@ -117,6 +117,9 @@ def advice(message: common_pb2.Advice, *, received_monotonic: float) -> guard.Ad
         start_not_before=_epoch(message, "start_not_before"),
         decision_deadline=_epoch(message, "decision_deadline"),
         delay_until=_epoch(message, "delay_until"),
+        paused=message.HasField("paused_until"),
+        save_until=_epoch(message, "save_until"),
+        dead_nodes=tuple(dict.fromkeys(message.dead_nodes))[:NODES_MAX],
         expires_monotonic=received_monotonic + live,
     )
 
