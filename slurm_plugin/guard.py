@@ -12,12 +12,24 @@ It runs twice for every action: in the agent, and again in the short-lived proce
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 from slurm_plugin import mark as marks
+from slurm_plugin.lease import start_time
 from slurm_plugin.mark import Mark
 from slurm_plugin.squeue import JobRow
+from slurm_plugin.terms import Advice as Advice
+from slurm_plugin.terms import Cancel as Cancel
+from slurm_plugin.terms import Limits as Limits
+from slurm_plugin.terms import Outcome as Outcome
+from slurm_plugin.terms import RequeueEnded as RequeueEnded
+from slurm_plugin.terms import RequeueLive as RequeueLive
+from slurm_plugin.terms import Satisfied as Satisfied
+from slurm_plugin.terms import Step as Step
+from slurm_plugin.terms import Steps as Steps
+from slurm_plugin.terms import Update as Update
+from slurm_plugin.terms import Wait as Wait
+from slurm_plugin.terms import Withheld as Withheld
 from slurm_plugin.words import ENDED as ENDED
 from slurm_plugin.words import RESTARTABLE as RESTARTABLE
 from slurm_plugin.words import Action as Action
@@ -25,125 +37,6 @@ from slurm_plugin.words import Phase as Phase
 from slurm_plugin.words import Reason as Reason
 from slurm_plugin.words import Status as Status
 from slurm_plugin.words import phase_of as phase_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """One advice as the guard needs it. Times are epoch seconds, except `expires_monotonic` (CLOCK_MONOTONIC).
-
-    `exclude` is ordered, most certain first. `incarnation`: generations of another one do not compare.
-    """
-
-    advice_id: str
-    incarnation: str
-    job_key: str
-    job_id: str
-    attempt: int
-    submitted_at: int
-    user: str
-    generation: int
-    action: Action
-    exclude: tuple[str, ...] = ()
-    autonomous: bool = False
-    may_end_live_attempt: bool = False
-    start_not_before: int | None = None
-    decision_deadline: int | None = None
-    delay_until: int | None = None
-    paused: bool = False
-    save_until: int | None = None
-    dead_nodes: tuple[str, ...] = ()
-    expires_monotonic: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The agent's own configuration and what it knows besides: the caps that no advisor can exceed.
-
-    `scope_known`: False while the job's comment could not be read; then `in_scope` says nothing.
-    `fitting`: up nodes that fit the job, busy ones counted, exclusions not subtracted; None when not known.
-    `known`: those of the advice's nodes that the scheduler has; None when not known.
-    `stopped`, `maintenance`: why nothing may be done now, "" when it may.
-    """
-
-    act: bool
-    in_scope: bool
-    scope_known: bool = True
-    scope_reason: str = ""
-    exclusions_per_job: int = 8
-    requeues_left: int = 1
-    lease_seconds_max: float = 600.0
-    requeue_delay_seconds: int = 121
-    fitting: tuple[str, ...] | None = None
-    known: tuple[str, ...] | None = None
-    stopped: str = ""
-    maintenance: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequeueEnded:
-    """`scontrol requeue`: the attempt has ended and was not cancelled."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequeueLive:
-    """`scontrol requeue incomplete`: ends a live attempt, leaves a finished or cancelled one alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """`scontrol update`. `start_time` None leaves StartTime alone."""
-
-    excluded: tuple[str, ...]
-    admin_comment: str
-    start_time: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cancel:
-    """`scancel --state`: only while the job is in the state that was read."""
-
-    state: str
-
-
-Step = RequeueEnded | RequeueLive | Update | Cancel
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
-    """What to do, in order. `dropped`: wanted exclusions left out, least certain first, for `dropped_reason`."""
-
-    steps: tuple[Step, ...]
-    dropped: tuple[str, ...] = ()
-    dropped_reason: Reason | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Withheld:
-    """Nothing is done. `status` is WITHHELD, EXPIRED, SUPERSEDED or ABANDONED."""
-
-    reason: Reason
-    detail: str = ""
-    status: Status = Status.WITHHELD
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """Nothing yet: look again."""
-
-    reason: Reason
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Satisfied:
-    """Slurm shows what the advice wants. `by_us`: our mark of this generation is on the job."""
-
-    reason: Reason
-    by_us: bool = False
-    detail: str = ""
-
-
-Outcome = Steps | Withheld | Wait | Satisfied
 
 
 def plan(advice: Advice, job: JobRow | None, limits: Limits, *, now: float, monotonic: float) -> Outcome:
@@ -385,48 +278,6 @@ def _exclusions(
             reason = Reason.CAPACITY
     dropped = tuple(node for node in reversed(wanted) if node not in ours)
     return tuple(ours), dropped, reason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartTime:
-    """`set_to`: what the update sets, None to leave it. The rest is for the mark."""
-
-    set_to: int | None
-    ours: int | None
-    found: int | None
-    deadline: int | None
-
-
-def start_time(
-    advice: Advice, current: Mark | None, limits: Limits, *, now: float, earliest: int, begin: int | None
-) -> StartTime:
-    """Lease arithmetic. `begin` is the eligible time Slurm shows, `current` our mark on this very successor.
-
-    A lease is at most `lease_seconds_max` from now and never later than the deadline. Where an earlier generation of
-    ours set a StartTime that is still in force and the new one wants less, it is brought forward again, but never to
-    before what was found then, the earliest legal start, or now.
-    """
-    latest = int(now + limits.lease_seconds_max)
-    deadline = latest if advice.decision_deadline is None else min(advice.decision_deadline, latest)
-    wanted = 0
-    if advice.start_not_before is not None:
-        wanted = min(advice.start_not_before, deadline)
-    if advice.delay_until is not None:
-        # A wait for shared storage is itself the decision: it may pass the deadline for making one.
-        deadline = max(deadline, min(advice.delay_until, latest))
-        wanted = max(wanted, min(advice.delay_until, latest))
-    leased = current is not None and current.start is not None and current.start == begin
-    found = current.found if leased and current is not None else begin
-    floor = max(earliest, found or 0)
-    if wanted > floor:
-        return StartTime(
-            set_to=None if leased and wanted == begin else wanted, ours=wanted, found=found, deadline=deadline
-        )
-    if leased:
-        back = max(floor, int(now) + 1)
-        unchanged = begin is not None and back >= begin
-        return StartTime(set_to=None if unchanged else back, ours=None, found=None, deadline=deadline)
-    return StartTime(set_to=None, ours=None, found=None, deadline=deadline)
 
 
 def _stop(advice: Advice, job: JobRow) -> Outcome:
