@@ -8,7 +8,7 @@ the guard reads what Slurm shows, our mark included.
 import asyncio
 import os
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -38,12 +38,13 @@ FOLLOWED_MAX = 32
 
 @dataclass(slots=True)
 class Agent:
-    """One cluster's agent. `slurm`, `apply` and `clock` are passed in; tests script them."""
+    """One cluster's agent. `slurm`, `apply`, `clock` and `connect` are passed in; tests script them."""
 
     config: AgentConfig
     slurm: Slurm
     apply: Apply = apply_in_process
     clock: Clock = field(default_factory=SystemClock)
+    connect: Callable[..., Link] = Link
     looks: Looks = field(init=False)
     link: Link = field(init=False)
     reconciler: Reconciler = field(init=False)
@@ -58,7 +59,8 @@ class Agent:
 
     def __post_init__(self) -> None:
         self.looks = Looks(self.slurm, self.config, self.clock)
-        self.link = Link(f"unix:{self.config.socket}", self.config.cluster, self._registration, self, self.clock)
+        target = f"unix:{self.config.socket}"
+        self.link = self.connect(target, self.config.cluster, self._registration, self, self.clock)
         self.reconciler = Reconciler(
             config=self.config,
             looks=self.looks,

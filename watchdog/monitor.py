@@ -128,6 +128,10 @@ def arithmetic(config: Config, *, requeue_delay_seconds: float, kill_wait_second
     return problems
 
 
+def _boot() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class Watchdog:
     """One look at a time. What is said twice in a row is said once."""
 
@@ -138,8 +142,9 @@ class Watchdog:
         *,
         once: bool = False,
         wall: Callable[[], float] = time.time,  # noqa: TID251 - stdlib-only: no Clock port here
+        boot: Callable[[], float] = _boot,
     ) -> None:
-        self._config, self._slurm, self._once, self._wall = config, slurm, once, wall
+        self._config, self._slurm, self._once, self._wall, self._boot = config, slurm, once, wall, boot
         self._said: dict[str, str] = {}
         self._seen_before: set[str] = set()  # shortages of the last look, by job
         self._delay: int | None = None
@@ -234,8 +239,7 @@ class Watchdog:
                 raw: bytes | None = file.read(liveness.FILE_BYTES_MAX + 1)
         except OSError:
             raw = None
-        now = time.clock_gettime(time.CLOCK_BOOTTIME)
-        return liveness.judge(raw, boot_now=now, dead_after_seconds=self._config.dead_after_seconds)
+        return liveness.judge(raw, boot_now=self._boot(), dead_after_seconds=self._config.dead_after_seconds)
 
     def _say(self, topic: str, text: str, *, once: bool = False) -> None:
         """Print unless this topic's last line was the same; with `once`, unless it begins the same."""
