@@ -50,3 +50,11 @@ class Policy:
     history_window_days: float = 30.0
     suspect_score: float = 0.5
     isolate: bool = False  # cluster isolation is off until a site turns it on
+    isolate_dry_run: bool = True  # and then only on paper, until a site says otherwise
+    isolations_per_day_max: int = 4  # more within a day trip the breaker
+    isolation_time_to_live_hours: float = 72.0  # a drain of ours that nobody looked at must not last for ever
+    # dead nodes and saving
+    node_down: bool = False  # a dead node may be set DOWN to free the job that it holds
+    node_down_after_seconds: float = 30.0  # after the scheduler began to say that it does not respond
+    save_wait_seconds: float = 0.0  # before a live attempt is ended it is asked to save; 0 asks nobody
+    save_hung: bool = False  # also one that hangs, which most often cannot answer

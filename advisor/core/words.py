@@ -129,6 +129,16 @@ class Implicates(StrEnum):
     CONDITIONAL = "conditional"  # the node, after a repeat by another job or with a second signal
 
 
+class IsolationEnd(StrEnum):
+    """Why a node's isolation has ended."""
+
+    REPAIR_SEEN = "repair_seen"  # an administrator put the node back
+    PROBE_PASSED = "probe_passed"  # the site's own test of the node
+    TIME_TO_LIVE = "time_to_live"
+    OPERATOR = "operator"
+    TAKEN_OVER = "taken_over"  # somebody made the drain theirs: not ours to undo any more
+
+
 class UnavailableReason(StrEnum):
     """Why a source could not answer. Never the same as an empty answer."""
 

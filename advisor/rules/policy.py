@@ -79,6 +79,13 @@ RANGES: Mapping[str, _Range] = {
     "history_window_days": _Range(0, 10 * _YEAR_DAYS, above_low=True),
     "suspect_score": _Range(0, 1000, above_low=True),
     "isolate": _Range(0, 1),
+    "isolate_dry_run": _Range(0, 1),
+    "isolations_per_day_max": _Range(0, 10_000),
+    "isolation_time_to_live_hours": _Range(0, 24 * _YEAR_DAYS, above_low=True),
+    "node_down": _Range(0, 1),
+    "node_down_after_seconds": _Range(1, _DAY_SECONDS),
+    "save_wait_seconds": _Range(0, 3600),
+    "save_hung": _Range(0, 1),
 }
 
 
@@ -254,5 +261,10 @@ def _impossible(policy: Policy) -> Iterator[str]:
         yield "evidence_max: must not be above signals_max: evidence is chosen from the signals kept"
     if policy.history_window_days < policy.history_half_life_days:
         yield "history_window_days: must not be below history_half_life_days"
+    if 0 < policy.save_wait_seconds >= policy.decision_deadline_seconds - longest - policy.settle_margin_seconds:
+        yield (
+            f"save_wait_seconds: must be below decision_deadline_seconds {policy.decision_deadline_seconds:g} less the "
+            f"longest settle time {longest:g} and the margin {policy.settle_margin_seconds:g}"
+        )
     if policy.isolate and (policy.isolations_max == 0 or policy.isolations_percent_max == 0):
         yield "isolate: is on, but isolations_max or isolations_percent_max allows none"
