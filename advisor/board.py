@@ -6,21 +6,25 @@ Neither the pipeline nor the service knows the other; both know the board.
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
 from advisor.core.model import Unavailable
-from advisor.core.modes import ModeSetting, withdrawn
+from advisor.core.modes import ModeSetting, Pause, Subject, paused_until, withdrawn
 from advisor.core.words import Mode
 from advisor.ports import Clock
-from advisor.store.records import AdviceRow
+from advisor.store.records import AdviceRow, StoredIsolation
 
 
 class OpenAdviceSource(Protocol):
     async def open_advice(self, cluster: str, now: datetime) -> tuple[AdviceRow, ...]: ...
 
+    async def open_isolations(self, cluster: str) -> tuple[StoredIsolation, ...]: ...
+
     async def modes(self) -> tuple[ModeSetting, ...]: ...
+
+    async def pauses(self, now: datetime) -> tuple[Pause, ...]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,8 @@ class Board:
         self._source = source
         self._clock = clock
         self._open: dict[str, tuple[AdviceRow, ...]] = {}
+        self._nodes: dict[str, tuple[StoredIsolation, ...]] = {}
+        self._pauses: tuple[Pause, ...] = ()
         self._changed = asyncio.Condition()
         self._version = 0
         self._refreshing = asyncio.Lock()
@@ -75,11 +81,16 @@ class Board:
         async with self._refreshing:
             changed = False
             settings = await self._source.modes()
+            pauses = await self._source.pauses(self._clock.now())
+            changed |= pauses != self._pauses
+            self._pauses = pauses
             for cluster in sorted(self._open if clusters is None else set(clusters)):
                 found = await self._source.open_advice(cluster, self._clock.now())
                 rows = tuple(row for row in found if not _stopped(row, settings))
-                changed |= rows != self._open.get(cluster)
-                self._open[cluster] = rows
+                isolated = await self._source.open_isolations(cluster)
+                nodes = tuple(_on_paper(item, settings) for item in isolated)
+                changed |= rows != self._open.get(cluster) or nodes != self._nodes.get(cluster)
+                self._open[cluster], self._nodes[cluster] = rows, nodes
         if changed:
             await self.notify()
 
@@ -89,6 +100,15 @@ class Board:
             await self.refresh((cluster,))
         now = self._clock.now()
         return tuple(row for row in self._open[cluster] if row.expires_at > now)
+
+    async def nodes_for(self, cluster: str) -> tuple[StoredIsolation, ...]:
+        """What is wanted of the cluster's nodes; nothing while it is paused: neither drained nor put back."""
+        if cluster not in self._nodes:
+            await self.refresh((cluster,))
+        return () if self.paused_until(cluster) is not None else self._nodes[cluster]
+
+    def paused_until(self, cluster: str) -> datetime | None:
+        return paused_until(self._pauses, cluster, self._clock.now())
 
     async def notify(self) -> None:
         async with self._changed:
@@ -136,4 +156,18 @@ def _stopped(row: AdviceRow, settings: Sequence[ModeSetting]) -> bool:
     if row.decision.mode is not Mode.AUTONOMOUS:
         return False
     where = row.attempt
-    return withdrawn(settings, where.cluster, row.partition, where.job_id, row.decision.attribution.category)
+    subject = Subject(
+        cluster=where.cluster,
+        partition=row.partition,
+        account=row.account,
+        job_id=where.job_id,
+        job_key=where.job_key,
+        category=row.decision.attribution.category,
+    )
+    return withdrawn(settings, subject)
+
+
+def _on_paper(item: StoredIsolation, settings: Sequence[ModeSetting]) -> StoredIsolation:
+    """Under an operator's monitor nothing is drained any more. What is drained may be put back all the same."""
+    stopped = withdrawn(settings, Subject(cluster=item.cluster, job_id=item.job_id, category=item.category))
+    return replace(item, dry_run=True) if stopped and item.ended_at is None else item

@@ -21,11 +21,12 @@ from advisor.core import codec
 from advisor.core.decide import decide
 from advisor.core.document import analysis_document
 from advisor.core.model import Decision, Snapshot
-from advisor.core.modes import ModeSetting, effective_mode
+from advisor.core.modes import ModeSetting, Pause, Subject, effective_mode, paused_until
 from advisor.core.policy import Policy
 from advisor.core.rules import RuleSet
 from advisor.core.words import Action, IncidentKind, Mode, Reason
 from advisor.gathering import Gatherer
+from advisor.isolating import Isolating
 from advisor.ports import Clock
 from advisor.replay import Inputs
 from advisor.sighting import Sighting, reports_of, snapshot_of
@@ -104,6 +105,7 @@ class Pipeline:
         self._on_tick = on_tick
         self._packed_rules = codec.encode(rulebook.rules)
         self._packed_policy = codec.encode(rulebook.policy)
+        self._isolating = Isolating(store, rulebook.policy)
         self._over: set[AttemptKey] = set()
         self._reached: set[tuple[AttemptKey, MilestoneKind]] = set()
         self._failing: set[AttemptKey] = set()
@@ -148,11 +150,13 @@ class Pipeline:
         began = self._clock.monotonic()
         now = self._clock.now()
         expired = await self._store.expire_advice(now)
+        released = await self._isolating.expire(now)
         sightings = await self._sight(now)
         await self._gatherer.gather(sightings)
         verdicts = await self._conclude(sightings)
         committed = await self._commit(verdicts)
-        if expired or committed:
+        isolated = await self._isolating.isolate(verdicts, now)
+        if expired or committed or released or isolated:
             await self._board.refresh()
             await self._board.refresh({verdict.sighting.item.job.cluster for verdict in committed})
         await self._save(verdicts, now)
@@ -176,6 +180,7 @@ class Pipeline:
         settings = self._with_default(await self._store.modes())
         views = self._board.views()
         now = self._clock.now()
+        pauses = await self._store.pauses(now)
 
         def conclude_all() -> list[Verdict]:
             verdicts = []
@@ -189,7 +194,7 @@ class Pipeline:
                     reports = reports_of(sighting, self._gatherer.sources, view, now, others=others)
                     said = self._gatherer.rule_signals(sighting, reports, now)
                     snapshot = snapshot_of(sighting, reports, Mode.MONITOR, said)
-                    verdicts.append(self._verdict(sighting, snapshot, settings, now))
+                    verdicts.append(self._verdict(sighting, snapshot, settings, pauses, now))
                 except Exception as error:  # the boundary of one job's tick
                     sighting.failed = error
             return verdicts
@@ -216,13 +221,26 @@ class Pipeline:
             log.error("job_tick_failed", attempt=str(sighting.key), job=job, exc_info=error)
 
     def _verdict(
-        self, sighting: Sighting, snapshot: Snapshot, settings: Sequence[ModeSetting], now: datetime
+        self,
+        sighting: Sighting,
+        snapshot: Snapshot,
+        settings: Sequence[ModeSetting],
+        pauses: Sequence[Pause],
+        now: datetime,
     ) -> Verdict:
         """Pure but for its inputs: decide, find the mode for the category found, compare with what was committed."""
         rules, policy = self._rulebook.rules, self._rulebook.policy
         decision = decide(snapshot, rules, policy, now)
         job = snapshot.job
-        mode = effective_mode(settings, job.cluster, job.partition, job.job_id, decision.attribution.category)
+        subject = Subject(
+            cluster=job.cluster,
+            partition=job.partition,
+            account=job.account,
+            job_id=job.job_id,
+            job_key=job.key,
+            category=decision.attribution.category,
+        )
+        mode = effective_mode(settings, subject)
         if mode is not job.mode:
             # The mode is part of the snapshot, so that the stored inputs give the stored decision.
             snapshot = replace(snapshot, job=replace(job, mode=mode))
@@ -242,7 +260,7 @@ class Pipeline:
             policy=self._packed_policy,
             build=self._rulebook.build,
             created_at=now,
-            time_to_live=time_to_live(sighting.item, policy, now),
+            time_to_live=time_to_live(sighting.item, policy, now, paused_until(pauses, job.cluster, now)),
         )
         return Verdict(sighting=sighting, decision=decision, essence=essence, record=record)
 

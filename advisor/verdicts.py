@@ -18,6 +18,8 @@ from advisor.store.records import (
     StoredAttempt,
 )
 
+PAUSED_MAX = timedelta(minutes=50)  # agents take no advice for longer than an hour
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
@@ -79,10 +81,14 @@ def moved_on(item: StoredAttempt) -> bool:
     )
 
 
-def time_to_live(item: StoredAttempt, policy: Policy, now: datetime) -> timedelta:
-    """How long advice is open: of a live attempt by policy, of an ended one as long as its scheduler knows it."""
+def time_to_live(item: StoredAttempt, policy: Policy, now: datetime, paused: datetime | None = None) -> timedelta:
+    """How long advice is open: of a live attempt by policy, of an ended one as long as its scheduler knows it.
+
+    `paused`: until when nothing can be applied. Advice that outlives it need not be said again and again.
+    """
     if item.remembered_until is None:
-        return timedelta(seconds=policy.advice_time_to_live_seconds)
+        wait = min(paused - now, PAUSED_MAX) if paused is not None else timedelta()
+        return timedelta(seconds=policy.advice_time_to_live_seconds) + wait
     return max(item.remembered_until - now, timedelta())
 
 

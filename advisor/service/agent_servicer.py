@@ -13,6 +13,7 @@ from advisor.ports import Clock
 from advisor.service import wire
 from advisor.service.errors import BadRequestError, NotFoundError
 from advisor.service.gate import Caller
+from advisor.service.node_operations import node_advice, node_reconciliation
 from advisor.service.outgoing import advice_message
 from advisor.store import errors as store_errors
 from advisor.store.records import AgentMode, AttemptKey, Milestone, ObservedJob, ObservedNode
@@ -158,13 +159,17 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     async def _open_advice(self, cluster: str) -> agent_pb2.WatchAdviceResponse:
         services = self._services
         rows = await services.board.open_for(cluster)
+        paused = services.board.paused_until(cluster)
         incarnation, now, pulse = services.store.incarnation, services.clock.now(), services.board.pulse
         return agent_pb2.WatchAdviceResponse(
             incarnation=incarnation,
             open=[
-                advice_message(row, incarnation=incarnation, now=now, evidence_max=services.evidence_max)
+                advice_message(
+                    row, incarnation=incarnation, now=now, evidence_max=services.evidence_max, paused_until=paused
+                )
                 for row in rows
             ],
+            nodes=node_advice(await services.board.nodes_for(cluster)),
             tick_age=wire.duration(pulse.age_seconds),
             ticks=pulse.ticks,
         )
@@ -192,6 +197,21 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         )
         await self._services.board.refresh((cluster,))
         return agent_pb2.ReportReconciliationResponse()
+
+    async def ReportNodeReconciliation(
+        self, request: agent_pb2.ReportNodeReconciliationRequest, context: Context
+    ) -> agent_pb2.ReportNodeReconciliationResponse:
+        cluster = wire.cluster_of(request.cluster)
+        key = wire.text_of(request.isolation_id, "isolation_id", most=wire.NAME_MAX)
+        news = node_reconciliation(request)
+        who = f"agent {cluster} ({self._caller.name})"
+        try:
+            row = await self._services.store.record_node_reconciliation(key, news, cluster=cluster, who=who)
+        except store_errors.NotFound:
+            raise NotFoundError(f"isolation_id: there is no isolation {key!r}") from None
+        log.info("node_reconciled", node=row.node, isolation=key, status=news.status, reason=news.reason)
+        await self._services.board.refresh((cluster,))
+        return agent_pb2.ReportNodeReconciliationResponse()
 
     async def ReportMilestones(
         self, request: agent_pb2.ReportMilestonesRequest, context: Context

@@ -16,6 +16,7 @@ from advisor.ports import Clock
 from advisor.service import wire
 from advisor.service.errors import BadRequestError, NotFoundError
 from advisor.service.gate import Caller
+from advisor.service.node_operations import NodeOperations, why_of
 from advisor.store import errors as store_errors
 from advisor.store.records import AgentMode, StoredAgent
 from advisor.store.store import Store
@@ -52,6 +53,34 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
     def __init__(self, services: OperatorServices, caller: Caller) -> None:
         self._services = services
         self._caller = caller
+        self._nodes = NodeOperations(services.store, services.board, services.clock, caller.name)
+
+    async def Pause(self, request: operator_pb2.PauseRequest, context: Context) -> operator_pb2.PauseInForce:
+        return await self._nodes.pause(request)
+
+    async def Resume(self, request: operator_pb2.ResumeRequest, context: Context) -> operator_pb2.PauseInForce:
+        return await self._nodes.resume(request)
+
+    async def ListPauses(
+        self, request: operator_pb2.ListPausesRequest, context: Context
+    ) -> operator_pb2.ListPausesResponse:
+        return await self._nodes.list_pauses()
+
+    async def ListIsolations(
+        self, request: operator_pb2.ListIsolationsRequest, context: Context
+    ) -> operator_pb2.ListIsolationsResponse:
+        return await self._nodes.list_isolations(request)
+
+    async def Reinstate(self, request: operator_pb2.ReinstateRequest, context: Context) -> operator_pb2.NodeIsolation:
+        return await self._nodes.reinstate(request)
+
+    async def ReportProbe(
+        self, request: operator_pb2.ReportProbeRequest, context: Context
+    ) -> operator_pb2.NodeIsolation:
+        return await self._nodes.report_probe(request)
+
+    async def ResetBreaker(self, request: operator_pb2.ResetBreakerRequest, context: Context) -> operator_pb2.Breaker:
+        return await self._nodes.reset_breaker(request)
 
     async def ListModes(
         self, request: operator_pb2.ListModesRequest, context: Context
@@ -64,7 +93,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         change = await self._services.store.set_mode(
             setting,
             who=self._caller.name,
-            why=_why(request.setting),
+            why=why_of(request.setting.why, "setting.why"),
             origin="unix socket",
             now=self._services.clock.now(),
         )
@@ -78,7 +107,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
             change = await self._services.store.unset_mode(
                 place,
                 who=self._caller.name,
-                why=_why(request.setting),
+                why=why_of(request.setting.why, "setting.why"),
                 origin="unix socket",
                 now=self._services.clock.now(),
             )
@@ -126,17 +155,10 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         )
 
 
-def _why(given: operator_pb2.ModeSetting) -> str:
-    why = wire.text_of(given.why, "setting.why").strip()
-    if not why:
-        raise BadRequestError("setting.why: say why, it is kept")
-    return why
-
-
 def _place(given: operator_pb2.ModeSetting, mode: Mode) -> ModeSetting:
     """Which advice is meant. A field that is given and empty is a mistake: it would mean everything."""
     fields = {}
-    for name in ("cluster", "partition", "job_id", "category"):
+    for name in ("cluster", "partition", "account", "job_id", "category"):
         value = wire.text_of(getattr(given, name), f"setting.{name}", most=wire.NAME_MAX)
         if given.HasField(name) and not value.strip():
             raise BadRequestError(f"setting.{name}: given but empty; leave it out to mean all")
@@ -147,9 +169,21 @@ def _place(given: operator_pb2.ModeSetting, mode: Mode) -> ModeSetting:
         mode=mode,
         cluster=fields["cluster"],
         partition=fields["partition"],
+        account=fields["account"],
         job_id=fields["job_id"],
         category=fields["category"],
+        percent=_share(given, mode),
     )
+
+
+def _share(given: operator_pb2.ModeSetting, mode: Mode) -> int | None:
+    if not given.HasField("percent"):
+        return None
+    if mode is not Mode.AUTONOMOUS or given.HasField("job_id"):
+        raise BadRequestError("setting.percent: a share of jobs can be autonomous, and not of one job")
+    if not 1 <= given.percent <= 99:
+        raise BadRequestError(f"setting.percent: {given.percent} is not from 1 to 99; leave it out to mean all jobs")
+    return given.percent
 
 
 def _observing(agent: StoredAgent) -> str:
@@ -173,6 +207,8 @@ def _mode_message(setting: ModeSetting) -> operator_pb2.ModeSetting:
         partition=setting.partition or None,
         job_id=setting.job_id or None,
         category=setting.category or None,
+        account=setting.account or None,
+        percent=setting.percent,
         mode=wire.to_wire(setting.mode),
         set_by=setting.set_by,
         why=setting.why,

@@ -18,7 +18,9 @@ from advisor.store.records import (
 from advisor.v1 import audit_pb2, common_pb2
 
 
-def advice_message(row: AdviceRow, *, incarnation: str, now: datetime, evidence_max: int) -> common_pb2.Advice:
+def advice_message(
+    row: AdviceRow, *, incarnation: str, now: datetime, evidence_max: int, paused_until: datetime | None = None
+) -> common_pb2.Advice:
     """Open advice, with the time to live that is left: the receiver counts it on its own clock."""
     message = _advice(row.decision, evidence_max)
     message.advice_id = row.advice_id
@@ -27,6 +29,8 @@ def advice_message(row: AdviceRow, *, incarnation: str, now: datetime, evidence_
     message.generation = row.generation
     message.created_at.FromDatetime(row.created_at)
     message.time_to_live.CopyFrom(duration(max(row.expires_at - now, timedelta())))
+    if paused_until is not None:
+        message.paused_until.FromDatetime(paused_until)
     return message
 
 

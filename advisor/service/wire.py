@@ -247,10 +247,16 @@ def unavailable(message: common_pb2.Unavailable, field: str) -> Unavailable:
     )
 
 
+def status_and_reason(status: int, reason: int) -> tuple[ReconciliationStatus, ReconciliationReason]:
+    known = from_wire(ReconciliationStatus, status, "status")
+    return known, from_wire(ReconciliationReason, reason, "reason", otherwise=ReconciliationReason.UNSPECIFIED)
+
+
 def reconciliation(message: agent_pb2.ReportReconciliationRequest) -> Reconciliation:
+    status, reason = status_and_reason(message.status, message.reason)
     return Reconciliation(
-        status=from_wire(ReconciliationStatus, message.status, "status"),
-        reason=from_wire(ReconciliationReason, message.reason, "reason", otherwise=ReconciliationReason.UNSPECIFIED),
+        status=status,
+        reason=reason,
         at=needed_moment(message, "at", "request"),
         detail=text_of(message.detail, "detail"),
         excluded_nodes=node_names(message.excluded_nodes, "excluded_nodes"),

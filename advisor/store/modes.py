@@ -23,7 +23,7 @@ async def list_modes(connection: AsyncConnection) -> tuple[ModeSetting, ...]:
     columns = mode_settings.c
     found = await connection.execute(
         select(mode_settings)
-        .order_by(columns.cluster, columns.partition, columns.job_id, columns.category)
+        .order_by(columns.cluster, columns.partition, columns.job_id, columns.category, columns.account)
         .limit(_SETTINGS_MAX)
     )
     return tuple(
@@ -33,6 +33,8 @@ async def list_modes(connection: AsyncConnection) -> tuple[ModeSetting, ...]:
             partition=row.partition,
             job_id=row.job_id,
             category=row.category,
+            account=row.account,
+            percent=row.percent,
             set_by=row.set_by,
             why=row.why,
             set_at=row.set_at,
@@ -52,7 +54,13 @@ async def set_mode(
         detail = {"mode": other.mode.value, "by": "monitor for everything"}
         await _remove(connection, other, who=who, why=why, origin=origin, now=now, detail=detail)
     place = _place(setting)
-    chosen = {"mode": setting.mode.value, "set_by": setting.set_by, "why": setting.why, "set_at": now}
+    chosen = {
+        "mode": setting.mode.value,
+        "percent": setting.percent,
+        "set_by": setting.set_by,
+        "why": setting.why,
+        "set_at": now,
+    }
     statement = upsert(mode_settings).values(**place, **chosen)
     await connection.execute(
         statement.on_conflict_do_update(
@@ -69,7 +77,7 @@ async def set_mode(
             origin=origin,
             cluster=setting.cluster,
             subject=_subject(setting),
-            detail={"mode": setting.mode.value},
+            detail={"mode": setting.mode.value} | _share(setting),
         ),
     )
     still = autonomous_within(setting, await list_modes(connection)) if setting.mode is Mode.MONITOR else ()
@@ -129,6 +137,7 @@ async def _remove(
             columns.partition == setting.partition,
             columns.job_id == setting.job_id,
             columns.category == setting.category,
+            columns.account == setting.account,
         )
     )
     await append(
@@ -153,6 +162,7 @@ def _stored_place(setting: ModeSetting) -> ModeSetting:
         partition=storable(setting.partition),
         job_id=storable(setting.job_id),
         category=storable(setting.category),
+        account=storable(setting.account),
     )
 
 
@@ -162,8 +172,16 @@ def _place(setting: ModeSetting) -> dict[str, str]:
         "partition": setting.partition,
         "job_id": setting.job_id,
         "category": setting.category,
+        "account": setting.account,
     }
 
 
+def _share(setting: ModeSetting) -> dict[str, str]:
+    return {} if setting.percent is None else {"percent": str(setting.percent)}
+
+
 def _subject(setting: ModeSetting) -> str:
-    return "/".join(value or "*" for value in _place(setting).values())
+    """Cluster, partition, job and category; the account only where there is one."""
+    place = _place(setting)
+    account = place.pop("account")
+    return "/".join([*(value or "*" for value in place.values()), *([account] if account else [])])

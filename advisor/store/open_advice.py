@@ -41,6 +41,7 @@ async def open_advice(connection: AsyncConnection, cluster: str, now: datetime) 
             decisions.c.created_at,
             decisions.c.expires_at,
             jobs.c.partition,
+            jobs.c.account,
             *reference_columns(),
         )
         .join(decisions, decisions.c.id == advice.c.decision_id)
@@ -61,6 +62,7 @@ async def open_advice(connection: AsyncConnection, cluster: str, now: datetime) 
             status=ReconciliationStatus(row.status),
             applied=row.applied,
             partition=row.partition,
+            account=row.account,
         )
         for row in found
     )

@@ -22,7 +22,7 @@ from advisor.core.model import (
     Signal,
     Successor,
 )
-from advisor.core.words import Action, AttemptState, Mode, NodeState
+from advisor.core.words import Action, AttemptState, IsolationEnd, Mode, NodeState
 
 Row = TypeVar("Row")
 
@@ -93,6 +93,7 @@ class ReconciliationReason(StrEnum):
     CAP_NODES = "cap_nodes"
     DRAINED_BY_OTHERS = "drained_by_others"
     REPAIR_SEEN = "repair_seen"
+    DEPENDENT_RELEASED = "dependent_released"
 
 
 class MilestoneKind(StrEnum):
@@ -305,6 +306,56 @@ class Reconciliation:
                 return True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReconciliation:
+    """What an agent says came of one generation of what is wanted of a node."""
+
+    generation: int
+    status: ReconciliationStatus
+    reason: ReconciliationReason
+    at: datetime
+    detail: str = ""
+
+    @property
+    def final(self) -> bool:
+        return self.status in {ReconciliationStatus.VERIFIED, ReconciliationStatus.ALREADY_SATISFIED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredIsolation:
+    """One isolation of one node. Ended and still `open`: our drain is yet to be undone."""
+
+    isolation_id: str
+    cluster: str
+    node: str
+    generation: int
+    dry_run: bool
+    category: str
+    why: str
+    job_id: str
+    opened_at: datetime
+    expires_at: datetime
+    open: bool
+    status: ReconciliationStatus
+    reason: ReconciliationReason
+    detail: str = ""
+    drained_at: datetime | None = None  # first seen drained by us
+    ended_at: datetime | None = None
+    ended_by: IsolationEnd | None = None
+    ended_why: str = ""
+    probed_at: datetime | None = None
+    probe_passed: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredBreaker:
+    """A breaker that has tripped."""
+
+    cluster: str
+    tripped_at: datetime
+    why: str
+
+
 # The agent looks again while the advice lives: what withholds it now can pass.
 _WITHHELD_FOR_NOW = frozenset(
     {
@@ -334,6 +385,7 @@ class AdviceRow:
     status: ReconciliationStatus
     applied: bool
     partition: str = ""
+    account: str = ""
 
     @property
     def key(self) -> AttemptKey:

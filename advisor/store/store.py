@@ -9,20 +9,24 @@ from sqlalchemy import func, make_url, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from advisor.core.codec import content_hash
-from advisor.core.modes import ModeChange, ModeSetting
+from advisor.core.modes import ModeChange, ModeSetting, Pause
+from advisor.core.node_isolation import Plan, Want
 from advisor.core.policy import Policy
+from advisor.core.words import IsolationEnd
 from advisor.store import (
     agents,
     audit_log,
     audit_queries,
     commit,
     incarnation,
+    isolations,
     loading,
     milestones,
     modes,
     node_queries,
     observations,
     open_advice,
+    pauses,
     references,
     states,
     watching,
@@ -44,6 +48,7 @@ from advisor.store.records import (
     IncidentRow,
     Listing,
     Milestone,
+    NodeReconciliation,
     NodeRow,
     ObservedJob,
     ObservedNode,
@@ -52,6 +57,8 @@ from advisor.store.records import (
     Recorded,
     StoredAgent,
     StoredAttempt,
+    StoredBreaker,
+    StoredIsolation,
 )
 from advisor.store.tables import incidents
 
@@ -230,7 +237,75 @@ class Store:
         async with self._engine.begin() as connection:
             await milestones.record_milestones(connection, reached)
 
+    # nodes
+
+    async def isolate(self, cluster: str, wants: Sequence[Want], *, now: datetime) -> Plan:
+        """Open what caps and breaker allow, with audit rows; idempotent while its node is held."""
+        async with self._engine.begin() as connection:
+            return await isolations.isolate(connection, cluster, wants, policy=self._policy, now=now)
+
+    async def expire_isolations(self, now: datetime) -> tuple[StoredIsolation, ...]:
+        """End what is past its time to live; once per tick."""
+        async with self._engine.begin() as connection:
+            return await isolations.expire(connection, now)
+
+    async def open_isolations(self, cluster: str) -> tuple[StoredIsolation, ...]:
+        async with self._engine.connect() as connection:
+            return await isolations.open_isolations(connection, cluster)
+
+    async def isolations(
+        self, *, cluster: str = "", node: str = "", ended: bool = False
+    ) -> tuple[StoredIsolation, ...]:
+        async with self._engine.connect() as connection:
+            return await isolations.list_isolations(connection, cluster=cluster, node=node, ended=ended)
+
+    async def end_isolation(self, cluster: str, node: str, *, who: str, why: str, now: datetime) -> StoredIsolation:
+        """By an operator. Raises `NotFound`."""
+        async with self._engine.begin() as connection:
+            by = IsolationEnd.OPERATOR
+            return await isolations.end(connection, cluster, node, by=by, who=who, why=why, now=now)
+
+    async def record_node_reconciliation(
+        self, isolation_id: str, news: NodeReconciliation, *, cluster: str, who: str
+    ) -> StoredIsolation:
+        """Idempotent; what is said of an older generation changes nothing. Raises `NotFound`."""
+        async with self._engine.begin() as connection:
+            return await isolations.record(connection, isolation_id, news, cluster=cluster, who=who)
+
+    async def record_probe(
+        self, cluster: str, node: str, *, passed: bool, who: str, why: str, now: datetime
+    ) -> StoredIsolation:
+        """What the site's own test of an isolated node said. Raises `NotFound`."""
+        async with self._engine.begin() as connection:
+            return await isolations.record_probe(
+                connection, cluster, node, passed=passed, who=who, why=why, policy=self._policy, now=now
+            )
+
+    async def breakers(self) -> tuple[StoredBreaker, ...]:
+        """Those that have tripped."""
+        async with self._engine.connect() as connection:
+            return await isolations.breakers(connection)
+
+    async def reset_breaker(self, cluster: str, *, who: str, why: str, now: datetime) -> StoredBreaker:
+        """Raises `NotFound` when it has not tripped."""
+        async with self._engine.begin() as connection:
+            return await isolations.reset_breaker(connection, cluster, who=who, why=why, now=now)
+
     # operators
+
+    async def pauses(self, now: datetime) -> tuple[Pause, ...]:
+        """Those in force."""
+        async with self._engine.connect() as connection:
+            return await pauses.list_pauses(connection, now)
+
+    async def pause(self, wanted: Pause, *, who: str, origin: str, now: datetime) -> Pause:
+        async with self._engine.begin() as connection:
+            return await pauses.pause(connection, wanted, who=who, origin=origin, now=now)
+
+    async def resume(self, cluster: str, *, who: str, why: str, origin: str, now: datetime) -> Pause:
+        """End the pause of exactly this cluster; "" is the one of all. Raises `NotFound`."""
+        async with self._engine.begin() as connection:
+            return await pauses.resume(connection, cluster, who=who, why=why, origin=origin, now=now)
 
     async def modes(self) -> tuple[ModeSetting, ...]:
         async with self._engine.connect() as connection:

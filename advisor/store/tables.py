@@ -421,10 +421,66 @@ mode_settings = Table(
     Column("partition", Text(), primary_key=True),
     Column("job_id", Text(), primary_key=True),
     Column("category", Text(), primary_key=True),
+    Column("account", Text(), primary_key=True),
     _text("mode"),
+    _whole("percent", nullable=True),
     _text("set_by"),
     _text("why"),
     _time("set_at"),
+)
+
+# "" is every cluster.
+pauses = Table(
+    "pauses",
+    metadata,
+    Column("cluster", Text(), primary_key=True),
+    _time("until"),
+    _text("set_by"),
+    _text("why"),
+    _time("set_at"),
+)
+
+# `open`: an agent has something to do or to watch. At most one of a node is.
+isolations = Table(
+    "isolations",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    _text("cluster"),
+    _text("node"),
+    Column("generation", BigInteger(), nullable=False),
+    Column("dry_run", Boolean(), nullable=False),
+    _text("category"),
+    _text("why"),
+    _id("job_key"),
+    _whole("number"),
+    _text("job_id"),
+    _time("opened_at"),
+    _time("expires_at"),
+    Column("open", Boolean(), nullable=False),
+    _text("status"),
+    _text("reason"),
+    _text("detail"),
+    _time("drained_at", nullable=True),
+    _time("ended_at", nullable=True),
+    _text("ended_by", nullable=True),
+    _text("ended_why", nullable=True),
+    _time("probed_at", nullable=True),
+    Column("probe_passed", Boolean(), nullable=True),
+    _of_attempt(),
+    Index("isolations_one_open_idx", "cluster", "node", unique=True, postgresql_where=text("open")),
+    Index("isolations_expiry_idx", "expires_at", postgresql_where=text("open")),
+    Index(None, "cluster", "opened_at", "id"),
+    Index(None, "cluster", "node", "opened_at", "id"),
+    Index(None, "opened_at", "id"),
+)
+
+# A row: it has tripped. Resetting it removes the row; the audit keeps both.
+isolation_breakers = Table(
+    "isolation_breakers",
+    metadata,
+    Column("cluster", Text(), primary_key=True),
+    _time("tripped_at"),
+    _text("why"),
 )
 
 audit = Table(

@@ -8,7 +8,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from advisor.core.modes import ModeSetting, effective_mode
+from advisor.core.modes import ModeSetting, Subject, effective_mode
 from advisor.core.words import Mode
 from advisor.store.errors import NotFound
 from advisor.store.records import AgentMode, AuditEvent, StoredAgent
@@ -73,6 +73,10 @@ async def test_mode_is_set_and_replaced(store: Store, url: str) -> None:
     await engine.dispose()
 
 
+def _mode(settings: tuple[ModeSetting, ...], cluster: str, partition: str, category: str) -> Mode:
+    return effective_mode(settings, Subject(cluster=cluster, partition=partition, job_id="7", category=category))
+
+
 async def test_narrow_settings_win(store: Store) -> None:
     """What is stored is what `effective_mode` chooses from: the narrowest setting, monitor at a tie."""
     for mode, fields in (
@@ -83,11 +87,11 @@ async def test_narrow_settings_win(store: Store) -> None:
         setting = ModeSetting(mode=mode, **fields)
         await store.set_mode(setting, who="root", why="", origin="", now=at(1))
     settings = await store.modes()
-    assert effective_mode(settings, CLUSTER, "cpu", "7", "numerics") is Mode.AUTONOMOUS
-    assert effective_mode(settings, CLUSTER, "gpu", "7", "numerics") is Mode.MONITOR
-    assert effective_mode(settings, CLUSTER, "gpu", "7", "storage") is Mode.MONITOR
-    assert effective_mode(settings, CLUSTER, "cpu", "7", "storage") is Mode.AUTONOMOUS
-    assert effective_mode(settings, "other", "cpu", "7", "storage") is Mode.MONITOR
+    assert _mode(settings, CLUSTER, "cpu", "numerics") is Mode.AUTONOMOUS
+    assert _mode(settings, CLUSTER, "gpu", "numerics") is Mode.MONITOR
+    assert _mode(settings, CLUSTER, "gpu", "storage") is Mode.MONITOR
+    assert _mode(settings, CLUSTER, "cpu", "storage") is Mode.AUTONOMOUS
+    assert _mode(settings, "other", "cpu", "storage") is Mode.MONITOR
 
 
 async def test_monitor_for_everything_is_a_stop(store: Store, url: str) -> None:

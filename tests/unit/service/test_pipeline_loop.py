@@ -54,6 +54,15 @@ class EmptyStore:
     async def modes(self) -> tuple[()]:
         return ()
 
+    async def pauses(self, now: datetime) -> tuple[()]:
+        return ()
+
+    async def expire_isolations(self, now: datetime) -> tuple[()]:
+        return ()
+
+    async def open_isolations(self, cluster: str) -> tuple[()]:
+        return ()
+
     async def save_states(self, states: object, *, now: datetime) -> None:
         pass
 
