@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 if not __package__:  # run as a script: our own folder's parent is not on the path under -I
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from slurm_plugin import guard, scope, stop_file
+from slurm_plugin import guard, scope, sharing, stop_file
 from slurm_plugin.guard import Reason, Status
 from slurm_plugin.squeue import JobRow, Run, Slurm, SlurmError, first_line, run_process
 
@@ -30,6 +30,7 @@ _VERB_NAMES = {
     guard.RequeueEnded: "requeue",
     guard.RequeueLive: "requeue_incomplete",
     guard.Update: "update",
+    guard.Release: "release",
     guard.Cancel: "cancel",
 }
 
@@ -44,7 +45,10 @@ class Verb:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """`limits.in_scope` is judged again here, from a fresh comment, with `scope` and `account`."""
+    """`limits.in_scope` is judged again here, from a fresh comment, with `scope` and `account`.
+
+    `companions` get the advice's exclusions besides; with `shares_only` nothing else is done.
+    """
 
     advice: guard.Advice
     shown_id: str
@@ -56,6 +60,8 @@ class Request:
     timeout_seconds: float = 5.0
     limit_seconds: float = 4.0
     stop_file: str = ""
+    companions: tuple[sharing.Companion, ...] = ()
+    shares_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +75,7 @@ class Result:
     excluded: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     by_us: bool = False
+    shared: tuple[str, ...] = ()  # companions that were given exclusions, as Slurm names them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +85,14 @@ class Clocks:
 
 
 def carry_out(request: Request, run: Run = run_process, clocks: Clocks | None = None) -> Result:
-    """Look at the job, ask the guard, act. Never raises for what Slurm does."""
+    """Look at the job and its companions, ask the guard, act. Never raises for what Slurm does."""
     clocks = clocks or Clocks()
     slurm = Slurm(conf=request.conf, bin_dir=request.bin_dir, timeout_seconds=request.timeout_seconds, run=run)
     try:
-        found = slurm.jobs(request.shown_id)
+        ids = _group(request.shown_id), *(companion.shown_id for companion in request.companions if companion.waited)
+        found = slurm.jobs(*ids)
         job = next((row for row in found if row.shown_id == request.shown_id), None)
-        comment = slurm.comment(request.shown_id) if job is not None else ""
+        comment = slurm.comment(job.job_id) if job is not None else ""
     except SlurmError as error:
         return Result(status=Status.PENDING, reason=Reason.SCHEDULER_UNAVAILABLE, detail=str(error))
     limits = replace(request.limits, stopped=stop_file.engaged(request.stop_file))
@@ -92,12 +100,32 @@ def carry_out(request: Request, run: Run = run_process, clocks: Clocks | None = 
         fresh = scope.judge(
             request.scope, comment=comment, partition=job.partition, user=job.user, account=request.account
         )
-        limits = replace(limits, in_scope=limits.in_scope and fresh.inside, scope_reason=fresh.reason)
-    outcome = guard.plan(request.advice, job, limits, now=clocks.wall(), monotonic=clocks.monotonic())
+        # A component carries no comment of its own: its leader's was judged, and is read again only when it acts.
+        inside = fresh.inside or bool(job.het_offset)
+        limits = replace(limits, in_scope=limits.in_scope and inside, scope_reason=fresh.reason)
+    result = _primary(request, job, found, limits, slurm, clocks)
+    if job is None or limits.stopped or not sharing.wanted(request.advice, result.status, result.reason):
+        return result
+    return _share(request, limits, found, result, slurm)
+
+
+def _primary(
+    request: Request,
+    job: JobRow | None,
+    found: Sequence[JobRow],
+    limits: guard.Limits,
+    slurm: Slurm,
+    clocks: Clocks,
+) -> Result:
+    """What the advice wants of the job itself."""
+    around = _around(request, job, found) if job is not None else guard.ALONE
+    outcome = guard.plan(request.advice, job, limits, now=clocks.wall(), monotonic=clocks.monotonic(), around=around)
     match outcome:
         case guard.Steps():
             assert job is not None  # noqa: S101 - plan() returns no steps for a job that is gone
-            return _act(request, job, limits, outcome, slurm, clocks)
+            if request.shares_only:
+                return Result(status=Status.PENDING, reason=Reason.STILL_COMPLETING, detail="it changed meanwhile")
+            return _act(request, job, limits, outcome, around, slurm, clocks)
         case guard.Satisfied():
             status = Status.VERIFIED if outcome.by_us else Status.ALREADY_SATISFIED
             return Result(status=status, reason=outcome.reason, detail=outcome.detail, by_us=outcome.by_us)
@@ -107,13 +135,53 @@ def carry_out(request: Request, run: Run = run_process, clocks: Clocks | None = 
             return Result(status=Status.PENDING, reason=outcome.reason, detail=outcome.detail)
 
 
+def _group(shown_id: str) -> str:
+    """What a requeue, a release and a cancel are told: all components of a heterogeneous job are one for them."""
+    return shown_id.partition("+")[0]
+
+
+def _around(request: Request, job: JobRow, found: Sequence[JobRow]) -> guard.Around:
+    """The rest of the same look. A companion that Slurm no longer has, or that is another job now, says nothing."""
+    waited = [row for row in found for companion in request.companions if companion.waited and companion.is_row(row)]
+    components = [row for row in found if row.het_job_id and row.het_job_id == job.het_job_id]
+    return guard.Around(components=tuple(components), released=sharing.released(job, waited))
+
+
+def _share(request: Request, limits: guard.Limits, found: Sequence[JobRow], result: Result, slurm: Slurm) -> Result:
+    """Best effort, one by one: what a companion lacks is seen, and tried again, at the next pass."""
+    shared: list[str] = []
+    rows = {row.job_id: row for row in found}
+    try:
+        if result.done and any(not companion.waited for companion in request.companions):
+            rows |= {row.job_id: row for row in slurm.jobs(_group(request.shown_id))}  # requeued since the first look
+        for companion in request.companions:
+            row = rows.get(companion.job_id)
+            if row is None or not companion.is_row(row):
+                continue
+            comment = slurm.comment(row.job_id) if companion.waited else ""
+            step = sharing.share(row, companion, request.advice, limits, request.scope, comment)
+            if isinstance(step, guard.Update):
+                out = slurm.tool(*command(step, row.shown_id))
+                if out.returncode == 0 and not out.stderr.strip():
+                    shared.append(row.shown_id)
+    except SlurmError:
+        pass
+    return replace(result, shared=tuple(shared))
+
+
 def _act(
-    request: Request, job: JobRow, limits: guard.Limits, plan: guard.Steps, slurm: Slurm, clocks: Clocks
+    request: Request,
+    job: JobRow,
+    limits: guard.Limits,
+    plan: guard.Steps,
+    around: guard.Around,
+    slurm: Slurm,
+    clocks: Clocks,
 ) -> Result:
     done: list[Verb] = []
     excluded: tuple[str, ...] = ()
     for planned in plan.steps:
-        step = _later(request, job, limits, planned, clocks) if done else planned
+        step = _later(request, job, limits, planned, around, clocks) if done else planned
         if isinstance(step, guard.Update):
             excluded = step.excluded
         try:
@@ -132,21 +200,26 @@ def _act(
     )
 
 
-def _later(request: Request, job: JobRow, limits: guard.Limits, step: guard.Step, clocks: Clocks) -> guard.Step:
+def _later(
+    request: Request, job: JobRow, limits: guard.Limits, step: guard.Step, around: guard.Around, clocks: Clocks
+) -> guard.Step:
     """The requeue took time, and the earliest legal start moved with it: the update, planned again at this moment."""
     if not isinstance(step, guard.Update) or step.start_time is None:
         return step
-    again = guard.plan(request.advice, job, limits, now=clocks.wall(), monotonic=0.0)
-    return again.steps[-1] if isinstance(again, guard.Steps) else step
+    again = guard.plan(request.advice, job, limits, now=clocks.wall(), monotonic=0.0, around=around)
+    planned = again.steps if isinstance(again, guard.Steps) else ()
+    return next((other for other in planned if isinstance(other, guard.Update)), step)
 
 
 def command(step: guard.Step, shown_id: str) -> tuple[str, ...]:
     """One step as the argument vector of one of Slurm's tools."""
     match step:
         case guard.RequeueEnded():
-            return ("scontrol", "requeue", shown_id)
+            return ("scontrol", "requeue", _group(shown_id))
         case guard.RequeueLive():
-            return ("scontrol", "requeue", "incomplete", shown_id)
+            return ("scontrol", "requeue", "incomplete", _group(shown_id))
+        case guard.Release():
+            return ("scontrol", "release", _group(shown_id))
         case guard.Update():
             start = () if step.start_time is None else (f"StartTime=uts{step.start_time}",)
             return (
@@ -158,7 +231,7 @@ def command(step: guard.Step, shown_id: str) -> tuple[str, ...]:
                 f"AdminComment={step.admin_comment}",
             )
         case guard.Cancel():
-            return ("scancel", f"--state={step.state}", shown_id)
+            return ("scancel", f"--state={step.state}", _group(shown_id))
 
 
 def _refused(step: guard.Step, complaint: str, done: tuple[Verb, ...]) -> Result:
@@ -197,6 +270,7 @@ def decode(raw: bytes) -> Request:
         "advice": guard.Advice(**{**advice, "action": guard.Action(advice["action"])}),
         "limits": guard.Limits(**_tuples(value["limits"])),
         "scope": scope.ScopeConfig(**_tuples(value["scope"])),
+        "companions": tuple(sharing.Companion(**_tuples(item)) for item in value["companions"]),
     }
     return Request(**{**value, **parts})
 

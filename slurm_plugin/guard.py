@@ -12,16 +12,20 @@ It runs twice for every action: in the agent, and again in the short-lived proce
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import assert_never
 
+from slurm_plugin import holds
 from slurm_plugin import mark as marks
 from slurm_plugin.lease import start_time
 from slurm_plugin.mark import Mark
 from slurm_plugin.squeue import JobRow
 from slurm_plugin.terms import Advice as Advice
+from slurm_plugin.terms import Around as Around
 from slurm_plugin.terms import Cancel as Cancel
 from slurm_plugin.terms import Limits as Limits
 from slurm_plugin.terms import Outcome as Outcome
+from slurm_plugin.terms import Release as Release
 from slurm_plugin.terms import RequeueEnded as RequeueEnded
 from slurm_plugin.terms import RequeueLive as RequeueLive
 from slurm_plugin.terms import Satisfied as Satisfied
@@ -38,17 +42,21 @@ from slurm_plugin.words import Reason as Reason
 from slurm_plugin.words import Status as Status
 from slurm_plugin.words import phase_of as phase_of
 
+ALONE = Around()
 
-def plan(advice: Advice, job: JobRow | None, limits: Limits, *, now: float, monotonic: float) -> Outcome:
+
+def plan(
+    advice: Advice, job: JobRow | None, limits: Limits, *, now: float, monotonic: float, around: Around = ALONE
+) -> Outcome:
     """What the agent may do about `advice` for the job as Slurm shows it now."""
     if advice.action is Action.NONE:
         return Satisfied(reason=Reason.NOTHING_TO_DO)
     if job is None:
         return Withheld(reason=Reason.GONE, detail="the scheduler has forgotten the job", status=Status.ABANDONED)
-    stranger = _identity(advice, job)
+    stranger = identity(advice, job)
     if stranger is not None:
         return stranger
-    done = _already(advice, job)
+    done = _already(advice, job, limits)
     if done is not None:
         return done
     refusal = _permission(advice, job, limits, monotonic=monotonic)
@@ -56,14 +64,14 @@ def plan(advice: Advice, job: JobRow | None, limits: Limits, *, now: float, mono
         return refusal
     match advice.action:
         case Action.RESTART:
-            return _restart(advice, job, limits, now=now)
+            return _restart(advice, job, limits, around, now=now)
         case Action.STOP:
             return _stop(advice, job)
         case _:
             assert_never(advice.action)
 
 
-def _identity(advice: Advice, job: JobRow) -> Withheld | None:
+def identity(advice: Advice, job: JobRow) -> Withheld | None:
     """The job is the one advised on, at the attempt advised on or its direct successor."""
 
     def other(detail: str) -> Withheld:
@@ -94,7 +102,7 @@ def own_mark(advice: Advice, job: JobRow) -> Mark | None:
     return mark if not mark.incarnation or mark.incarnation == advice.incarnation else None
 
 
-def _already(advice: Advice, job: JobRow) -> Outcome | None:
+def _already(advice: Advice, job: JobRow, limits: Limits) -> Outcome | None:
     """Outcomes that need no permission, because nothing would be done."""
     phase, successor = phase_of(job.state), job.restarts == advice.attempt + 1
     mark = own_mark(advice, job)
@@ -105,6 +113,8 @@ def _already(advice: Advice, job: JobRow) -> Outcome | None:
     if advice.action is Action.STOP:
         if phase is Phase.CANCELLED or (phase in ENDED and not successor):
             return Satisfied(reason=Reason.ALREADY_STOPPED)
+        if successor and holds.by_requeue_exit(job, limits.requeue_exit_hold):
+            return Satisfied(reason=Reason.ALREADY_STOPPED, detail="held by Slurm's RequeueExitHold, and left so")
         if successor and phase not in {Phase.PENDING, Phase.REQUEUE_HELD}:
             return Withheld(
                 reason=Reason.ATTEMPT_MOVED_ON, detail=f"attempt {job.restarts} started", status=Status.SUPERSEDED
@@ -116,10 +126,10 @@ def _already(advice: Advice, job: JobRow) -> Outcome | None:
         if phase is Phase.COMPLETED:
             return Withheld(reason=Reason.NOTHING_TO_DO, detail="the attempt completed")
         return None
-    return _successor_already(advice, job, phase, mark)
+    return _successor_already(advice, job, phase, mark, limits)
 
 
-def _successor_already(advice: Advice, job: JobRow, phase: Phase, mark: Mark | None) -> Outcome | None:
+def _successor_already(advice: Advice, job: JobRow, phase: Phase, mark: Mark | None, limits: Limits) -> Outcome | None:
     by_us = mark is not None and mark.generation == advice.generation
     if mark is not None and mark.returned and not by_us:
         return Withheld(reason=Reason.CAPACITY, detail="the watchdog gave our exclusions back")
@@ -127,6 +137,8 @@ def _successor_already(advice: Advice, job: JobRow, phase: Phase, mark: Mark | N
     if phase in {Phase.PENDING, Phase.COMPLETING, Phase.REQUEUE_HELD}:
         if by_us and phase is Phase.COMPLETING:
             return Wait(reason=Reason.STILL_COMPLETING, detail="requeued and updated; a node has not answered yet")
+        if holds.by_requeue_exit(job, limits.requeue_exit_hold):
+            return None  # whatever is marked already, it does not start before it is released
         if by_us:
             return Satisfied(reason=Reason.OBSERVED, by_us=True, detail=_left(mark))
         wants_time = advice.start_not_before is not None or advice.delay_until is not None
@@ -165,9 +177,6 @@ def _permission(advice: Advice, job: JobRow, limits: Limits, *, monotonic: float
         return waits
     if monotonic >= advice.expires_monotonic:
         return Withheld(reason=Reason.TIME_TO_LIVE, status=Status.EXPIRED)
-    if job.het_offset is not None:
-        # Exclusions are per component and a requeue takes all of them: not done until both are handled.
-        return Withheld(reason=Reason.NOT_REQUEUEABLE, detail="heterogeneous jobs are observed only")
     return None
 
 
@@ -182,28 +191,50 @@ def _not_now(advice: Advice, limits: Limits) -> Wait | None:
     return None
 
 
-def _restart(advice: Advice, job: JobRow, limits: Limits, *, now: float) -> Outcome:
+def _restart(advice: Advice, job: JobRow, limits: Limits, around: Around, *, now: float) -> Outcome:
     phase, successor = phase_of(job.state), job.restarts == advice.attempt + 1
     if successor:
-        return _restart_successor(advice, job, limits, phase=phase, now=now)
+        return _restart_successor(advice, job, limits, around, phase=phase, now=now)
     if phase is Phase.COMPLETING:
         return Wait(reason=Reason.STILL_COMPLETING, detail="whether somebody cancelled it is not visible yet")
     if phase is Phase.RUNNING:
         if not advice.may_end_live_attempt:
             return Wait(reason=Reason.LIVE_ATTEMPT, detail="the attempt is live and the advice is for its end")
-        return _requeue(RequeueLive(), advice, job, limits, now=now)
+        return _requeue(RequeueLive(), advice, job, limits, around, now=now)
     if phase in RESTARTABLE:
-        return _requeue(RequeueEnded(), advice, job, limits, now=now)
+        waits = _components(job, around)
+        return waits or _requeue(RequeueEnded(), advice, job, limits, around, now=now)
     if phase is Phase.PENDING or phase is Phase.REQUEUE_HELD:
         return Withheld(reason=Reason.LIVE_ATTEMPT, detail="the attempt advised on has not started")
     return Wait(reason=Reason.LIVE_ATTEMPT, detail=f"nothing is concluded from state {job.state[:40]}")
 
 
-def _requeue(first: RequeueEnded | RequeueLive, advice: Advice, job: JobRow, limits: Limits, *, now: float) -> Outcome:
+def _components(job: JobRow, around: Around) -> Wait | Withheld | None:
+    """A requeue of a heterogeneous job's leader takes all components, whatever state they are in."""
+    if job.het_offset is None:
+        return None
+    if not any(row.job_id == job.job_id for row in around.components) or len(around.components) < 2:
+        return Wait(reason=Reason.SCHEDULER_UNAVAILABLE, detail="its other components could not be read")
+    phases = {phase_of(row.state) for row in around.components}
+    if Phase.CANCELLED in phases:
+        return Withheld(reason=Reason.CANCELLED, detail="a component of it was cancelled")
+    if not phases <= ENDED:
+        return Wait(reason=Reason.STILL_COMPLETING, detail="a component of it has not ended")
+    if job.het_offset != 0:
+        return Wait(reason=Reason.LIVE_ATTEMPT, detail="its leader's advice decides; this one's exclusions follow")
+    return None
+
+
+def _requeue(
+    first: RequeueEnded | RequeueLive, advice: Advice, job: JobRow, limits: Limits, around: Around, *, now: float
+) -> Outcome:
     if not job.batch:
         return Withheld(reason=Reason.NOT_BATCH, detail="Slurm requeues batch jobs only")
     if not job.requeueable:
         return Withheld(reason=Reason.NOT_REQUEUEABLE, detail="requeue is switched off for this job")
+    if around.released:
+        detail = f"{' '.join(around.released[:8])} waited for its end and was let go: not started beside it"
+        return Withheld(reason=Reason.DEPENDENT_RELEASED, detail=detail)
     if limits.requeues_left <= 0:
         return Wait(reason=Reason.CAP_REQUEUES, detail="the agent's cap on requeues per minute is reached")
     # Submit time will be that of the requeue, at most a second after now.
@@ -211,19 +242,40 @@ def _requeue(first: RequeueEnded | RequeueLive, advice: Advice, job: JobRow, lim
     return _with_update((first,), advice, job, limits, now=now, earliest=earliest, begin=earliest)
 
 
-def _restart_successor(advice: Advice, job: JobRow, limits: Limits, *, phase: Phase, now: float) -> Outcome:
+def _restart_successor(
+    advice: Advice, job: JobRow, limits: Limits, around: Around, *, phase: Phase, now: float
+) -> Outcome:
     if phase is Phase.COMPLETING:
         if job.end is not None:
             return Wait(reason=Reason.STILL_COMPLETING, detail="the successor is ending, or was cancelled")
         # Being requeued: the submit time is rewritten only when it has left COMPLETING, at the earliest now.
         earliest = int(now) + 1 + limits.requeue_delay_seconds
         return _with_update((), advice, job, limits, now=now, earliest=earliest, begin=earliest)
+    if holds.by_requeue_exit(job, limits.requeue_exit_hold):
+        return _release(advice, job, limits, around, now=now)
     if job.held:
         return Withheld(reason=Reason.HELD, detail=f"held by others: {job.reason[:80]}")
     if phase is not Phase.PENDING or job.submit is None:
         return Wait(reason=Reason.STILL_COMPLETING, detail=f"nothing is concluded from state {job.state[:40]}")
     earliest = job.submit + limits.requeue_delay_seconds
     return _with_update((), advice, job, limits, now=now, earliest=earliest, begin=job.eligible)
+
+
+def _release(advice: Advice, job: JobRow, limits: Limits, around: Around, *, now: float) -> Outcome:
+    """Exclusions first, then the release of Slurm's own hold: a death in between leaves what the site asked for."""
+    if around.released:
+        detail = f"{' '.join(around.released[:8])} waited for its end and was let go: not started beside it"
+        return Withheld(reason=Reason.DEPENDENT_RELEASED, detail=detail)
+    if limits.requeues_left <= 0:
+        return Wait(reason=Reason.CAP_REQUEUES, detail="the agent's cap on requeues per minute is reached")
+    if job.submit is None:
+        return Wait(reason=Reason.SCHEDULER_UNAVAILABLE, detail="the job has no submit time")
+    mark = own_mark(advice, job)
+    if mark is not None and mark.generation == advice.generation:
+        return Steps(steps=(Release(),))
+    earliest = job.submit + limits.requeue_delay_seconds
+    planned = _with_update((), advice, job, limits, now=now, earliest=earliest, begin=job.eligible)
+    return replace(planned, steps=(*planned.steps, Release())) if isinstance(planned, Steps) else planned
 
 
 def _with_update(
@@ -242,7 +294,9 @@ def _with_update(
         return Wait(reason=Reason.SCHEDULER_UNAVAILABLE, detail="the job's exclusions could not be read")
     ours_before = set(old.nodes) if old is not None else set()
     users = tuple(node for node in job.excluded if node not in ours_before)
-    ours, dropped, dropped_reason = _exclusions(advice, job, limits, users=users)
+    # What came from another job's advice is as true as before, and goes first when there is no room for all.
+    kept = tuple(node for node in old.inherited if node in job.excluded) if old is not None else ()
+    ours, dropped, dropped_reason = _exclusions((*advice.exclude, *kept), job, limits, users=users, kept=kept)
     current = old if old is not None and old == own_mark(advice, job) and not before else None
     start = start_time(advice, current, limits, now=now, earliest=earliest, begin=begin)
     fragment = Mark(
@@ -254,6 +308,7 @@ def _with_update(
         start=start.ours,
         found=start.found,
         incarnation=advice.incarnation,
+        inherited=tuple(node for node in kept if node in ours),
     )
     comment = marks.merge(job.admin_comment, fragment)
     if comment is None:
@@ -263,17 +318,17 @@ def _with_update(
 
 
 def _exclusions(
-    advice: Advice, job: JobRow, limits: Limits, *, users: Sequence[str]
+    asked: Sequence[str], job: JobRow, limits: Limits, *, users: Sequence[str], kept: Sequence[str] = ()
 ) -> tuple[tuple[str, ...], tuple[str, ...], Reason | None]:
     """(ours, dropped with the least certain first, why), within the cap and what the partition can spare."""
-    wanted = [node for node in dict.fromkeys(advice.exclude) if node not in users]
-    ours = [node for node in wanted if limits.known is None or node in limits.known]
+    wanted = [node for node in dict.fromkeys(asked) if node not in users]
+    ours = [node for node in wanted if limits.known is None or node in limits.known or node in kept]
     reason = Reason.SCHEDULER_REFUSED if len(ours) < len(wanted) else None
     if len(ours) > limits.exclusions_per_job:
         ours, reason = ours[: max(limits.exclusions_per_job, 0)], Reason.CAP_EXCLUSIONS
     if limits.fitting is not None:
         left = set(limits.fitting) - set(users)
-        while ours and len(left - set(ours)) < max(job.nodes_wanted, 1):
+        while ours and len(left - set(ours)) < max(job.nodes_wanted, limits.nodes_together, 1):
             ours.pop()
             reason = Reason.CAPACITY
     dropped = tuple(node for node in reversed(wanted) if node not in ours)

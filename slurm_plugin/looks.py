@@ -9,6 +9,7 @@ from advisor.v1 import agent_pb2, common_pb2
 from slurm_plugin import observe, wire
 from slurm_plugin.clock import Clock
 from slurm_plugin.config import AgentConfig
+from slurm_plugin.dependencies import Chains
 from slurm_plugin.observe import Memory
 from slurm_plugin.squeue import JobDetails, JobRow, NodeRow, Slurm, SlurmConfig, SlurmError
 
@@ -33,6 +34,7 @@ class Looks:
     settings: SlurmConfig | None = None
     unavailable: dict[str, common_pb2.Unavailable] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
+    chains: Chains = field(default_factory=Chains)
     looked: bool = False
     at: float = 0.0  # wall time of the last full look's beginning
     _begun: dict[str, tuple[float, float]] = field(default_factory=dict)  # job → (monotonic, wall) of its last look
@@ -60,6 +62,7 @@ class Looks:
         self.memory.forget(list(self.rows.values()))
         self.looked, self.at = True, begun[1]
         await self._read_details(tuple(self.rows.values()))
+        self.chains.learn(self.rows, {key: item.name for key, item in self.details.items()})
         await self._read_nodes()
         return True
 
@@ -71,7 +74,8 @@ class Looks:
         if row is not None:
             if begun < self._begun.get(job_id, begun):
                 return self.rows.get(job_id, row)
-            self.rows[job_id], self._begun[job_id] = row, begun
+            for other in found:  # all components of a heterogeneous job answer to the name of one
+                self.rows[other.job_id], self._begun[other.job_id] = other, begun
             if observe.details_for(self.details, row) is None:
                 # Somebody waits for this one: no pause, but those who wait together ask once.
                 self._details_earliest = 0.0
@@ -87,7 +91,19 @@ class Looks:
             nodes=self.nodes,
             scope_config=self.config.scope,
             at=self._begun[row.job_id][1] if row.job_id in self._begun else self.clock.wall(),
+            leader=self.leader(row),
         )
+
+    def components(self, row: JobRow) -> tuple[JobRow, ...]:
+        """All of the heterogeneous job that it is of, itself too; nothing for any other job."""
+        if not row.het_job_id:
+            return ()
+        return tuple(other for other in self.rows.values() if other.het_job_id == row.het_job_id)
+
+    def leader(self, row: JobRow) -> tuple[JobRow, JobDetails | None]:
+        """Whose comment speaks for it: the leader of its heterogeneous job, or itself."""
+        found = self.rows.get(row.het_job_id, row) if row.het_offset else row
+        return found, observe.details_for(self.details, found)
 
     async def read_settings(self) -> None:
         """Ask for Slurm's settings when they are unknown or have become old."""
@@ -100,6 +116,7 @@ class Looks:
             self._failed("scontrol", error)
             return
         self._succeeded("scontrol")
+        self.memory.requeue_exit_hold = self.settings.requeue_exit_hold
         self._settings_due = now + CONFIG_SECONDS
 
     async def _read_details(self, rows: tuple[JobRow, ...]) -> None:

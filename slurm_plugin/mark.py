@@ -20,6 +20,9 @@ _LOOKS_MAX = 64  # occurrences of the prefix that are tried; more are somebody's
 class Mark:
     """What we did to the successor of `attempt`. Times are epoch seconds.
 
+    `inherited`: those of `nodes` that another job's advice named, because this one is a component of the same
+    heterogeneous job or waited for that one's end. With `job` empty that is all the mark is about: no advice on this
+    job's own attempts, whose number and generation are then 0.
     `returned`: the watchdog gave our exclusions or our StartTime back; advice for this attempt is not applied again.
     `incarnation`: the store whose generations `generation` counts in.
     """
@@ -33,6 +36,12 @@ class Mark:
     found: int | None = None
     returned: bool = False
     incarnation: str = ""
+    inherited: tuple[str, ...] = ()
+
+    @property
+    def advised(self) -> bool:
+        """Whether advice on this very job stands behind it."""
+        return bool(self.job)
 
 
 def find(comment: str) -> Mark | None:
@@ -72,6 +81,8 @@ def render(mark: Mark) -> str:
     }
     if mark.incarnation:
         value["incarnation"] = mark.incarnation
+    if mark.inherited:
+        value["inherited"] = list(mark.inherited)
     if mark.returned:
         value["returned"] = True
     return PREFIX + json.dumps(value, separators=(",", ":")) + "}"
@@ -100,6 +111,7 @@ def _mark(value: object) -> Mark | None:
     if not isinstance(body, dict) or not _is_integer(body.get("v")) or body["v"] != VERSION:
         return None
     nodes, returned = body.get("nodes"), body.get("returned", False)
+    inherited = body.get("inherited", [])
     times = [body.get(key) for key in ("deadline", "start", "found")]
     good = (
         all(_is_text(body.get(key, "")) for key in ("job", "incarnation"))
@@ -111,6 +123,9 @@ def _mark(value: object) -> Mark | None:
         and all(_is_text(node) and node for node in nodes)
         and all(time is None or _is_integer(time) for time in times)
         and isinstance(returned, bool)
+        and isinstance(inherited, list)
+        and len(inherited) <= NODES_MAX
+        and all(_is_text(node) and node for node in inherited)
     )
     if not good:
         return None
@@ -125,6 +140,7 @@ def _mark(value: object) -> Mark | None:
         found=found,
         returned=returned,
         incarnation=body.get("incarnation", ""),
+        inherited=tuple(node for node in inherited if node in body["nodes"]),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from advisor.v1 import agent_pb2, common_pb2
-from slurm_plugin import capacity, dependencies, guard, mark, scope, wire
+from slurm_plugin import capacity, dependencies, guard, holds, mark, scope, wire
 from slurm_plugin.guard import Phase, phase_of
 from slurm_plugin.squeue import JobDetails, JobRow, NodeRow
 from slurm_plugin.stdout_paths import PatternValues, expand_path
@@ -27,8 +27,13 @@ class Attempt:
 
 @dataclass(slots=True, kw_only=True)
 class Memory:
-    """What was seen of jobs that Slurm still holds. `forget` bounds it to those."""
+    """What was seen of jobs that Slurm still holds. `forget` bounds it to those.
 
+    `requeue_exit_hold`: the site's codes. Slurm shows the end of such an attempt only as the next one, held by Slurm
+    itself; what waits is the failed attempt's successor, which starts when somebody releases it and not before.
+    """
+
+    requeue_exit_hold: tuple[int, ...] = ()
     attempts: dict[str, Attempt] = field(default_factory=dict)
     nodes: dict[tuple[str, Attempt], tuple[str, ...]] = field(default_factory=dict)
 
@@ -36,6 +41,8 @@ class Memory:
         """The attempt whose processes the row shows."""
         submit, phase = row.submit or 0, phase_of(row.state)
         before = self.attempts.get(row.job_id)
+        if before is not None and before.number == row.restarts - 1 and self.kept_by_slurm(row):
+            return before
         if before == Attempt(number=row.restarts - 1, submit=submit) and (
             phase is Phase.COMPLETING or phase in guard.ENDED
         ):
@@ -44,6 +51,9 @@ class Memory:
         if before is None and requeueing:
             return Attempt(number=row.restarts - 1, submit=submit)
         return Attempt(number=row.restarts, submit=submit)
+
+    def kept_by_slurm(self, row: JobRow) -> bool:
+        return holds.by_requeue_exit(row, self.requeue_exit_hold)
 
     def learn(self, row: JobRow) -> Attempt:
         attempt = self.attempt_of(row)
@@ -55,9 +65,9 @@ class Memory:
     def allocation(self, row: JobRow, attempt: Attempt) -> tuple[str, ...] | None:
         """The whole allocation; None when only a part of it, or nothing, is known."""
         phase = phase_of(row.state)
-        if phase in {Phase.PENDING, Phase.REQUEUE_HELD}:
-            return ()
         known = self.nodes.get((row.job_id, attempt))
+        if phase in {Phase.PENDING, Phase.REQUEUE_HELD}:
+            return () if attempt.number == row.restarts else known
         if known is not None:
             return known
         return None if phase is Phase.COMPLETING or not row.nodes else row.nodes
@@ -96,15 +106,21 @@ def observation(
     nodes: Sequence[NodeRow],
     scope_config: scope.ScopeConfig,
     at: float,
+    leader: tuple[JobRow, JobDetails | None] | None = None,
 ) -> agent_pb2.JobObservation:
-    """One row as the advisor hears it."""
+    """One row as the advisor hears it. `leader`: of its heterogeneous job, whose comment speaks for all components."""
     attempt = memory.learn(row)
-    phase = phase_of(row.state)
-    ended = row.end if phase in guard.ENDED or phase is Phase.COMPLETING else None
-    started = row.start if phase in {Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING} or phase in guard.ENDED else None
+    phase, held = phase_of(row.state), row.held and not memory.kept_by_slurm(row)
+    failed = phase is Phase.REQUEUE_HELD and attempt.number < row.restarts
+    if failed:
+        phase = Phase.FAILED
+    ended = row.submit if failed else row.end if phase in guard.ENDED or phase is Phase.COMPLETING else None
+    ran = phase in {Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING} or phase in guard.ENDED
+    started = row.start if ran and not failed else None
     allocation = memory.allocation(row, attempt)
     ours = mark.find(row.admin_comment)
-    judged = judge_scope(scope_config, row, details)
+    leader_row, leader_details = leader or (row, details)
+    judged = judge_scope(scope_config, leader_row, leader_details)
     fits = capacity.fitting(row, details, nodes)
     made = agent_pb2.JobObservation(
         attempt=ref(cluster, row, attempt),
@@ -127,18 +143,20 @@ def observation(
         het_offset=row.het_offset,
         requeueable=row.requeueable,
         batch=row.batch,
-        held=row.held,
+        held=held,
         pending_reason=wire.clean(row.reason, 200),
         in_scope=judged.inside,
         scope_reason=judged.reason,
         restarts_max=judged.restarts_max,
-        marked_generation=ours.generation if ours is not None else 0,
-        marked_attempt=ours.attempt if ours is not None else 0,
+        marked_generation=ours.generation if ours is not None and ours.advised else 0,
+        marked_attempt=ours.attempt if ours is not None and ours.advised else 0,
         nodes_fitting=len(fits) if fits is not None else None,
         user_id=row.user_id,
     )
     if phase in guard.ENDED and phase is not Phase.CANCELLED:
         made.exit.code, made.exit.signal = row.exit_status >> 8 & 0xFF, row.exit_status & 0x7F
+    made.waits_for.extend(dependencies.waits_for(row.dependency))
+    made.singleton = dependencies.is_singleton(row.dependency)
     if details is not None:
         _written_by_user(made, row, details, allocation)
     return made
@@ -160,8 +178,6 @@ def _written_by_user(
     made.account = wire.clean(details.account, 200)
     made.stdout_path = _path(expand_path(details.stdout, values))
     made.stderr_path = _path(expand_path(details.stderr or details.stdout, values))
-    made.waits_for.extend(dependencies.waits_for(details.dependency))
-    made.singleton = dependencies.is_singleton(details.dependency)
     made.job_rules = _path(scope.job_rules(details.comment))
 
 

@@ -14,9 +14,10 @@ from typing import TypeAlias
 import structlog
 
 from advisor.v1 import agent_pb2, common_pb2
-from slurm_plugin import capacity, guard, mark, observe, stop_file, wire
-from slurm_plugin.applier import Apply, limit_seconds
-from slurm_plugin.apply import Request, Result
+from slurm_plugin import guard, mark, sharing, wire
+from slurm_plugin.applier import Apply
+from slurm_plugin.apply import Result
+from slurm_plugin.briefing import Briefing
 from slurm_plugin.clock import Clock
 from slurm_plugin.config import AgentConfig
 from slurm_plugin.guard import Phase, Reason, Status, phase_of
@@ -35,6 +36,7 @@ Kind: TypeAlias = common_pb2.MilestoneKind.ValueType
 _VERB_MILESTONES: dict[str, Kind] = {
     "requeue": common_pb2.MILESTONE_KIND_REQUEUE_ACCEPTED,
     "requeue_incomplete": common_pb2.MILESTONE_KIND_REQUEUE_ACCEPTED,
+    "release": common_pb2.MILESTONE_KIND_REQUEUE_ACCEPTED,
     "update": common_pb2.MILESTONE_KIND_UPDATE_ACCEPTED,
 }
 # A wait that is worth telling: the others are over in a moment or would only repeat what observations show.
@@ -61,6 +63,7 @@ class Reconciler:
     put: Callable[[Outgoing], None]
     told: Callable[[JobRow], Awaitable[None]]
     missing_right: str = ""
+    briefing: Briefing = field(init=False)
     _open: dict[str, guard.Advice] = field(default_factory=dict)
     _said: dict[str, tuple[Status, Reason, str]] = field(default_factory=dict)
     _busy: set[str] = field(default_factory=set)
@@ -71,11 +74,14 @@ class Reconciler:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _acting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ATTENDED_MAX))
 
+    def __post_init__(self) -> None:
+        self.briefing = Briefing(config=self.config, looks=self.looks)
+
     def heard(self, open_advice: Sequence[guard.Advice]) -> None:
         """All open advice, as of now. New advice is attended to at once, the rest at the next pass."""
         before, self._open = self._open, {advice.advice_id: advice for advice in open_advice}
         self._said = {key: value for key, value in self._said.items() if key in self._open}
-        self._retry_at = {key: value for key, value in self._retry_at.items() if key in self._open}
+        self._retry_at = {key: value for key, value in self._retry_at.items() if key.partition(" ")[0] in self._open}
         for advice in open_advice:
             if advice.advice_id not in before:
                 log.info(
@@ -95,10 +101,10 @@ class Reconciler:
         if not self.looks.looked:
             return
         for advice in self._open.values():
-            outcome = self._plan(advice, rows.get(advice.job_id))
-            if isinstance(outcome, guard.Steps) or outcome_status(outcome, self._applied(advice)) != self._status(
-                advice
-            ):
+            row = rows.get(advice.job_id)
+            outcome = self._plan(advice, row)
+            status = outcome_status(outcome, self._applied(advice))
+            if isinstance(outcome, guard.Steps) or status != self._status(advice) or self._shares(advice, row, outcome):
                 self._attend(advice)
 
     def seen(self, rows: Sequence[JobRow]) -> None:
@@ -106,7 +112,7 @@ class Reconciler:
         now = self.clock.wall()
         for row in rows:
             fragment = mark.find(row.admin_comment) if row.admin_comment else None
-            if fragment is not None and fragment.attempt == row.restarts - 1:
+            if fragment is not None and fragment.advised and fragment.attempt == row.restarts - 1:
                 self._seed(row, now)
                 self._successor_moments(row, fragment, now)
         if len(rows) > 1:
@@ -125,14 +131,21 @@ class Reconciler:
 
     def _attend(self, advice: guard.Advice) -> None:
         late = self.clock.monotonic() < self._retry_at.get(advice.advice_id, 0.0)
-        if late or advice.job_id in self._busy:
+        jobs = self._touched(advice)
+        if late or not jobs.isdisjoint(self._busy):
             return
-        self._busy.add(advice.job_id)
-        task = asyncio.create_task(self._attended(advice))
+        self._busy |= jobs
+        task = asyncio.create_task(self._attended(advice, jobs))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _attended(self, advice: guard.Advice) -> None:
+    def _touched(self, advice: guard.Advice) -> frozenset[str]:
+        """Whose AdminComment may be written: two processes that write the same one would lose a mark."""
+        row = self.looks.rows.get(advice.job_id)
+        companions = self.briefing.companions(advice, row) if row is not None else ()
+        return frozenset({advice.job_id, *(companion.job_id for companion in companions)})
+
+    async def _attended(self, advice: guard.Advice, jobs: frozenset[str]) -> None:
         try:
             async with self._acting:
                 for pause in (*PAUSES_SECONDS, None):
@@ -144,7 +157,7 @@ class Reconciler:
         except SlurmError as error:
             self._say(advice, None, Status.PENDING, Reason.SCHEDULER_UNAVAILABLE, str(error))
         finally:
-            self._busy.discard(advice.job_id)
+            self._busy -= jobs
 
     async def _once(self, advice: guard.Advice) -> bool:
         """Look, plan, act if planned. True when there is nothing more to do in this round."""
@@ -154,6 +167,8 @@ class Reconciler:
             self.seen((row,))
         outcome = self._plan(advice, row)
         if not isinstance(outcome, guard.Steps) or row is None:
+            if row is not None and self._shares(advice, row, outcome):
+                await self._share(advice, row)
             self._conclude(advice, row, outcome)
             return True
         if advice.advice_id not in self._open:
@@ -163,53 +178,46 @@ class Reconciler:
 
     def _plan(self, advice: guard.Advice, row: JobRow | None) -> guard.Outcome:
         return guard.plan(
-            advice, row, self._limits(advice, row), now=self.clock.wall(), monotonic=self.clock.monotonic()
+            advice,
+            row,
+            self._limits(advice, row),
+            now=self.clock.wall(),
+            monotonic=self.clock.monotonic(),
+            around=self.briefing.around(advice, row),
         )
 
     def _limits(self, advice: guard.Advice, row: JobRow | None) -> guard.Limits:
-        details = observe.details_for(self.looks.details, row) if row is not None else None
-        nodes, settings, caps = self.looks.nodes, self.looks.settings, self.config.caps
-        judged = observe.judge_scope(self.config.scope, row, details) if row is not None else None
-        names = {node.name for node in nodes}
         horizon = self.clock.monotonic() - REQUEUE_WINDOW_SECONDS
         while self._requeues and self._requeues[0] < horizon:
             self._requeues.popleft()
-        return guard.Limits(
-            act=self.config.mode == "act" and settings is not None and not self.missing_right,
-            in_scope=judged is not None and judged.inside,
-            scope_known=details is not None,
-            scope_reason=judged.reason if judged is not None else "",
-            exclusions_per_job=caps.exclusions_per_job,
-            requeues_left=caps.requeues_per_minute - len(self._requeues),
-            lease_seconds_max=caps.lease_seconds_max,
-            requeue_delay_seconds=settings.requeue_delay_seconds if settings is not None else 121,
-            fitting=capacity.fitting(row, details, nodes) if row is not None else None,
-            known=tuple(node for node in advice.exclude if node in names) if nodes else None,
-            stopped=stop_file.engaged(self.config.stop_file),
-        )
+        left = self.config.caps.requeues_per_minute - len(self._requeues)
+        return self.briefing.limits(advice, row, requeues_left=left, missing_right=bool(self.missing_right))
+
+    def _shares(self, advice: guard.Advice, row: JobRow | None, outcome: guard.Outcome) -> bool:
+        """Whether a job beside this one lacks exclusions that it should have, although this one needs nothing."""
+        status = outcome_status(outcome, self._applied(advice))
+        if row is None or status is None or not sharing.wanted(advice, *status):
+            return False
+        late = self.clock.monotonic() < self._retry_at.get(f"{advice.advice_id} shares", 0.0)
+        acts = self.config.mode == "act" and not self.missing_right
+        return not late and acts and self.briefing.lacking(advice, row)
+
+    async def _share(self, advice: guard.Advice, row: JobRow) -> None:
+        self._retry_at[f"{advice.advice_id} shares"] = self.clock.monotonic() + RETRY_SECONDS
+        if guard.identity(advice, row) is not None:
+            return
+        result = await self.apply(self.briefing.request(advice, row, self._limits(advice, row), shares_only=True))
+        log.info("exclusions_shared", job=advice.job_id, advice=advice.advice_id, shared=list(result.shared))
 
     async def _act(self, advice: guard.Advice, row: JobRow) -> Result:
-        limits, slurm = self._limits(advice, row), self.config.slurm
-        details = observe.details_for(self.looks.details, row)
-        request = Request(
-            advice=advice,
-            shown_id=row.shown_id,
-            limits=limits,
-            scope=self.config.scope,
-            account=details.account if details is not None else "",
-            conf=slurm.conf,
-            bin_dir=slurm.bin,
-            timeout_seconds=slurm.timeout_seconds,
-            limit_seconds=limit_seconds(limits.requeue_delay_seconds),
-            stop_file=self.config.stop_file,
-        )
+        request = self.briefing.request(advice, row, self._limits(advice, row))
         # Reserved before, so that several at once do not pass the cap together.
         reserved, key = self.clock.monotonic(), (advice.job_id, advice.attempt + 1)
         known = key in self._counted
         self._requeues.append(reserved)
         self._counted.add(key)
         result = await self.apply(request)
-        if not any(verb.name.startswith("requeue") for verb in result.done):
+        if not any(verb.name.startswith("re") for verb in result.done):  # requeued, or released from Slurm's own hold
             self._requeues.remove(reserved)
             if not known:
                 self._counted.discard(key)
@@ -224,6 +232,7 @@ class Reconciler:
             detail=result.detail,
             done=[verb.name for verb in result.done],
             excluded=list(result.excluded),
+            shared=list(result.shared),
         )
         for verb in result.done:
             if verb.name in _VERB_MILESTONES:

@@ -20,6 +20,7 @@ from slurm_plugin.records import JobRow as JobRow
 from slurm_plugin.records import NodeRow as NodeRow
 from slurm_plugin.records import SlurmConfig as SlurmConfig
 from slurm_plugin.records import SlurmError as SlurmError
+from slurm_plugin.records import parse_comments as parse_comments
 from slurm_plugin.records import parse_config as parse_config
 from slurm_plugin.records import parse_details as parse_details
 from slurm_plugin.records import parse_excluded as parse_excluded
@@ -97,30 +98,38 @@ class Slurm:
             raise SlurmError("garbled", f"{name}: {len(out.stdout)} bytes are more than any listing")
         return out.stdout
 
-    def jobs(self, shown_id: str | None = None) -> tuple[JobRow, ...]:
-        """All jobs of all partitions, array tasks one by one; or only the one that `shown_id` names.
+    def jobs(self, *ids: str) -> tuple[JobRow, ...]:
+        """All jobs of all partitions, array tasks one by one; or only those that `ids` name: a job's own id, as it is
+        shown, or a heterogeneous job's for all its components.
 
-        Tasks of an array that Slurm has not yet split off share one id and are left out: they never ran. For one job
+        Tasks of an array that Slurm has not yet split off share one id and are left out: they never ran. With `ids`
         the answer is empty when Slurm knows no such job.
         """
-        which = ("-j", shown_id) if shown_id else ()
+        which = ("-j", ",".join(ids)) if ids else ()
         end = _record_end()
         try:
             ask = ("-h", "-a", "-r", "-t", "all", *which)
             listing = self._answer("squeue", *ask, "-O", _format(end))
             excluded = parse_excluded(self._answer("squeue", *ask, "-o", f"%A{UNIT}%x{end}"), end=end)
         except SlurmError as error:
-            if shown_id and _UNKNOWN_JOB in error.detail:
+            if ids and _UNKNOWN_JOB in error.detail:
                 return ()
             raise
         rows = parse_jobs(listing, excluded, end=end)
-        return tuple(row for row in rows if shown_id in (None, row.shown_id, row.job_id))
+        named = set(ids)
+        return tuple(
+            row for row in rows if not named or not named.isdisjoint({row.shown_id, row.job_id, row.het_job_id})
+        )
 
-    def comment(self, shown_id: str) -> str:
-        """The comment of exactly one job. One field of one job: nothing in it can look like another record."""
-        raw = self._answer("squeue", "-h", "-a", "-t", "all", "-j", shown_id, "-o", "%k")
-        text = raw.decode("utf-8", "surrogateescape").removesuffix("\n")
-        return "" if text == "(null)" else text
+    def comment(self, job_id: str) -> str:
+        """The comment of exactly one job, by its own id. The separators are drawn for this call: no comment holds them.
+
+        An array's or a heterogeneous job's id names several jobs; all but the one are left out.
+        """
+        end = _record_end()
+        form = f"%A{UNIT}%k{end}"
+        raw = self._answer("squeue", "-h", "-a", "-r", "-t", "all", "-j", job_id, "-o", form)
+        return parse_comments(raw, end=end).get(job_id, "")
 
     def details(self, shown_id: str | None = None) -> dict[tuple[str, int], JobDetails]:
         """User-written fields by (job id, submit time). 22.05 ignores `shown_id` and lists everything."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from slurm_plugin.records import JobRow
 from slurm_plugin.words import Action, Reason, Status
 
 
@@ -30,6 +31,7 @@ class Advice:
     paused: bool = False
     save_until: int | None = None
     dead_nodes: tuple[str, ...] = ()
+    cause: str = ""  # the advisor's word for why
     expires_monotonic: float
 
 
@@ -41,6 +43,8 @@ class Limits:
     `fitting`: up nodes that fit the job, busy ones counted, exclusions not subtracted; None when not known.
     `known`: those of the advice's nodes that the scheduler has; None when not known.
     `stopped`, `maintenance`: why nothing may be done now, "" when it may.
+    `requeue_exit_hold`: exit codes after which Slurm requeues and holds by itself. `nodes_together`: what all
+    components of a heterogeneous job ask for, 0 for any other job.
     """
 
     act: bool
@@ -55,6 +59,18 @@ class Limits:
     known: tuple[str, ...] | None = None
     stopped: str = ""
     maintenance: str = ""
+    requeue_exit_hold: tuple[int, ...] = ()
+    nodes_together: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """Other jobs at the same moment. `components`: all of the heterogeneous job that this one is of, itself too.
+    `released`: who waited for this one's end and no longer does, so that it must not be started beside them.
+    """
+
+    components: tuple[JobRow, ...] = ()
+    released: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +99,12 @@ class Cancel:
     state: str
 
 
-Step = RequeueEnded | RequeueLive | Update | Cancel
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """`scontrol release`: only of the hold that Slurm's RequeueExitHold placed (see `holds`)."""
+
+
+Step = RequeueEnded | RequeueLive | Update | Release | Cancel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

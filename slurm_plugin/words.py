@@ -45,6 +45,7 @@ class Reason(StrEnum):
     ALREADY_STOPPED = "already_stopped"
     IN_JOB_RESTART = "in_job_restart"
     LIVE_ATTEMPT = "live_attempt"
+    DEPENDENT_RELEASED = "dependent_released"
     PAUSED = "paused"
     MAINTENANCE = "maintenance"
     STOP_FILE = "stop_file"

@@ -25,6 +25,7 @@ class Mark:
     found: int | None
     begin: int
     end: int
+    shared: bool = False  # all of it comes from another job's advice: not tied to an attempt of this one
 
 
 def find(comment: str) -> Mark | None:
@@ -83,6 +84,7 @@ def _mark(value: object, begin: int, end: int) -> Mark | None:
         found=found,
         begin=begin,
         end=end,
+        shared=body.get("job") == "",
     )
 
 

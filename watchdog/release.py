@@ -59,7 +59,7 @@ def marked(job: Job) -> Mark | None:
     if job.state != "PENDING" or not job.admin_comment:
         return None
     mark = find(job.admin_comment)
-    if mark is None or mark.attempt >= job.restarts:
+    if mark is None or (mark.attempt >= job.restarts and not mark.shared):
         return None
     return mark if _ours(job, mark) or _leased(job, mark) else None
 

@@ -204,6 +204,8 @@ class _ReconciliationReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_
     """somebody else's drain: not ours to undo"""
     RECONCILIATION_REASON_REPAIR_SEEN: _ReconciliationReason.ValueType  # 34
     """somebody put the node back"""
+    RECONCILIATION_REASON_DEPENDENT_RELEASED: _ReconciliationReason.ValueType  # 35
+    """who waited for its end was let go: not started beside it"""
 
 class ReconciliationReason(_ReconciliationReason, metaclass=_ReconciliationReasonEnumTypeWrapper): ...
 
@@ -265,6 +267,8 @@ RECONCILIATION_REASON_DRAINED_BY_OTHERS: ReconciliationReason.ValueType  # 33
 """somebody else's drain: not ours to undo"""
 RECONCILIATION_REASON_REPAIR_SEEN: ReconciliationReason.ValueType  # 34
 """somebody put the node back"""
+RECONCILIATION_REASON_DEPENDENT_RELEASED: ReconciliationReason.ValueType  # 35
+"""who waited for its end was let go: not started beside it"""
 Global___ReconciliationReason: _TypeAlias = ReconciliationReason  # noqa: Y015
 
 class _MilestoneKind:

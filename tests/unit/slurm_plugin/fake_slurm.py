@@ -38,6 +38,11 @@ class FakeJob:
     requeueable: bool = True
     array: tuple[str, str] | None = None  # the array's id and the task
     dependency: str = ""
+    het: tuple[str, int] | None = None  # the leader's id and the offset
+
+    @property
+    def shown_id(self) -> str:
+        return f"{self.het[0]}+{self.het[1]}" if self.het else "_".join(self.array or (self.job_id,))
 
 
 @dataclass
@@ -56,6 +61,11 @@ class FakeSlurm:
         self.jobs[job.job_id] = job
         return job
 
+    def named(self, text: str) -> list[FakeJob]:
+        """Who answers to it: a job's own id, as it is shown, or all components by the leader's."""
+        found = [job for job in self.jobs.values() if text in {job.job_id, job.shown_id}]
+        return [job for job in self.jobs.values() if job.het and job.het[0] == text] or found
+
     def __call__(self, argv: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> Output:
         assert environment["SLURM_TIME_FORMAT"] == "%s"
         self.before(argv)
@@ -68,22 +78,23 @@ class FakeSlurm:
     def _squeue(self, arguments: list[str]) -> Output:
         jobs = list(self.jobs.values())
         if "-j" in arguments:
-            wanted = arguments[arguments.index("-j") + 1]
-            if wanted not in self.jobs:
-                return _said(1, "slurm_load_jobs error: Invalid job id specified")
-            jobs = [self.jobs[wanted]]
+            wanted = [self.named(text) for text in arguments[arguments.index("-j") + 1].split(",")]
+            if not any(wanted):
+                return said(1, "slurm_load_jobs error: Invalid job id specified")
+            jobs = list({job.job_id: job for found in wanted for job in found}.values())
         if "-t" in arguments and arguments[arguments.index("-t") + 1] == "PENDING":
             jobs = [job for job in jobs if job.state == "PENDING"]
         if "--json" in arguments:
-            return _out(json.dumps({"jobs": [self._json(job) for job in jobs]}))
+            return out(json.dumps({"jobs": [self._json(job) for job in jobs]}))
         form = arguments[-1]
-        if form == "%k":
-            return _out("".join(f"{job.comment or '(null)'}\n" for job in jobs))
+        if "-o" in arguments and "%k" in form:
+            end = form.rpartition("%k")[2]
+            return out("".join(f"{job.job_id}{UNIT}{job.comment or '(null)'}{end}\n" for job in jobs))
         if "-o" in arguments:
             end = form.rpartition("%x")[2]
-            return _out("".join(f"{job.job_id}{UNIT}{job.excluded}{end}\n" for job in jobs))
+            return out("".join(f"{job.job_id}{UNIT}{job.excluded}{end}\n" for job in jobs))
         columns = [item.split(":") for item in form.split(",")]
-        return _out("".join("".join(self._column(job, name) + end for name, end in columns) + "\n" for job in jobs))
+        return out("".join("".join(self._column(job, name) + end for name, end in columns) + "\n" for job in jobs))
 
     def _column(self, job: FakeJob, name: str) -> str:
         times = {"SubmitTime": job.submit, "EligibleTime": job.eligible, "StartTime": job.start, "EndTime": job.end}
@@ -91,11 +102,12 @@ class FakeSlurm:
             return str(times[name] if times[name] is not None else "N/A")
         return {
             "JobID": job.job_id,
-            "JobArrayID": "_".join(job.array or (job.job_id,)),
+            "JobArrayID": job.shown_id,
             "ArrayJobID": job.array[0] if job.array else job.job_id,
             "ArrayTaskID": job.array[1] if job.array else "N/A",
-            "HetJobID": "N/A",
-            "HetJobOffset": "N/A",
+            "HetJobID": job.het[0] if job.het else "N/A",
+            "HetJobOffset": str(job.het[1]) if job.het else "N/A",
+            "Dependency": job.dependency or "(null)",
             "State": job.state,
             "RestartCnt": str(job.restarts),
             "exit_code": str(job.exit_status),
@@ -125,38 +137,57 @@ class FakeSlurm:
             "features": "",
             "tres_per_node": "gres:gpu:8",
             "minimum_cpus_per_node": 1,
-            "dependency": job.dependency,
         }
 
     def _sinfo(self, arguments: list[str]) -> Output:
         end = arguments[-1].rpartition(UNIT)[2].replace("%E", "").replace("%f", "")
         reason = f"{UNIT}none" if "%E" in arguments[-1] else ""
         line = "{}\x1f{}\x1fmain\x1f16\x1f4000\x1fgpu:h200:8\x1f(null)"
-        return _out("".join(line.format(*node) + reason + end + "\n" for node in self.nodes.items()))
+        return out("".join(line.format(*node) + reason + end + "\n" for node in self.nodes.items()))
 
     # --- acting ------------------------------------------------------------------------------------------------
 
     def _scontrol(self, arguments: list[str]) -> Output:
         if arguments == ["show", "config"]:
-            return _out(f"AuthInfo = cred_expire={self.delay - 1}\nSLURM_VERSION = 22.05.8\nSlurmUser = slurm(64030)\n")
+            lines = (f"AuthInfo = cred_expire={self.delay - 1}", "SLURM_VERSION = 22.05.8", "RequeueExitHold = 112")
+            return out("\n".join((*lines, "SlurmUser = slurm(64030)\n")))
         self.verbs.append(tuple(arguments))
         if arguments[0] in self.refuse:
-            return _said(1, self.refuse[arguments[0]])
+            return said(1, self.refuse[arguments[0]])
         if arguments[0] == "update":
             return self._update(dict(item.split("=", 1) for item in arguments[1:]))
-        job = self.jobs[arguments[-1]]
+        if len(self.named(arguments[-1])) > 1:
+            return self._all_components(arguments)
+        job = self.named(arguments[-1])[0]
+        if job.het and job.het[1] and arguments[0] == "requeue":
+            return said(1, f"Job not heterogeneous job leader for job {job.job_id}")
+        if arguments[0] == "release":
+            if job.state in {"SPECIAL_EXIT", "PENDING"}:
+                job.state, job.priority, job.reason, job.exit_status = "PENDING", 100, "None", 0
+            return out("")
         if arguments[1] == "incomplete":
             if job.state == "RUNNING":
                 job.state, job.end, job.restarts = "COMPLETING", None, job.restarts + 1
-            return _out("")
+            return out("")
         if job.state == "PENDING":
-            return _said(1, "Job is pending execution")
+            return said(1, "Job is pending execution")
         if job.state == "RUNNING":
             job.state, job.end, job.restarts = "COMPLETING", None, job.restarts + 1
         else:
             job.restarts += 1
             self.released(job)
-        return _out("")
+        return out("")
+
+    def _all_components(self, arguments: list[str]) -> Output:
+        jobs = self.named(arguments[-1])
+        groups = [job.het for job in jobs]
+        for job in jobs:
+            job.het = None
+        answers = [self._scontrol([*arguments[:-1], job.job_id]) for job in jobs]
+        del self.verbs[-len(jobs) :]
+        for job, group in zip(jobs, groups, strict=True):
+            job.het = group
+        return answers[0]
 
     def released(self, job: FakeJob) -> None:
         """The last node answered, or none had to: the requeued job waits for Slurm's own delay."""
@@ -168,33 +199,33 @@ class FakeSlurm:
         job.state, job.nodes, job.start, job.reason = "RUNNING", nodes, int(self.now), "None"
 
     def _update(self, values: dict[str, str]) -> Output:
-        job = self.jobs[values["JobId"]]
+        job = self.named(values["JobId"])[0]
         if job.state in ENDED or (job.state == "COMPLETING" and job.end is not None):
-            return _said(1, "Job has already finished for job 17")
+            return said(1, "Job has already finished for job 17")
         if job.state == "RUNNING":
-            return _said(1, "Job is no longer pending execution")
+            return said(1, "Job is no longer pending execution")
         job.excluded = values.get("ExcNodeList", job.excluded)
         job.admin_comment = values.get("AdminComment", job.admin_comment)
         if "StartTime" in values:
             job.eligible = job.start = int(values["StartTime"].removeprefix("uts"))
             assert job.eligible >= job.submit + self.delay or job.state == "COMPLETING", "slurmd refuses such a launch"
-        return _out("")
+        return out("")
 
     def _scancel(self, arguments: list[str]) -> Output:
         self.verbs.append(("cancel", *arguments))
         job = self.jobs[arguments[-1]]
         if arguments[0] == f"--state={job.state}":
             job.state, job.end = "CANCELLED", int(self.now)
-        return _out("")
+        return out("")
 
     @property
     def requeues(self) -> int:
         return sum(verb[0] == "requeue" for verb in self.verbs)
 
 
-def _out(text: str) -> Output:
+def out(text: str) -> Output:
     return Output(returncode=0, stdout=text.encode("utf-8", "surrogateescape"), stderr=b"")
 
 
-def _said(status: int, complaint: str) -> Output:
+def said(status: int, complaint: str) -> Output:
     return Output(returncode=status, stdout=b"", stderr=complaint.encode() + b"\n")

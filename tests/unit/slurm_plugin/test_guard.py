@@ -305,7 +305,6 @@ def test_cap_on_requeues_waits() -> None:
         (replace(ADVICE, expires_monotonic=MONOTONIC), FAILED, LIMITS, Status.EXPIRED, Reason.TIME_TO_LIVE),
         (ADVICE, replace(FAILED, batch=False), LIMITS, Status.WITHHELD, Reason.NOT_BATCH),
         (ADVICE, replace(FAILED, requeueable=False), LIMITS, Status.WITHHELD, Reason.NOT_REQUEUEABLE),
-        (ADVICE, replace(FAILED, het_offset=0), LIMITS, Status.WITHHELD, Reason.NOT_REQUEUEABLE),
         (ADVICE, None, LIMITS, Status.ABANDONED, Reason.GONE),
         (ADVICE, replace(FAILED, user="bob"), LIMITS, Status.ABANDONED, Reason.OTHER_JOB),
         (ADVICE, replace(FAILED, submit=1001), LIMITS, Status.ABANDONED, Reason.OTHER_JOB),
