@@ -20,6 +20,7 @@ from slurm_plugin import guard, observe, tick_file, wire
 from slurm_plugin.applier import Apply, apply_in_process
 from slurm_plugin.clock import Clock, SystemClock
 from slurm_plugin.config import AgentConfig
+from slurm_plugin.drainer import Drainer
 from slurm_plugin.guard import Phase, phase_of
 from slurm_plugin.hook_socket import HookNotice, HookSocket
 from slurm_plugin.link import Link, Pulse
@@ -48,6 +49,7 @@ class Agent:
     looks: Looks = field(init=False)
     link: Link = field(init=False)
     reconciler: Reconciler = field(init=False)
+    drainer: Drainer = field(init=False)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _sent: dict[str, agent_pb2.JobObservation] = field(default_factory=dict)
     _sent_nodes: dict[str, agent_pb2.NodeObservation] = field(default_factory=dict)
@@ -69,6 +71,7 @@ class Agent:
             put=self.link.put,
             told=self._tell_one,
         )
+        self.drainer = Drainer(config=self.config, slurm=self.slurm, clock=self.clock, put=self.link.put)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set. Raises HookSocketError when another agent holds the hook socket."""
@@ -101,6 +104,7 @@ class Agent:
                 hooks.trust(settings.slurm_user_id)
             self.link.check_registration()
             self.reconciler.reconcile(self.looks.rows)
+            await self.drainer.reconcile(self.looks.nodes)
             try:
                 async with asyncio.timeout(self.config.poll_seconds):
                     await self._wake.wait()
@@ -222,6 +226,10 @@ class Agent:
 
     def advice_heard(self, open_advice: Sequence[guard.Advice]) -> None:
         self.reconciler.heard(open_advice)
+
+    def nodes_heard(self, nodes: Sequence[agent_pb2.NodeAdvice]) -> None:
+        if self.drainer.heard(nodes):
+            self._wake.set()
 
     def pulse_heard(self, pulse: Pulse) -> None:
         """The tick file says what the advisor said; without a fresh word it is left to become old."""

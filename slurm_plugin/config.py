@@ -15,6 +15,7 @@ from slurm_plugin.stop_file import STOP_FILE
 ENVIRONMENT_PREFIX = "RECOVERY_AGENT_"
 FILE_BYTES_MAX = 1024 * 1024
 TICK_FILE = "/run/recovery-advisor-agent/tick.json"  # the watchdog has the same default
+ISOLATED_FILE = "/run/recovery-advisor-agent/isolated.json"
 SOCKET_BYTES_MAX = 107  # what sun_path holds
 
 
@@ -43,6 +44,31 @@ class CapsSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IsolationSection:
+    """What may be done to nodes. `mode`: "off", "dry_run", or "act". The smaller of the two bounds holds.
+
+    `down_dead_nodes`: a node that has not responded for `down_after_seconds` may be set DOWN to let a job of ours go.
+    """
+
+    mode: str = "off"
+    nodes_max: int = 2
+    percent_max: float = 2.0
+    down_dead_nodes: bool = False
+    down_after_seconds: float = 30.0
+    downs_per_hour: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeforeKillSection:
+    """What a live attempt is sent before it is ended: names of signals, "" for none. `target`: "batch" or "steps"."""
+
+    dump_signal: str = ""
+    save_signal: str = ""
+    target: str = "steps"
+    wait_seconds_max: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
     """`mode`: "observe" touches nothing, "act" applies autonomous advice to jobs in scope."""
 
@@ -50,12 +76,15 @@ class AgentConfig:
     socket: str
     tick_file: str
     hook_socket: str
+    isolated_file: str = ISOLATED_FILE
     mode: str = "observe"
     poll_seconds: float = 1.0
     stop_file: str = STOP_FILE
     slurm: SlurmSection = field(default_factory=SlurmSection)
     scope: ScopeConfig = field(default_factory=ScopeConfig)
     caps: CapsSection = field(default_factory=CapsSection)
+    isolation: IsolationSection = field(default_factory=IsolationSection)
+    before_kill: BeforeKillSection = field(default_factory=BeforeKillSection)
 
 
 # key path → (kind, default); None: must be given. Kinds: text, path, seconds, count, flag, names, mode.
@@ -65,6 +94,7 @@ _KEYS: dict[str, tuple[str, object]] = {
     "mode": ("mode", "observe"),
     "tick_file": ("path", TICK_FILE),
     "hook_socket": ("socket", "/run/recovery-advisor-agent/hook.sock"),
+    "isolated_file": ("path", ISOLATED_FILE),
     "poll_seconds": ("seconds", 1.0),
     "stop_file": ("path", STOP_FILE),
     "slurm.conf": ("optional_path", ""),
@@ -77,6 +107,26 @@ _KEYS: dict[str, tuple[str, object]] = {
     "caps.exclusions_per_job": ("count", 8),
     "caps.requeues_per_minute": ("count", 30),
     "caps.lease_seconds_max": ("seconds", 600.0),
+    "isolation.mode": ("isolation_mode", "off"),
+    "isolation.nodes_max": ("count", 2),
+    "isolation.percent_max": ("percent", 2.0),
+    "isolation.down_dead_nodes": ("flag", False),
+    "isolation.down_after_seconds": ("seconds", 30.0),
+    "isolation.downs_per_hour": ("count", 2),
+    "before_kill.dump_signal": ("signal", ""),
+    "before_kill.save_signal": ("signal", ""),
+    "before_kill.target": ("target", "steps"),
+    "before_kill.wait_seconds_max": ("seconds", 120.0),
+}
+
+
+_TEXTS = frozenset({"text", "socket", "path", "optional_path", "mode", "isolation_mode", "signal", "target"})
+_CHOICES = {
+    "mode": ("observe", "act"),
+    "isolation_mode": ("off", "dry_run", "act"),
+    "target": ("batch", "steps"),
+    # Those that a program may be written to save or dump on. None that stops or kills it at once.
+    "signal": ("", "USR1", "USR2", "HUP", "INT", "TERM", "QUIT", "URG", "WINCH"),
 }
 
 
@@ -138,7 +188,7 @@ def _from_environment(environment: Mapping[str, str], problems: list[str]) -> di
         key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
         if key not in _KEYS:
             problems.append(f"{key}: no such key (environment variable {name})")
-        elif _KEYS[key][0] in {"text", "socket", "path", "optional_path", "mode"}:
+        elif _KEYS[key][0] in _TEXTS:
             found[key] = text
         else:
             try:
@@ -161,6 +211,10 @@ def _checked(kind: str, value: object) -> object:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 100_000:
             raise ValueError("give a whole number from 0 to 100000")
         return value
+    if kind == "percent":
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 100:
+            raise ValueError("give a share from 0 to 100")
+        return float(value)
     if kind == "seconds":
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0.05 <= value <= 86_400:
             raise ValueError("give seconds from 0.05 to 86400")
@@ -171,8 +225,8 @@ def _checked(kind: str, value: object) -> object:
 def _checked_text(kind: str, value: object) -> str:
     if not isinstance(value, str) or any(ord(char) < 32 for char in value):
         raise ValueError("give text without control characters")
-    if kind == "mode" and value not in {"observe", "act"}:
-        raise ValueError('choose "observe" or "act"')
+    if kind in _CHOICES and value not in _CHOICES[kind]:
+        raise ValueError(f"choose one of {', '.join(repr(choice) for choice in _CHOICES[kind])}")
     if kind == "text" and not 0 < len(value) <= 200:
         raise ValueError("give 1 to 200 characters")
     if kind in {"path", "socket"} and not value.startswith("/"):
@@ -193,5 +247,7 @@ def _build(values: Mapping[str, object]) -> AgentConfig:
         "slurm": SlurmSection(**section("slurm")),  # type: ignore[arg-type]  # checked key by key above
         "scope": ScopeConfig(**section("scope")),  # type: ignore[arg-type]
         "caps": CapsSection(**section("caps")),  # type: ignore[arg-type]
+        "isolation": IsolationSection(**section("isolation")),  # type: ignore[arg-type]
+        "before_kill": BeforeKillSection(**section("before_kill")),  # type: ignore[arg-type]
     }
     return AgentConfig(**plain, **parts)  # type: ignore[arg-type]

@@ -26,7 +26,11 @@ MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 JOBS_PER_REPORT = 2_000
 _REFUSED = frozenset({grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION})
 
-Outgoing = agent_pb2.ReportReconciliationRequest | agent_pb2.ReportMilestonesRequest
+Outgoing = (
+    agent_pb2.ReportReconciliationRequest
+    | agent_pb2.ReportMilestonesRequest
+    | agent_pb2.ReportNodeReconciliationRequest
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,8 @@ class Heard(Protocol):
     """Whom the link tells. Called in the event loop; must not block."""
 
     def advice_heard(self, open_advice: Sequence[guard.Advice]) -> None: ...
+
+    def nodes_heard(self, nodes: Sequence[agent_pb2.NodeAdvice]) -> None: ...
 
     def pulse_heard(self, pulse: Pulse) -> None: ...
 
@@ -114,6 +120,7 @@ class Link:
             if not isinstance(message, agent_pb2.WatchAdviceResponse):
                 raise TimeoutError("the advisor ended the advice stream")
             self.heard.advice_heard(self._open(message))
+            self.heard.nodes_heard(message.nodes)
             self.heard.pulse_heard(
                 Pulse(tick_age=wire.seconds(message.tick_age), ticks=message.ticks, incarnation=message.incarnation)
             )
@@ -154,6 +161,8 @@ class Link:
                 try:
                     if isinstance(message, agent_pb2.ReportReconciliationRequest):
                         await stub.ReportReconciliation(message, timeout=RPC_SECONDS)
+                    elif isinstance(message, agent_pb2.ReportNodeReconciliationRequest):
+                        await stub.ReportNodeReconciliation(message, timeout=RPC_SECONDS)
                     else:
                         await stub.ReportMilestones(message, timeout=RPC_SECONDS)
                 except grpc.aio.AioRpcError as error:
