@@ -13,7 +13,11 @@ NEEDS_SERVER = "the service and its command line need: pip install 'recovery-adv
 try:
     import typer
 except ModuleNotFoundError:
-    # The base install is the agent's: it has this entry point, and not what is behind it.
+    if sys.argv[1:2] == ["slurm"]:
+        from slurm_plugin import cli
+
+        raise SystemExit(cli.main(sys.argv[2:])) from None
+    # The base install is the agent's: it has this entry point, and not what else is behind it.
     complain(NEEDS_SERVER)
     raise SystemExit(2) from None
 
@@ -36,6 +40,10 @@ COMMANDS = {
     "decisions": Entry(module="advisor.commands.decisions", summary="Who decided what, why, and what came of it."),
     "replay": Entry(module="advisor.commands.replay", summary="Reproduce a decision from its stored inputs."),
     "mode": Entry(module="advisor.commands.mode", summary="Monitor or autonomous: see and set."),
+    "slurm": Entry(module="advisor.commands.slurm", summary="Put our hooks into slurm.conf, and take them out."),
+    "pause": Entry(module="advisor.commands.pause", summary="Act on nothing until a given time."),
+    "resume": Entry(module="advisor.commands.resume", summary="End a pause."),
+    "nodes": Entry(module="advisor.commands.nodes", summary="Isolated nodes: see, reinstate, reset the breaker."),
     "rules": Entry(module="advisor.commands.rules", summary="Look at, check and run detection rules."),
     "config": Entry(module="advisor.commands.config", summary="Check and show the configuration."),
     "doctor": Entry(module="advisor.commands.doctor", summary="Check the installation and say what to do."),

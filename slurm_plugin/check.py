@@ -107,7 +107,9 @@ def _rights(config: AgentConfig, settings: SlurmConfig) -> Finding:
 def _hook(config: AgentConfig, hook: str) -> Iterator[Finding]:
     """The hook as slurmctld would run it. It may be a script of the site's that calls ours."""
     if not hook or hook == "(null)":
-        yield _warn("EpilogSlurmctld is not set: ends of jobs are noticed by polling only (advisor-agent install-hook)")
+        yield _warn(
+            "EpilogSlurmctld is not set: ends of jobs are noticed by polling only (advisor slurm install-hooks)"
+        )
         return
     path = Path(hook)
     if not path.exists():
@@ -117,12 +119,19 @@ def _hook(config: AgentConfig, hook: str) -> Iterator[Finding]:
         yield _bad(f"EpilogSlurmctld: {hook} is not executable by {_own_name()} ({_owner_and_mode(path)})")
         return
     yield _ok(f"EpilogSlurmctld is {hook}")
-    try:
-        sends_to = path.with_name(path.name + ".socket").read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return
-    if sends_to != config.hook_socket:
+    sends_to = _sends_to(path)
+    if sends_to and sends_to != config.hook_socket:
         yield _bad(f"EpilogSlurmctld: {hook} sends to {sends_to}, but hook_socket is {config.hook_socket}")
+
+
+def _sends_to(hook: Path) -> str:
+    """Where the hook sends its notices; "" when that is not told beside it."""
+    for beside in (hook.with_name("notify.socket"), hook.with_name(hook.name + ".socket")):
+        try:
+            return beside.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            continue
+    return ""
 
 
 def _writable(config: AgentConfig) -> Iterator[Finding]:

@@ -18,38 +18,38 @@ import structlog
 
 from slurm_plugin import check, observe
 from slurm_plugin.agent import Agent
-from slurm_plugin.config import AgentConfig, ConfigError, load
+from slurm_plugin.config import AgentConfig, ConfigError, decode, load
 from slurm_plugin.guard import phase_of
 from slurm_plugin.hook_socket import HookSocketError
+from slurm_plugin.install import command as install
 from slurm_plugin.squeue import Slurm, SlurmError
 
 DEFAULT_CONFIG = "/etc/recovery-advisor/agent.toml"
 DEFAULT_WATCHDOG_CONFIG = "/etc/recovery-advisor/watchdog.toml"
-HOOK = Path(__file__).resolve().parent / "hooks" / "epilog_slurmctld"
 
 _EXAMPLES = """\
 examples:
   sudo -u slurm advisor-agent check           is everything there that the agent needs?
   advisor-agent once --config agent.toml      what the agent sees now, as JSON; tells nobody, touches nothing
   advisor-agent run --config agent.toml       until SIGTERM
-  advisor-agent install-hook --config agent.toml --to /etc/slurm/epilog_slurmctld
+  advisor-agent install-hooks --dry-run       what the hooks would change in slurm.conf; --apply changes it
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit 0: done. 1: something is missing. 2: unusable arguments or configuration."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
         prog="advisor-agent",
         description="The agent beside slurmctld: reports jobs and nodes, applies advice, verifies it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in (
         ("run", "run until SIGTERM"),
         ("check", "say what `run` by this user would meet: Slurm's tools, rights, hook, files, advisor, watchdog"),
         ("once", "look once and print what would be reported"),
-        ("install-hook", "copy the hook to where SlurmUser can run it"),
+        ("install-hooks", "name our hooks in slurm.conf and job_submit.lua, before what the site has there"),
+        ("uninstall-hooks", "take them out again"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("--config", type=Path, default=Path(DEFAULT_CONFIG), metavar="FILE", help="agent.toml")
@@ -63,11 +63,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 metavar="FILE",
                 help="watchdog.toml",
             )
-        if name == "install-hook":
-            command.add_argument("--to", type=Path, required=True, metavar="FILE")
-    options = parser.parse_args(arguments)
+        if name in install.NAMES:
+            install.add_options(command)
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit 0: done. 1: something is missing. 2: unusable arguments or configuration."""
+    options = parser().parse_args(arguments)
     try:
-        config = load(options.config, os.environ)
+        config = _configuration(options)
     except ConfigError as error:
         for problem in error.problems:
             print(f"advisor-agent: {problem}", file=sys.stderr)
@@ -80,7 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         case "once":
             return _once(config)
         case _:
-            return _install_hook(config, options.to)
+            return install.run(config, slurm_of(config), options)
+
+
+def _configuration(options: argparse.Namespace) -> AgentConfig:
+    """The hooks may be put in place before there is an agent.toml: then its defaults hold."""
+    if options.command in install.NAMES and options.config == Path(DEFAULT_CONFIG) and not options.config.exists():
+        return decode({"cluster": "none"}, os.environ)
+    return load(options.config, os.environ)
 
 
 def slurm_of(config: AgentConfig) -> Slurm:
@@ -145,20 +157,6 @@ def _check(config: AgentConfig, watchdog_file: Path) -> int:
         bad += finding.verdict is check.Verdict.BAD
         print(finding, flush=True)
     return 1 if bad else 0
-
-
-def _install_hook(config: AgentConfig, to: Path) -> int:
-    try:
-        to.write_bytes(HOOK.read_bytes())
-        to.chmod(0o755)
-        beside = to.with_name(to.name + ".socket")
-        beside.write_text(config.hook_socket + "\n", encoding="utf-8")
-        beside.chmod(0o644)
-    except OSError as error:
-        print(f"advisor-agent: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 1
-    print(f"EpilogSlurmctld={to}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -218,7 +218,7 @@ def _follow(reader: Reader, cluster: Cluster) -> None:
     early = reader.ask("runuser", "-u", "slurm", "--", f"{PROGRAM}/advisor-agent", "check")
     assert early.returncode == 1
     assert "BAD  tick_file: there is no folder /run/recovery-advisor-agent" in early.stdout
-    reader.next("", holding="install-hook")
+    reader.next("", holding="install-hooks --apply")
     reader.next("", holding="advisor serve")
     agent_and_watchdog = next(block for block in reader.blocks if block.kind == "agent-and-watchdog")
     closed = Path("/run/recovery-advisor-agent")

@@ -1,7 +1,6 @@
 """The agent's configuration and command line: strict, complete in its complaints, and shipped samples that load."""
 
 import json
-import os
 import socket
 import subprocess
 import tempfile
@@ -75,17 +74,6 @@ def test_a_broken_file_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureF
     assert cli.main(["check", "--config", str(broken)]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert cli.main(["run", "--config", str(tmp_path / "none.toml")]) == 2
-
-
-def test_install_hook_writes_the_hook_and_where_it_sends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A copy that SlurmUser can run, also when the checkout lies under a private home."""
-    config = tmp_path / "a.toml"
-    config.write_text(f'cluster = "c"\nhook_socket = "{tmp_path}/h.sock"\n')
-    assert cli.main(["install-hook", "--config", str(config), "--to", str(tmp_path / "hook")]) == 0
-    assert (tmp_path / "hook").read_bytes() == HOOK.read_bytes()
-    assert (tmp_path / "hook.socket").read_text() == f"{tmp_path}/h.sock\n"
-    assert os.access(tmp_path / "hook", os.X_OK)
-    assert f"EpilogSlurmctld={tmp_path}/hook" in capsys.readouterr().out
 
 
 def run_hook(hook: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
