@@ -111,6 +111,36 @@ class Client:
     def unset_mode(self, setting: operator_pb2.ModeSetting) -> operator_pb2.ModeSetting:
         return self.call(self.operators.UnsetMode, operator_pb2.UnsetModeRequest(setting=setting))
 
+    def pause(self, request: operator_pb2.PauseRequest) -> operator_pb2.PauseInForce:
+        return self.call(self.operators.Pause, request)
+
+    def resume(self, request: operator_pb2.ResumeRequest) -> operator_pb2.PauseInForce:
+        return self.call(self.operators.Resume, request)
+
+    def pauses(self) -> list[operator_pb2.PauseInForce]:
+        return list(self.call(self.operators.ListPauses, operator_pb2.ListPausesRequest()).pauses)
+
+    def isolations(self, request: operator_pb2.ListIsolationsRequest) -> operator_pb2.ListIsolationsResponse:
+        return self.call(self.operators.ListIsolations, request)
+
+    def reinstate(self, request: operator_pb2.ReinstateRequest) -> operator_pb2.NodeIsolation:
+        return self.call(self.operators.Reinstate, request)
+
+    def report_probe(self, request: operator_pb2.ReportProbeRequest) -> operator_pb2.NodeIsolation:
+        return self.call(self.operators.ReportProbe, request)
+
+    def reset_breaker(self, request: operator_pb2.ResetBreakerRequest) -> operator_pb2.Breaker:
+        return self.call(self.operators.ResetBreaker, request)
+
+    def cluster_or_only(self, given: str) -> str:
+        """The cluster that was named, or the only one that has an agent."""
+        if given:
+            return given
+        known = sorted({agent.cluster for agent in self.status().agents})
+        if len(known) != 1:
+            raise ClientError(f"name the cluster: --cluster, one of {', '.join(known) or 'none that has an agent'}")
+        return known[0]
+
     def status(self) -> operator_pb2.Status:
         return self.call(self.operators.GetStatus, operator_pb2.GetStatusRequest())
 

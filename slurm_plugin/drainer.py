@@ -68,7 +68,7 @@ class Drainer:
         )
 
     async def reconcile(self, nodes: Sequence[NodeRow]) -> None:
-        """One pass with the nodes of a recent look; a fresh look, and a step, only where they differ from what was said."""
+        """One pass with the nodes of a recent look: a fresh one, and a step, only where it differs from what we said."""
         if self._busy.locked() or not nodes:
             return
         async with self._busy:

@@ -35,6 +35,8 @@ def get(socket: SocketOption = None, configuration: ConfigOption = None, form: F
             item.partition or "any",
             item.job_id or "any",
             item.category or "any",
+            item.account or "any",
+            f"{item.percent} %" if item.HasField("percent") else "all",
             item.set_by,
             short_time(item.set_at.ToDatetime(UTC)),
             item.why,
@@ -42,7 +44,7 @@ def get(socket: SocketOption = None, configuration: ConfigOption = None, form: F
         for item in settings
     )
     default = load_config(configuration).config.default_mode
-    columns = ("mode", "cluster", "partition", "job", "category", "set by", "when", "why")
+    columns = ("mode", "cluster", "partition", "job", "category", "account", "of jobs", "set by", "when", "why")
     print_table(columns, rows, empty=f"no settings: everything is in {default} mode, the default here")
 
 
@@ -50,6 +52,7 @@ WhyOption = Annotated[str, typer.Option(help="Why: kept with the setting and in 
 ClusterOption = Annotated[str | None, typer.Option(help="Only on this cluster.", show_default=False)]
 PartitionOption = Annotated[str | None, typer.Option(help="Only in this partition.", show_default=False)]
 JobOption = Annotated[str | None, typer.Option(help="Only for this job id.", show_default=False)]
+AccountOption = Annotated[str | None, typer.Option(help="Only for jobs of this account.", show_default=False)]
 CategoryOption = Annotated[str | None, typer.Option(help="Only for failures of this category.", show_default=False)]
 
 
@@ -61,21 +64,31 @@ def set_mode(
     partition: PartitionOption = None,
     job: JobOption = None,
     category: CategoryOption = None,
+    account: AccountOption = None,
+    percent: Annotated[
+        int | None, typer.Option(min=1, max=99, help="Autonomous for this share of jobs, monitor for the rest.")
+    ] = None,
     socket: SocketOption = None,
     configuration: ConfigOption = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
     """Set one mode. It takes effect with the next tick, and is audited with your account.
 
-    Monitor for everything (no --cluster, --partition, --job, --category) is the stop: it also removes every narrower
-    autonomous setting, and says which.
+    With --percent it is a canary: which jobs is drawn from their keys, the same ones each time, and a larger share only
+    adds jobs. Set it again without --percent to promote, or set monitor for the same fields to roll back.
+
+    Monitor for everything (no --cluster, --partition, --account, --job, --category) is the stop: it also removes every
+    narrower autonomous setting, and says which.
 
     \b
     Examples:
       advisor mode set autonomous --partition train --why "two weeks of monitor mode agreed with us"
+      advisor mode set autonomous --partition train --percent 10 --why "canary"
       advisor mode set monitor --why "investigating"
     """
-    wanted = _wanted(why, cluster, partition, job, category)
+    wanted = _wanted(why, cluster, partition, job, category, account)
+    if percent is not None:
+        wanted.percent = percent
     wanted.mode = common_pb2.Mode.Value(f"MODE_{mode.upper()}")
     with connected(socket, configuration) as client:
         setting = client.set_mode(wanted)
@@ -99,6 +112,7 @@ def unset_mode(
     partition: PartitionOption = None,
     job: JobOption = None,
     category: CategoryOption = None,
+    account: AccountOption = None,
     socket: SocketOption = None,
     configuration: ConfigOption = None,
     form: FormatOption = Format.TABLE,
@@ -109,7 +123,7 @@ def unset_mode(
     Examples:
       advisor mode unset --partition train --why "the partition is gone"
     """
-    wanted = _wanted(why, cluster, partition, job, category)
+    wanted = _wanted(why, cluster, partition, job, category, account)
     with connected(socket, configuration) as client:
         setting = client.unset_mode(wanted)
     if form is Format.JSON:
@@ -119,7 +133,12 @@ def unset_mode(
 
 
 def _wanted(
-    why: str, cluster: str | None, partition: str | None, job: str | None, category: str | None
+    why: str,
+    cluster: str | None,
+    partition: str | None,
+    job: str | None,
+    category: str | None,
+    account: str | None,
 ) -> operator_pb2.ModeSetting:
     if not why.strip():
         raise CommandError("say why: --why TEXT is kept", code=2)
@@ -128,6 +147,7 @@ def _wanted(
         partition=given("--partition", partition) or None,
         job_id=given("--job", job) or None,
         category=given("--category", category) or None,
+        account=given("--account", account) or None,
         why=why,
     )
     if category and category not in list(Category):
@@ -138,8 +158,9 @@ def _wanted(
 def where(item: operator_pb2.ModeSetting) -> str:
     """The fields of a setting, as people say them."""
     fields = (("cluster", item.cluster), ("partition", item.partition), ("job", item.job_id))
-    named = (*fields, ("category", item.category))
-    return ", ".join(f"{word} {value}" for word, value in named if value) or "everything"
+    named = (fields[0], fields[1], ("account", item.account), fields[2], ("category", item.category))
+    place = ", ".join(f"{word} {value}" for word, value in named if value) or "everything"
+    return f"{item.percent} % of the jobs of {place}" if item.HasField("percent") else place
 
 
 def _consequences(setting: operator_pb2.ModeSetting) -> dict[str, object]:
@@ -150,13 +171,15 @@ def _consequences(setting: operator_pb2.ModeSetting) -> dict[str, object]:
     }
 
 
-def _document(item: operator_pb2.ModeSetting) -> dict[str, str]:
+def _document(item: operator_pb2.ModeSetting) -> dict[str, object]:
     return {
         "mode": mode_name(item.mode),
         "cluster": item.cluster,
         "partition": item.partition,
         "job_id": item.job_id,
         "category": item.category,
+        "account": item.account,
+        "percent": item.percent if item.HasField("percent") else None,
         "set_by": item.set_by,
         "set_at": item.set_at.ToJsonString() if item.HasField("set_at") else "",
         "why": item.why,

@@ -1,0 +1,166 @@
+"""`advisor nodes`: nodes that are isolated, and what an operator does about them."""
+
+from datetime import UTC
+from typing import Annotated
+
+import typer
+
+from advisor.client import reason_name, status_name
+from advisor.commands.decisions import connected
+from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given
+from advisor.commands.output import CommandError, Format, one_line, print_json, print_table, short_time
+from advisor.v1 import operator_pb2
+
+app = typer.Typer(rich_markup_mode=None, help="Isolated nodes: see them, reinstate them, reset the breaker.")
+
+NodeArgument = Annotated[str, typer.Argument(help="The node's name, as the scheduler has it.")]
+ClusterOption = Annotated[str | None, typer.Option(help="The cluster. Needed where more than one has agents.")]
+WhyOption = Annotated[str, typer.Option(help="Why: kept with the isolation and in the audit.")]
+
+
+@app.command()
+def isolations(
+    cluster: ClusterOption = None,
+    node: Annotated[str | None, typer.Option(help="Only this node.")] = None,
+    ended: Annotated[bool, typer.Option("--ended", help="Also those that have ended.")] = False,
+    socket: SocketOption = None,
+    configuration: ConfigOption = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Which nodes are isolated, since when, why, and what the agent made of it. A tripped breaker comes first.
+
+    \b
+    Examples:
+      advisor nodes isolations
+      advisor nodes isolations --node gpu017 --ended
+    """
+    request = operator_pb2.ListIsolationsRequest(
+        cluster=given("--cluster", cluster) or None, node=given("--node", node) or None, ended=ended
+    )
+    with connected(socket, configuration) as client:
+        answer = client.isolations(request)
+    if form is Format.JSON:
+        print_json(
+            {
+                "isolations": [_document(item) for item in answer.isolations],
+                "tripped": [_breaker(item) for item in answer.tripped],
+            }
+        )
+        return
+    for item in answer.tripped:
+        print(one_line(f"breaker of {item.cluster} tripped {short_time(item.tripped_at.ToDatetime(UTC))}: {item.why}"))
+        print(one_line(f"  → when you have looked: advisor nodes reset-breaker --cluster {item.cluster} --why …"))
+    rows = (
+        (
+            item.node,
+            item.cluster,
+            "on paper" if item.dry_run else ("ended" if item.ended_by else "drained" if item.drained_at else "wanted"),
+            item.category,
+            short_time(item.opened_at.ToDatetime(UTC)),
+            item.ended_by or f"until {short_time(item.expires_at.ToDatetime(UTC))}",
+            f"{status_name(item.status)} {reason_name(item.reason)}".strip(),
+            item.why,
+        )
+        for item in answer.isolations
+    )
+    columns = ("node", "cluster", "is", "category", "since", "ends", "agent says", "why")
+    print_table(columns, rows, empty="no isolated nodes")
+
+
+@app.command()
+def reinstate(
+    node: NodeArgument,
+    why: WhyOption = "",
+    cluster: ClusterOption = None,
+    socket: SocketOption = None,
+    configuration: ConfigOption = None,
+) -> None:
+    """End a node's isolation: our drain is undone, nobody else's. Evidence from before now is spent.
+
+    \b
+    Examples:
+      advisor nodes reinstate gpu017 --why "DIMM replaced"
+    """
+    _needs(why)
+    with connected(socket, configuration) as client:
+        whose = client.cluster_or_only(given("--cluster", cluster))
+        ended = client.reinstate(operator_pb2.ReinstateRequest(cluster=whose, node=node, why=why))
+    print(one_line(f"{ended.node} is reinstated{': it was only on paper' if ended.dry_run else ''}"))
+
+
+@app.command("probe-result")
+def probe_result(
+    node: NodeArgument,
+    passed: Annotated[bool | None, typer.Option("--passed/--failed", help="What the test said.")] = None,
+    why: WhyOption = "",
+    cluster: ClusterOption = None,
+    socket: SocketOption = None,
+    configuration: ConfigOption = None,
+) -> None:
+    """Say what your own test of an isolated node found. Passed: it is reinstated. Failed: its time begins anew.
+
+    \b
+    Examples:
+      dcgmi diag -r 3 && advisor nodes probe-result gpu017 --passed --why "dcgmi diag -r 3"
+    """
+    if passed is None:
+        raise CommandError("say what it found: --passed or --failed", code=2)
+    _needs(why)
+    with connected(socket, configuration) as client:
+        whose = client.cluster_or_only(given("--cluster", cluster))
+        request = operator_pb2.ReportProbeRequest(cluster=whose, node=node, passed=passed, why=why)
+        row = client.report_probe(request)
+    until = short_time(row.expires_at.ToDatetime(UTC))
+    print(one_line(f"{row.node} is reinstated" if passed else f"{row.node} stays isolated, until {until}"))
+
+
+@app.command("reset-breaker")
+def reset_breaker(
+    why: WhyOption = "",
+    cluster: ClusterOption = None,
+    socket: SocketOption = None,
+    configuration: ConfigOption = None,
+) -> None:
+    """Let nodes be isolated again after the breaker has tripped.
+
+    \b
+    Examples:
+      advisor nodes reset-breaker --cluster prod --why "it was the switch, replaced"
+    """
+    _needs(why)
+    with connected(socket, configuration) as client:
+        whose = client.cluster_or_only(given("--cluster", cluster))
+        reset = client.reset_breaker(operator_pb2.ResetBreakerRequest(cluster=whose, why=why))
+    print(one_line(f"{reset.cluster}: nodes may be isolated again; it had tripped because {reset.why}"))
+
+
+def _needs(why: str) -> None:
+    if not why.strip():
+        raise CommandError("say why: --why TEXT is kept", code=2)
+
+
+def _document(item: operator_pb2.NodeIsolation) -> dict[str, object]:
+    def moment(name: str) -> str:
+        return getattr(item, name).ToJsonString() if item.HasField(name) else ""  # type: ignore[arg-type]  # literals
+
+    return {
+        "isolation_id": item.isolation_id,
+        "cluster": item.cluster,
+        "node": item.node,
+        "generation": item.generation,
+        "dry_run": item.dry_run,
+        "category": item.category,
+        "why": item.why,
+        "job_id": item.job_id,
+        "status": status_name(item.status),
+        "reason": reason_name(item.reason),
+        "detail": item.detail,
+        **{name: moment(name) for name in ("opened_at", "expires_at", "drained_at", "ended_at", "probed_at")},
+        "ended_by": item.ended_by,
+        "ended_why": item.ended_why,
+        "probe_passed": item.probe_passed if item.HasField("probe_passed") else None,
+    }
+
+
+def _breaker(item: operator_pb2.Breaker) -> dict[str, str]:
+    return {"cluster": item.cluster, "tripped_at": item.tripped_at.ToJsonString(), "why": item.why}
