@@ -39,7 +39,11 @@ def implicated_nodes(
                 found = ()
         for node in found:
             named.setdefault(node, item.score)
-    if not named and lead.rule.implicates is Implicates.NODE and lead.rule.category in HARDWARE:
+    blaming = any(
+        item.rule.implicates is Implicates.NODE and item.score >= lead.score - 0.35 and not places.nodes(item.signal)
+        for item in group
+    )
+    if not named and blaming and lead.rule.category in HARDWARE:
         only = places.only_exit_node()
         if only is not None:
             named[only] = lead.score

@@ -29,6 +29,7 @@ _MACHINE = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.IN
 _DEGRADING = _MACHINE | {Category.SCHEDULER_EVENT}
 # What processes print when a collective time-out has already begun to end them.
 AFTERMATH = frozenset({Category.APPLICATION, Category.UNKNOWN, Category.GPU_OUT_OF_MEMORY, Category.USER_CANCEL})
+_BY_COUNT = frozenset({"numerics.loss_nan", "numerics.norm_nan"})
 _ONGOING = frozenset({IncidentKind.STRAGGLER, IncidentKind.DIVERGENCE})
 _SILENCE = frozenset({"advisor.no_progress", JOB_HANG})
 ALIVE_SECONDS = 30.0  # a bundle's running job that printed so recently is alive
@@ -116,9 +117,7 @@ def _kind(snapshot: Snapshot, fresh: Iterable[tuple[Signal, Rule]], silent: bool
         # Some rank may have crashed, but the attempt did not end: what the others do is hang.
         return IncidentKind.HANG
     healed = snapshot.progress.numbers.finite  # a step that was skipped, however often that has happened
-    ending = [
-        (s, rule) for s, rule in ending if rule.id != "numerics.loss_nan" or (s.count >= NAN_LINES_MIN and not healed)
-    ]
+    ending = [(s, rule) for s, rule in ending if rule.id not in _BY_COUNT or (s.count >= NAN_LINES_MIN and not healed)]
     if ending:
         divergence = all(rule.kind is IncidentKind.DIVERGENCE for _, rule in ending)
         return IncidentKind.DIVERGENCE if divergence else IncidentKind.CRASH

@@ -47,10 +47,10 @@ def printed_values(text: str) -> tuple[float | None, float | None]:
     if _SKIPPED.search(text):
         return None, None
     loss, norm = _LOSS.search(text), _NORM.search(text)
-    return (
-        float(loss["value"]) if loss is not None else None,
-        float(norm["value"]) if norm is not None else None,
-    )
+    values = float(loss["value"]) if loss is not None else None, float(norm["value"]) if norm is not None else None
+    if values[0] is None and values[1] is not None and math.isnan(values[1]):
+        return values[1], values[1]  # Megatron leaves the loss of such a step out
+    return values
 
 
 def learn(known: Numbers, *, step: int, loss: float | None, norm: float | None, at: datetime) -> Numbers:

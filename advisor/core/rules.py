@@ -71,6 +71,7 @@ class RuleSet:
 XID_RULE = "kernel.xid"
 XID_LOG_RULES = frozenset({XID_RULE, "telemetry.xid", "log.xid_mention", "dcgm.xid"})
 # How far the code that each of them gives is believed.
+FATAL_LINK = 0.85  # of an Xid whose line says that the error is fatal to the link
 _XID_SHARES: Mapping[str, float] = {XID_RULE: 1.0, "telemetry.xid": 0.95}
 
 
@@ -92,13 +93,21 @@ def effective(rule: Rule, fields: Mapping[str, str], xids: Mapping[int, XidEntry
     if fields.get("severity", "").lower().startswith("non"):
         # The driver itself says that the GPU goes on (links of NVLink 5 report both kinds under one code).
         return replace(rule, title=f"Xid {entry.code}, not fatal", role=Role.SYMPTOM, implicates=Implicates.CONDITIONAL)
+    implicates, weight = entry.implicates, entry.weight
+    if (
+        fields.get("severity", "").lower() == "fatal"
+        and implicates is Implicates.CONDITIONAL
+        and not fields.get("elsewhere", "")
+    ):
+        # The driver says of this very link that it is lost, and does not send the reader to its other end.
+        implicates, weight = Implicates.NODE, max(weight, FATAL_LINK)
     return replace(
         rule,
         title=f"Xid {entry.code} ({entry.name})",
         category=entry.category,
         role=entry.role,
-        implicates=entry.implicates,
-        weight=entry.weight * _XID_SHARES.get(rule.id, 0.8),
+        implicates=implicates,
+        weight=weight * _XID_SHARES.get(rule.id, 0.8),
     )
 
 

@@ -139,7 +139,9 @@ class Situation:
                 gone_quiet = silent is not None and silent >= self.policy.offline_silence_seconds
                 return exited or gone_quiet or not self.state.live
             case IncidentKind.DIVERGENCE:
-                return exited
+                # NaN for good never ends by itself, and all that is computed from it is lost.
+                lost = self.state.live and self.attribution.category is Category.NUMERICS
+                return exited or (lost and not self.snapshot.progress.numbers.finite)
             case IncidentKind.STRAGGLER | IncidentKind.NONE:
                 return False
 
