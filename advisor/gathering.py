@@ -62,6 +62,7 @@ class Gatherer:
         self._absorbing = asyncio.Lock()
         self._turns = Turns()
         self._broken: set[str] = set()  # sources whose last read raised or hung: told once
+        self._looked: dict[tuple[str, AttemptKey], datetime] = {}  # when a source was asked last and gave all it had
         self._decoded: dict[AttemptKey, tuple[bytes, TickState]] = {}  # decoding costs more than comparing bytes
         self.last: dict[str, Answered] = {}
 
@@ -84,6 +85,7 @@ class Gatherer:
                 state = replace(state, away=away)
             sightings.append(Sighting(item=item, stored=stored, state=state, signals=item.signals))
         self._decoded = kept
+        self._looked = {place: at for place, at in self._looked.items() if place[1] in kept}
         self._turns.keep(kept)
         return sightings
 
@@ -141,12 +143,14 @@ class Gatherer:
             if not asked or left <= 0:
                 break
             requests = {str(item.key): self._request(item, source) for item in asked}
+            asked_at = self._clock.now()
             answers = await self._read(source, list(requests.values()))
             seen_at = self._clock.now()
             async with self._absorbing:  # sources answer side by side, but write into a sighting one after the other
                 began = self._clock.monotonic()
                 again = await asyncio.to_thread(self._absorb_all, source, asked, answers, seen_at, began + left)
                 left -= self._clock.monotonic() - began
+            self._looked.update(_looked_through(source, asked, answers, again, asked_at))
             self._remember(source, answers, {key: request.job_id for key, request in requests.items()}, seen_at)
             asked = again
         for sighting in asked:
@@ -257,8 +261,9 @@ class Gatherer:
             chunks.extend(LogChunk(file=name, offset=files[name].offset, data=b"") for name in open_ended)
         last = {chunk.file: at for at, chunk in enumerate(chunks)}
         for at, chunk in enumerate(chunks):
-            context = _context(source, sighting.item, chunk)
             before = files.get(chunk.file, FileState())
+            looked_at = self._looked.get((source.name, sighting.key)) or before.progress.last_line_at
+            context = _context(source, sighting.item, chunk, looked_at)
             scanned = self._scanner.scan(
                 context,
                 before,
@@ -338,7 +343,24 @@ def _pieces(source: LogSource, before: SourceState, batch: LogBatch) -> list[job
     return pieces
 
 
-def _context(source: LogSource, item: StoredAttempt, chunk: LogChunk) -> FileContext:
+def _looked_through(
+    source: LogSource,
+    asked: Iterable[Sighting],
+    answers: Mapping[str, LogBatch | Unavailable],
+    again: Iterable[Sighting],
+    at: datetime,
+) -> Mapping[tuple[str, AttemptKey], datetime]:
+    """Of which attempts the source has given all that was written until `at`."""
+    left = {sighting.key for sighting in again}
+    return {
+        (source.name, sighting.key): at
+        for sighting in asked
+        if sighting.key not in left and isinstance(answers.get(str(sighting.key)), LogBatch)
+    }
+
+
+def _context(source: LogSource, item: StoredAttempt, chunk: LogChunk, looked_at: datetime | None) -> FileContext:
+    """`looked_at`: None at the first look at an attempt of which nothing was read: since its start."""
     attempt = item.attempt
     return FileContext(
         source=source.name,
@@ -352,6 +374,7 @@ def _context(source: LogSource, item: StoredAttempt, chunk: LogChunk) -> FileCon
         rank_nodes=attempt.rank_nodes,
         live=not chunk.backlog,
         written_at=chunk.modified_at,
+        looked_at=looked_at or attempt.started_at,
     )
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from advisor.core import hang, progress
+from advisor.core.course import Phase
 from advisor.core.hang import quantile
 from advisor.core.model import Attempt, Job, Snapshot
 from advisor.core.policy import Policy
@@ -289,12 +290,16 @@ class Reader:
         self.context = FileContext(source="logs", trust=Trust.LOG, file="job.log", live=True)
         self.number = 0
         self.now = EPOCH
+        self.late = 0.0
 
-    def take(self, at: float, lines: list[Line]) -> progress.FileProgress:
+    def take(self, at: float, asked: float, lines: list[Line]) -> progress.FileProgress:
+        """Lines read at `at`, after a look at `asked` that found nothing more."""
         self.now = EPOCH + timedelta(seconds=at)
+        self.late = at - asked
         if self.scanner is not None:
             data = "".join(line.text + "\n" for line in lines).encode()
-            found = self.scanner.scan(self.context, self.state, data, fresh=False, final=False, seen_at=self.now)
+            context = replace(self.context, looked_at=EPOCH + timedelta(seconds=asked))
+            found = self.scanner.scan(context, self.state, data, fresh=False, final=False, seen_at=self.now)
             self.state = found.state
             return found.state.progress
         known = self.state.progress
@@ -319,7 +324,8 @@ class Reader:
         if any(line.kind == "step" for line in lines):
             text = "\n".join(line.text for line in lines).encode()
             forms = (self.form,)
-            known = progress.observe(known, text, forms, self.number + 1, len(lines) - 1, self.now, self._printed)
+            first, more = self.number + 1, len(lines) - 1
+            known = progress.observe(known, text, forms, first, more, self.now, self._printed, self.late)
         self.number += len(lines)
         return known
 
@@ -363,7 +369,7 @@ def healthy(run: Run, scanner: Scanner | None = None) -> list[Alarm]:
             alarms.append(
                 Alarm(seed=run.seed, at=at, after=(before - since).total_seconds(), ends=due.ends_at <= before)
             )
-        known = reader.take(at, lines)
+        known = reader.take(at, asked, lines)
         due = hang.expected(snapshot_of(known), POLICY)
     return alarms
 
@@ -377,7 +383,9 @@ class Found:
     detected: float  # seconds after the newest step was read
     ended: float
     steady: bool  # in the course of steps, not during what was announced, nor in the first minutes
-    plain: bool  # and no pause could be meant: none is due by a schedule, nothing unusual was printed
+    plain: (
+        bool  # and no pause could be meant: none is due by a schedule, nothing was announced, nothing unusual printed
+    )
 
 
 def silent_hang(run: Run) -> Found | None:
@@ -385,8 +393,8 @@ def silent_hang(run: Run) -> Found | None:
     stop_at = random.Random(run.seed * 31 + 3).uniform(0.1, 1.0) * run.hours * 3600.0
     reader = Reader(run)
     known = progress.FileProgress()
-    for at, _, lines in reads(run, stop_at):
-        known = reader.take(at, lines)
+    for at, asked, lines in reads(run, stop_at):
+        known = reader.take(at, asked, lines)
     snapshot = snapshot_of(known)
     if known.last_at is None:
         return None
@@ -395,12 +403,12 @@ def silent_hang(run: Run) -> Found | None:
         raise AssertionError(f"run {run.seed}: nothing is expected of an attempt that took steps")
     pace = snapshot.progress.pace
     usual = quantile(pace.gaps, 0.5)
-    first = known.first_at or EPOCH
+    began = pace.began_at or known.last_at
     steady = (
         due.phase.value == "step"
         and len(pace.gaps) >= hang.LEARNED
         and not known.broken
-        and (known.last_at - first).total_seconds() >= POLICY.hang_learning_seconds
+        and (known.last_at - began).total_seconds() >= POLICY.hang_learning_seconds
     )
     ticks = math.ceil(due.seconds / TICK_SECONDS) * TICK_SECONDS
     return Found(
@@ -409,7 +417,7 @@ def silent_hang(run: Run) -> Found | None:
         detected=ticks,
         ended=max(ticks, (due.ends_at - known.last_at).total_seconds()),
         steady=steady,
-        plain=steady and pace.unusual_at is None and not hang.pause_due(snapshot.progress),
+        plain=steady and pace.phase is Phase.STEP and pace.unusual_at is None and not hang.pause_due(snapshot.progress),
     )
 
 
@@ -447,6 +455,7 @@ def measure(hours: float, hangs: int, seed: int) -> dict[str, object]:
         "found": sum(math.isfinite(item.detected) for item in found),
         "detected_seconds": _spread([item.detected for item in plain]),
         "detected_intervals": _spread([item.detected / item.usual for item in plain if 3 * item.usual >= floor]),
+        "steady": len(steady),
         "within_three_intervals_or_floor": round(
             sum(item.detected <= max(floor, 3 * item.usual) + TICK_SECONDS for item in plain) / max(1, len(plain)), 4
         ),

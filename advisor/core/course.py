@@ -38,8 +38,12 @@ class Pace:
     gaps: tuple[float, ...] = ()  # seconds between two progress lines with nothing announced between them
     lines: tuple[int, ...] = ()  # other lines between the two
     pauses: tuple[Pause, ...] = ()
-    watched_from: int | None = None  # the step from which pauses were told from the first slow steps
-    unwatched: tuple[int, int] | None = None  # steps that were read all at once, after a silence of the reader
+    # Of the schedules that `hang.ROUND` lists, as bits: those that no silence goes with, those that one went with at
+    # their last turn, and those whose last turn was announced.
+    ruled_out: int = 0
+    acted: int = 0
+    told: int = 0
+    ordinary_from: int | None = None  # the step since which no silence came that is longer than a slow step
     stride: int = 0  # steps between two progress lines
     total: int | None = None  # where a bar ends
     phase: Phase = Phase.STEP

@@ -1,16 +1,19 @@
 """When is an attempt overdue? The expectation is learned from its own progress lines, by phase.
 
-In steady state the next line is due within `hang_factor` × a high quantile of the recent gaps between lines, at least
-`hang_floor_seconds` and at most `hang_seconds`. What an attempt announced (a checkpoint, an evaluation, a compilation,
-a start of its ranks) has a limit of its own, learned from earlier ones where there are any. Pauses that nothing
-announces are learned too, with the steps at which they come; where one may be meant that was never seen (a round step
-number for the first time, more output than usual, a crash line) the ceiling holds instead of the learned limit.
+In steady state the next line is due within `hang_factor` × the usual gap between lines, at least `hang_floor_seconds`
+and at most `hang_seconds`. What an attempt announced (a checkpoint, an evaluation, a compilation, a start of its ranks)
+has a limit of its own, learned from earlier ones where there are any. Pauses that nothing announces are learned too,
+with the steps at which they come; where one may be meant that was never seen (a round step number for the first time,
+more output than usual, a crash line) the ceiling holds instead of the learned limit.
 
-Gaps are between *reads*, as silence is: output that arrives in bursts is expected in bursts.
+Schedules ("every 500 steps") are ruled out one by one: each whose turn came and went without a silence.
+
+Gaps are between *reads*, as silence is: output that arrives in bursts is expected in bursts. A silence during which the
+reader itself was away is nobody's habit.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -24,20 +27,21 @@ NEWEST_KEPT = 4
 GAP_SECONDS_MIN = 0.25  # between two reads of the same tick nothing can be learned
 LEARNED = 16  # gaps from which a quantile says something
 QUANTILE = 0.95
+QUANTILE_FACTOR = 1.5  # × a high quantile of recent gaps: where they differ, the longer ones are usual too
+WARM_UP_SECONDS = 300.0  # slow steps after the ranks began are no habit
+AWAY_SECONDS = 10.0  # between two looks at a log; beyond, the reader was away
 LINES_QUANTILE = 0.8
 LINES_SLACK = 2
 PAUSE_FACTOR = 2.0  # a gap this many times the median is a pause, not a slow step
 PAUSE_SECONDS_MIN = 5.0  # shorter ones never matter: the floor is above
 PHASE_FACTOR = 5.0  # storage and evaluation vary more than steps
 UNANNOUNCED_FACTOR = 2.0
-HABIT_FACTOR = 1.5
-# Schedules are written by people: every 500 steps, every 1,024.
-_ROUND = tuple(
-    sorted(
-        {lead * 10**power // 10 for power in range(1, 8) for lead in (10, 15, 20, 25, 30, 40, 50, 60, 75, 80)}
-        | {2**power for power in range(5, 21)}
-    )
-)
+HABIT_FACTOR = 1.3
+# Schedules are written by people: every 500 steps, every 1,024. Their order is part of what is stored: append only.
+ROUND = tuple(
+    lead * 10**power // 10 for power in range(1, 8) for lead in (10, 15, 20, 25, 30, 40, 50, 60, 75, 80)
+) + tuple(2**power for power in range(5, 21))
+_PLANNED = frozenset({Phase.CHECKPOINT, Phase.EVALUATION, Phase.OTHER})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +103,13 @@ def step_limit(progress: Progress, policy: Policy) -> float:
         return ceiling
     if (progress.last_at - pace.began_at).total_seconds() < policy.hang_learning_seconds:
         return ceiling
-    learned = max(policy.hang_factor * quantile(pace.gaps, QUANTILE), HABIT_FACTOR * _habit(pace))
+    learned = max(
+        policy.hang_factor * quantile(pace.gaps, 0.5),
+        QUANTILE_FACTOR * quantile(pace.gaps, QUANTILE),
+        HABIT_FACTOR * _habit(pace),
+    )
     if progress.last_step is not None:
-        due = _schedule_due(pace, pace.watched_from, progress.last_step)
+        due = _schedule_due(pace, progress.last_step)
         if due is None:
             return ceiling
         learned = max(learned, UNANNOUNCED_FACTOR * due)
@@ -123,55 +131,74 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
-def _schedule_due(pace: Pace, first: int | None, last: int) -> float | None:
+def _schedule_due(pace: Pace, last: int) -> float | None:
     """How long the silence may be that a schedule calls for after step `last`: 0 where none does, None where one may
-    act for the first time.
-
-    A schedule of every N steps acts at this multiple of N if it acted at one of the two multiples before, or if the one
-    before was not watched: it came before `first`, the step from which pauses could be told, or while nobody read.
+    act of which nothing is known.
     """
     scheduled = [pause for pause in pace.pauses if pause.phase is Phase.STEP and _on_schedule(pause.step, pace)]
     longest = max((pause.seconds for pause in scheduled), default=0.0)
-    ahead = max(1, pace.stride)
     if pace.total is not None:
-        at_the_end = last + ahead >= pace.total
+        at_the_end = last + max(1, pace.stride) >= pace.total
         return (longest or None) if at_the_end else 0.0
     due = 0.0
-    for number in _ROUND:
-        if number > last + ahead:
-            break
-        multiple = (last + ahead) // number * number
-        if number <= ahead or multiple < last:
-            continue
-        before = multiple - number
-        if first is None or before < first or _unwatched(pace, before):
-            return None
-        # One silence may have been missed, or explained by something else that happened to be announced.
-        if any(pause.step <= at <= pause.step + ahead for pause in pace.pauses for at in (before, before - number)):
-            if longest == 0.0:
-                return None
+    for bit in _turns(pace, last, last + max(1, pace.stride)):
+        if pace.acted & bit:
             due = longest
+        elif not pace.ruled_out & bit:
+            return None
     return due
+
+
+def _turns(pace: Pace, first: int, last: int) -> Iterator[int]:
+    """The bits of all schedules that have a turn from step `first` to `last`. One at every line is the pace itself."""
+    for index, number in enumerate(ROUND):
+        if number > pace.stride and number > 1 and 0 < last // number * number >= first:
+            yield 1 << index
 
 
 def pause_due(progress: Progress) -> bool:
     """A silence that nothing announces may follow the newest step."""
     last = progress.last_step
-    return last is not None and _schedule_due(progress.pace, progress.pace.watched_from, last) != 0.0
-
-
-def _unwatched(pace: Pace, step: int) -> bool:
-    """Whether the attempt paused at this step was not seen."""
-    return pace.unwatched is not None and pace.unwatched[0] <= step <= pace.unwatched[1]
+    return last is not None and _schedule_due(progress.pace, last) != 0.0
 
 
 def _on_schedule(step: int, pace: Pace) -> bool:
-    """The step, or the one before the next progress line, is a round number; of a bar: it was about full."""
+    """A schedule that is not ruled out has a turn at the step, or before the next progress line; a bar was about
+    full.
+    """
     ahead = max(1, pace.stride)
     if pace.total is not None:
         return step + ahead >= pace.total
-    least = max(20 * ahead, 50)
-    return any(number >= least and (step + ahead) // number * number >= max(step, 1) for number in _ROUND)
+    return any(pace.acted & bit or not pace.ruled_out & bit for bit in _turns(pace, step, step + ahead))
+
+
+def _fell_silent(pace: Pace, first: int, last: int) -> Pace:
+    """A silence that nothing announced came between the lines of two steps."""
+    turns = sum(_turns(pace, first, last))
+    return replace(pace, acted=pace.acted | turns, told=pace.told & ~turns, ordinary_from=None)
+
+
+def _was_told(pace: Pace, first: int, last: int) -> Pace:
+    """A pause between the lines of two steps was announced. A schedule of which two turns in a row were has all of them
+    announced: whatever else comes every so many steps has its turns there too.
+    """
+    turns = sum(_turns(pace, first, last)) & ~pace.acted
+    ruled_out = pace.ruled_out | (turns & pace.told)
+    return replace(pace, ruled_out=ruled_out, told=pace.told | turns, ordinary_from=None)
+
+
+def _went_on(pace: Pace, first: int, last: int, silence: float) -> Pace:
+    """From the line of step `first` to that of `last` nothing was silent for longer than `silence` seconds.
+
+    A turn at a step that has a line may act before or after it: it is over when both sides were ordinary.
+    """
+    if len(pace.gaps) < LEARNED or silence > _long(pace):
+        return pace if pace.ordinary_from is None else replace(pace, ordinary_from=None)
+    since = pace.ordinary_from if pace.ordinary_from is not None and pace.ordinary_from <= first else first
+    turns = sum(_turns(pace, max(first, since + 1), last - 1))
+    # One that acted may miss a turn once: a save that is mostly written in the background.
+    ruled_out, acted = pace.ruled_out | (turns & ~pace.acted), pace.acted & ~turns
+    return replace(pace, ruled_out=ruled_out, acted=acted, ordinary_from=since)
 
 
 def _habit(pace: Pace) -> float:
@@ -182,40 +209,68 @@ def _habit(pace: Pace) -> float:
     return seconds[-2] if len(seconds) > 1 else 0.0
 
 
-def learn(pace: Pace, *, step: int, stride: int, read: float, printed: float, between: int, broken: bool) -> Pace:
-    """One gap between two adjacent progress lines, the first at `step`, with `between` other lines.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Between the progress lines of two steps, with `between` other lines; the second was read at `at`.
 
-    Seconds: `read` between the reads, `printed` by the lines' own times; 0 where not known.
+    Seconds: `read` between the reads, `printed` by the lines' own times, 0 where not known; `late`: between the read of
+    the second and the look before it, 0 where the reader waited. `adjacent`: no other progress line came between.
     """
-    seconds = max(read, printed)
-    if seconds < GAP_SECONDS_MIN or broken:
-        return pace  # a restart inside the job has no usual length
+
+    first: int
+    last: int
+    at: datetime
+    read: float
+    printed: float
+    late: float
+    between: int
+    adjacent: bool
+
+    @property
+    def silence(self) -> float:
+        """The longest that it can have been silent. Lines of one read came since the look before it."""
+        most = self.read if self.read > 0 else self.late
+        return min(most, self.printed) if self.printed > 0 else most
+
+    @property
+    def missed(self) -> bool:
+        """The silence may be the reader's, for the greater part."""
+        return self.late > AWAY_SECONDS and self.late > self.read / 2
+
+
+def learn(pace: Pace, gap: Gap, *, broken: bool) -> Pace:
+    """What one gap teaches with nothing announced in it. `broken`: a restart inside the job has no usual length."""
+    if broken:
+        return replace(pace, ordinary_from=None)
+    if pace.total is None and gap.last > gap.first:
+        pace = _went_on(pace, gap.first, gap.last, gap.silence)
+    seconds, stride = max(gap.read, gap.printed), gap.last - gap.first
+    if not gap.adjacent or seconds < GAP_SECONDS_MIN or (gap.missed and gap.read > _long(pace)):
+        seconds = gap.printed if gap.adjacent and gap.missed else 0.0
+        if seconds < GAP_SECONDS_MIN:
+            return pace
     long = _long(pace)
-    # What only the reader missed (its own outage) is no pause of the job, unless it becomes usual.
-    if len(pace.gaps) >= LEARNED and seconds > long and (printed <= 0 or printed > long):
-        if _unusual(pace, between):
-            pause = Pause(step=step, seconds=round(seconds, 3), phase=Phase.OTHER)
+    # What only the reader missed is no pause of the job, unless it becomes usual.
+    if len(pace.gaps) >= LEARNED and seconds > long and (gap.printed <= 0 or gap.printed > long):
+        if _unusual(pace, gap.between):
+            pace = _was_told(pace, gap.first, gap.last)
+            pause = Pause(step=gap.first, seconds=round(seconds, 3), phase=Phase.OTHER)
             return replace(pace, pauses=_kept(pace, pause))  # it will be announced again
         near = 2 * max(stride, pace.stride)
-        known = any(pause.phase is Phase.STEP and 0 < step - pause.step <= near for pause in pace.pauses)
-        pace = replace(pace, pauses=_kept(pace, Pause(step=step, seconds=round(seconds, 3))))
+        known = any(pause.phase is Phase.STEP and 0 < gap.first - pause.step <= near for pause in pace.pauses)
+        pace = _fell_silent(pace, gap.first, gap.last)
+        if _warming_up(pace, gap.at) and not _on_schedule(gap.first, pace):
+            return pace
+        pace = replace(pace, pauses=_kept(pace, Pause(step=gap.first, seconds=round(seconds, 3))))
         if not known:
             return pace
         # Pauses in a row are a slower pace.
     return replace(
         pace,
         gaps=(*pace.gaps, round(seconds, 3))[-GAPS_KEPT:],
-        lines=(*pace.lines, between)[-GAPS_KEPT:],
+        lines=(*pace.lines, gap.between)[-GAPS_KEPT:],
         stride=stride if stride > 0 else pace.stride,
-        watched_from=step if pace.watched_from is None and len(pace.gaps) >= LEARNED else pace.watched_from,
     )
-
-
-def missed(pace: Pace, *, first: int, last: int, silence: float) -> Pace:
-    """Steps `first` to `last` were read at once after `silence` seconds in which the reader read nothing."""
-    if len(pace.gaps) < LEARNED or silence <= _long(pace) or last - first <= pace.stride:
-        return pace
-    return replace(pace, unwatched=(first - pace.stride, last))
 
 
 def _unusual(pace: Pace, lines: int) -> bool:
@@ -227,8 +282,14 @@ def _long(pace: Pace) -> float:
     return max(PAUSE_FACTOR * quantile(pace.gaps, 0.5), PAUSE_SECONDS_MIN)
 
 
-def learn_stretch(pace: Pace, *, step: int, at: datetime) -> Pace:
-    """The silence between a sign and the next one, read at `at`, of which at least one is no progress line."""
+def _warming_up(pace: Pace, at: datetime) -> bool:
+    return pace.began_at is None or (at - pace.began_at).total_seconds() < WARM_UP_SECONDS
+
+
+def learn_stretch(pace: Pace, *, step: int, at: datetime, late: float = 0.0) -> Pace:
+    """The silence between a sign and the next one, read at `at`, of which at least one is no progress line. `late`: see
+    `Gap`.
+    """
     if pace.sign_at is None:
         return pace
     seconds = (at - pace.sign_at).total_seconds()
@@ -236,6 +297,10 @@ def learn_stretch(pace: Pace, *, step: int, at: datetime) -> Pace:
     least = GAP_SECONDS_MIN if phase is not Phase.STEP else _long(pace)
     if seconds < least or phase is Phase.START or (phase is Phase.STEP and len(pace.gaps) < LEARNED):
         return pace
+    if late > AWAY_SECONDS and late > seconds / 2:
+        return pace
+    if phase is Phase.STEP:
+        pace = _fell_silent(pace, step, step + pace.stride)
     return replace(pace, pauses=_kept(pace, Pause(step=step, seconds=round(seconds, 3), phase=phase)))
 
 
@@ -255,8 +320,10 @@ def _kept(pace: Pace, new: Pause) -> tuple[Pause, ...]:
     return (*others, *(pause for at, pause in enumerate(alike) if at >= newest or at in longest), new)
 
 
-def stepped(pace: Pace, *, line: int, total: int | None, at: datetime) -> Pace:
-    """A progress line: what was announced before it is over."""
+def stepped(pace: Pace, *, line: int, total: int | None, at: datetime, steps: tuple[int, int] | None = None) -> Pace:
+    """A progress line: what was announced before it is over. `steps`: of the line before it, and its own."""
+    if pace.phase in _PLANNED and steps is not None and steps[1] > steps[0]:
+        pace = _was_told(pace, *steps)
     if pace.phase_line == line and pace.phase is not Phase.STEP and pace.closed_at is None:
         return replace(pace, total=total, unusual_at=None)  # one line tells its step and what comes next
     return replace(
@@ -273,7 +340,7 @@ def stepped(pace: Pace, *, line: int, total: int | None, at: datetime) -> Pace:
 
 
 def announced(pace: Pace, phase: Phase, *, step: int | None, line: int, at: datetime) -> Pace:
-    """A line, after `step`, said that a phase has begun, or still goes on."""
+    """A line, after `step` (None: not in its course), said that a phase has begun, or still goes on."""
     if step is not None:
         pace = learn_stretch(pace, step=step, at=at)
     since = pace.phase_since or at

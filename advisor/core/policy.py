@@ -20,7 +20,7 @@ class Policy:
     # detection
     hang_seconds: float = 600.0  # the longest silence in steady state, whatever was learned
     hang_floor_seconds: float = 60.0  # the shortest: shared storage and collection pauses stall healthy jobs for less
-    hang_factor: float = 2.5  # × a high quantile of recent gaps between progress lines: about 3 × the usual one
+    hang_factor: float = 3.0  # × the usual gap between progress lines
     hang_learning_seconds: float = 300.0  # from the first progress line: until then hang_seconds holds
     hang_phase_seconds: float = 1800.0  # announced checkpoint, evaluation, compilation, restart of ranks: none seen yet
     hang_startup_seconds: float = 3600.0  # before the first progress line

@@ -63,7 +63,7 @@ MARKS: Mapping[str, str] = {
     "evaluating": r"(?i)\b(?:running|starting|begin(?:ning)?|entering) (?:the |a )?"
     r"(?:eval(?:uation|s)?|validation|sanity check)"
     r"|\bevaluating\b(?: on| the| at| model|:|\.)|\bvalidating(?: on| the| at| model|:|\.)|validation dataloader \d"
-    r"|\bsanity checking\b|\bevaluating iter ",
+    r"|\bsanity checking\b|\bevaluating iter |\b(?:validation|eval(?:uation)?|testing): {1,10}(?:\d+% ?)?\|",
     "evaluated": r"(?i)\bvalidation loss at iteration|\b(?:evaluation|validation) (?:is )?(?:done|complete|completed"
     r"|finished)\b|\bfinished (?:evaluation|validation)\b|'eval_(?:loss|runtime)'",
     "ranks": r"MnRtt/Rnk: (?P<low>\d{1,9}(?:\.\d{1,6})?)\w*/\d{1,7} \| MxRtt/Rnk: (?P<high>\d{1,9}(?:\.\d{1,6})?)\w*/"
@@ -110,12 +110,20 @@ class FileProgress:
 
 
 def observe(
-    progress: FileProgress, text: bytes, forms: Iterable[str], line: int, lines: int, seen_at: datetime, printed: Any
+    progress: FileProgress,
+    text: bytes,
+    forms: Iterable[str],
+    line: int,
+    lines: int,
+    seen_at: datetime,
+    printed: Any,
+    late: float = 0.0,
 ) -> FileProgress:
     """Progress lines of a piece of cleaned text of `lines` newlines that starts at `line`: the first and the newest
     one are enough.
 
     `printed(line_bytes)` gives a line's own time and its rank, each or None; it is asked for those two lines only.
+    `late`: seconds since the look before this one, 0 where the reader waited for the lines.
     """
     form = _choose(progress, forms)
     if form is None:
@@ -131,7 +139,7 @@ def observe(
         own, rank = printed(whole)
         total = int(match.group(2)) if form == "bar" else None
         said = whole[:_VALUES_BYTES].decode("latin-1")
-        seen = _Seen(int(match.group(1)), number, seen_at, own, rank, total, match is first, said)
+        seen = _Seen(int(match.group(1)), number, seen_at, own, rank, total, match is first, said, late)
         progress = _step(progress, form, seen)
     return progress
 
@@ -201,7 +209,8 @@ def _line_around(text: bytes, position: int) -> bytes:
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """One progress line. `at`: as read; `printed`: its own time; `rank`: who printed it; `total`: where a bar ends;
-    `next`: no other progress line stands between it and the newest one known; `text`: the line, for its values.
+    `next`: no other progress line stands between it and the newest one known; `text`: the line, for its values;
+    `late`: seconds since the look before.
     """
 
     step: int
@@ -212,6 +221,7 @@ class _Seen:
     total: int | None
     next: bool
     text: str
+    late: float
 
 
 def _step(p: FileProgress, form: str, seen: _Seen) -> FileProgress:
@@ -257,7 +267,8 @@ def _advance(p: FileProgress, seen: _Seen) -> FileProgress:
             seconds = (seen.at - p.last_at).total_seconds()
         if seconds > 0:
             intervals = (*intervals, seconds / (seen.step - p.last_step))[-INTERVALS_KEPT:]
-    pace = hang.stepped(_learned(p, seen), line=seen.line, total=seen.total, at=seen.at)
+    steps = (p.last_step, seen.step) if p.last_step is not None and not p.broken and not p.reloaded else None
+    pace = hang.stepped(_learned(p, seen), line=seen.line, total=seen.total, at=seen.at, steps=steps)
     # Cleared is what came before the *previous* step: the first step after a crash line may be one that another rank
     # was just finishing.
     return replace(
@@ -285,29 +296,25 @@ def _advance(p: FileProgress, seen: _Seen) -> FileProgress:
 
 
 def _learned(p: FileProgress, seen: _Seen) -> Pace:
-    """The pace with the gap before this line, where the two lines are adjacent."""
+    """The pace with the gap before this line."""
     pace, last_step, last_at = p.pace, p.last_step, p.last_at
     if last_step is None or last_at is None:
         return pace
-    missed = pace.unwatched
-    if missed is not None and missed[1] == last_step and seen.at == last_at:
-        pace = replace(pace, unwatched=(missed[0], seen.step))
+    broken = p.broken or p.reloaded
     if pace.phase is not Phase.STEP or pace.closed_at is not None:
-        return pace if p.broken or p.reloaded else hang.learn_stretch(pace, step=last_step, at=seen.at)
-    stride = seen.step - last_step
-    if not (seen.next or stride == pace.stride):
-        # The newest line of a read whose first line was the one before: what came between the two was not watched.
-        silence = (last_at - p.cleared_at).total_seconds() if p.cleared_at is not None else 0.0
-        return hang.missed(pace, first=last_step, last=seen.step, silence=silence)
-    return hang.learn(
-        pace,
-        step=last_step,
-        stride=stride,
+        return pace if broken else hang.learn_stretch(pace, step=last_step, at=seen.at, late=seen.late)
+    gap = hang.Gap(
+        first=last_step,
+        last=seen.step,
+        at=seen.at,
         read=(seen.at - last_at).total_seconds(),
         printed=(seen.printed - p.printed_at).total_seconds() if seen.printed and p.printed_at else 0.0,
+        late=seen.late,
         between=max(0, seen.line - p.advance_line - 1),
-        broken=p.broken or p.reloaded,
+        # The newest line of a read whose first line was the one before: what came between the two was not looked at.
+        adjacent=seen.next or seen.step - last_step == pace.stride,
     )
+    return hang.learn(pace, gap, broken=broken)
 
 
 def _throughput(p: FileProgress, seen: _Seen) -> Throughput:
@@ -342,6 +349,7 @@ def read_on(progress: FileProgress, line: int, at: datetime) -> FileProgress:
     return replace(progress, last_line_at=at, pace=pace)
 
 
+ANNOUNCING = frozenset({"saving", "starting", "compiling", "evaluating"})
 _PHASES: Mapping[str, tuple[Phase, bool]] = {
     "saving": (Phase.CHECKPOINT, True),
     "saved": (Phase.CHECKPOINT, False),
@@ -358,7 +366,7 @@ def mark(progress: FileProgress, name: str, step: int | None, line: int, at: dat
     if name in _PHASES:
         phase, begins = _PHASES[name]
         pace = progress.pace
-        last = progress.last_step
+        last = progress.last_step if not progress.broken else None  # a restart inside the job has no usual length
         if begins:
             pace = hang.announced(pace, phase, step=last, line=line, at=at)
         else:

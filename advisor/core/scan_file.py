@@ -45,6 +45,8 @@ class FileScan:
         self.context = context
         self.state = state
         self.seen_at = seen_at
+        looked_at = context.looked_at or seen_at
+        self._late = max(0.0, (seen_at - looked_at).total_seconds())
         self.placer = Placer(context)
         self.progress = state.progress
         self.line = state.line
@@ -81,8 +83,9 @@ class FileScan:
 
     def _observe(self, text: bytes, forms: Iterable[str], line: int, lines: int) -> None:
         if self.context.trust is Trust.LOG:
-            found = progress_module.observe(self.progress, text, forms, line, lines, self.seen_at, self._printed)
-            self.progress = found
+            self.progress = progress_module.observe(
+                self.progress, text, forms, line, lines, self.seen_at, self._printed, self._late
+            )
 
     def _printed(self, line: bytes) -> tuple[datetime | None, int | None]:
         text = decode(shorten(line))
@@ -168,7 +171,7 @@ class FileScan:
         rule_ids = [hit for hit in ids if hit < scanner.first_form]
         if self.context.trust is Trust.LOG:
             for hit in ids:
-                if scanner.first_mark <= hit < scanner.block_index:
+                if self._is_mark(hit):
                     self._mark(scanner.marks[hit - scanner.first_mark], line, number)
             if scanner.block_index in ids:
                 self.block = {"line": str(number), "text": cap(decode(shorten(line)))}
@@ -347,7 +350,21 @@ class FileScan:
         when = at.at + timedelta(seconds=0 if at.zoned else self.zone or 0.0) if at is not None else None
         self._emit(rule, captures, Place(body=text), text.strip(), int(block["line"]), when)
 
+    def _waiting_bar(self, tail: bytes) -> None:
+        """What an unfinished line announces holds already: a bar waits for its next redraw as long as a phase lasts."""
+        if not tail or self.context.trust is not Trust.LOG or tail == self.state.tail.encode("latin-1"):
+            return
+        text = clean(tail[-_BLOCK_BYTES:])
+        for hit in self.scanner.set.Match(text) or ():
+            name = self.scanner.marks[hit - self.scanner.first_mark] if self._is_mark(hit) else ""
+            if name in progress_module.ANNOUNCING:
+                self._mark(name, text, self.line + 1)
+
+    def _is_mark(self, hit: int) -> bool:
+        return self.scanner.first_mark <= hit < self.scanner.block_index
+
     def result(self, tail: bytes, read: int) -> Scanned:
+        self._waiting_bar(tail)
         if self.any:
             self.progress = progress_module.read_on(self.progress, self.line, self.seen_at)
         self._settle_counts()

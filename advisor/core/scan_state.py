@@ -25,6 +25,7 @@ class FileContext:
     rank_nodes: Mapping[int, str] = field(default_factory=dict)
     live: bool = True  # False: read long after it was written, so only the lines' own times count
     written_at: datetime | None = None  # when its newest bytes were written, as its source tells
+    looked_at: datetime | None = None  # what is read now was written since then; None: as soon as it was written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
