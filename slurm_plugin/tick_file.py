@@ -6,6 +6,7 @@ atomically; `boot_monotonic` is CLOCK_BOOTTIME at writing, so that steps of the 
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -19,6 +20,11 @@ def write(path: Path, *, written: float, boot_monotonic: float, tick_age: float,
         "ticks": ticks,
         "incarnation": incarnation,
     }
+    replace(path, value)
+
+
+def replace(path: Path, value: Mapping[str, object]) -> None:
+    """A file that everybody may read, with this JSON in it. Raises OSError."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_text(json.dumps(value) + "\n", encoding="utf-8")

@@ -105,6 +105,9 @@ class Cluster:
     def start_controller(self) -> None:
         self._daemons["slurmctld"] = self._spawn("slurmctld", "slurmctld", "-D", "-f", str(self.conf))
 
+    def stop_controller(self) -> None:
+        self._end("slurmctld", signal.SIGTERM)
+
     def start_node(self, node: str) -> None:
         self._daemons[node] = self._spawn(node, "slurmd", "-D", "-N", node, "-f", str(self.conf))
 

@@ -16,6 +16,9 @@ NAMES = ("install-hooks", "uninstall-hooks")
 _NEXT = """\
 Nothing was reconfigured. So that slurmctld takes notice (where slurm.conf is copied to other hosts, copy it first):
   scontrol reconfigure"""
+_FIRST = """\
+slurmctld had no EpilogSlurmctld before. A reconfigure alone does not make it call its first one: restart it once. Until
+then ends of jobs are noticed by polling; job_submit.lua works at once."""
 _RESTART = """\
 slurmctld had no EpilogSlurmctld before. After a reconfigure it goes on logging "run_command: no script specified" for
 each job until it is restarted; jobs run as always."""
@@ -59,7 +62,7 @@ def run(config: AgentConfig, slurm: Slurm, options: argparse.Namespace) -> int:
         print()
         for line in carrying_out.carry_out(made, datetime.now(UTC)):  # noqa: TID251 - names a copy, decides nothing
             print(line)
-        return _afterwards(slurm, made, wanted, options, installing=installing)
+        return _afterwards(slurm, made, wanted, settings, options)
     except (RefusedError, SlurmError) as error:
         print(f"advisor-agent: {options.command}: {error}", file=sys.stderr)
         return 1
@@ -95,7 +98,10 @@ def _in_use(wanted: Wanted, settings: SlurmConfig | None) -> bool:
     return settings is not None and settings.epilog_slurmctld.startswith(f"{wanted.folder}/")
 
 
-def _afterwards(slurm: Slurm, made: Plan, wanted: Wanted, options: argparse.Namespace, *, installing: bool) -> int:
+def _afterwards(
+    slurm: Slurm, made: Plan, wanted: Wanted, settings: SlurmConfig | None, options: argparse.Namespace
+) -> int:
+    installing = options.command == NAMES[0]
     confs = [change for change in made.changes if change.path.suffix != ".lua" and change.path.parent != wanted.folder]
     if not confs or options.offline:
         return 0
@@ -106,6 +112,9 @@ def _afterwards(slurm: Slurm, made: Plan, wanted: Wanted, options: argparse.Name
         if out.returncode != 0:
             raise RefusedError(f"scontrol reconfigure: {first_line(out.stderr)}")
         print("slurmctld has read slurm.conf again")
-    if not installing and plan.epilog_of(wanted) is None:
+    named = plan.epilog_of(wanted)
+    if installing and named and settings is not None and not settings.epilog_slurmctld:
+        print(f"\n{_FIRST}")
+    if not installing and named is None:
         print(f"\n{_RESTART}")
     return 0
