@@ -68,7 +68,10 @@ class Drainer:
         )
 
     async def reconcile(self, nodes: Sequence[NodeRow]) -> None:
-        """One pass with the nodes of a recent look: a fresh one, and a step, only where it differs from what we said."""
+        """One pass with the nodes of a recent look; a fresh one, and a step, only where that differs from what we said.
+
+        Whatever is done or concluded rests on the fresh one.
+        """
         if self._busy.locked() or not nodes:
             return
         async with self._busy:

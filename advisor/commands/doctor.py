@@ -20,7 +20,15 @@ from advisor.clock import SystemClock
 from advisor.commands.config import check_referenced
 from advisor.commands.mode import where
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket
-from advisor.commands.output import TO_DO_ABOUT, CommandError, Format, harmless, print_json, seconds_text
+from advisor.commands.output import (
+    TO_DO_ABOUT,
+    CommandError,
+    Format,
+    harmless,
+    print_json,
+    seconds_text,
+    short_time,
+)
 from advisor.config import Config, ConfigError
 from advisor.core.model import Unavailable
 from advisor.core.words import Mode, UnavailableReason
@@ -193,6 +201,28 @@ def _service(client: Client, chosen: Config) -> Iterator[Check]:
     yield from look_at_sources(status, chosen)
     yield from _agents(status, chosen)
     yield _modes(client, chosen)
+    yield from _withheld(client)
+
+
+def _withheld(client: Client) -> Iterator[Check]:
+    """What keeps us from acting on purpose: pauses, isolations, and a breaker that waits for somebody to look."""
+    for item in client.pauses():
+        text = f"{item.cluster or 'all clusters'} until {short_time(item.until.ToDatetime(UTC))}: {item.why}"
+        to_do = "advisor resume ends it before"
+        yield Check(name="pause", state=State.WARN, found=f"paused by {item.set_by}: {text}", to_do=to_do)
+    nodes = client.isolations(operator_pb2.ListIsolationsRequest())
+    for tripped in nodes.tripped:
+        to_do = f"look at the nodes named, then: advisor nodes reset-breaker --cluster {tripped.cluster} --why …"
+        yield Check(
+            name="isolation",
+            state=State.FAIL,
+            found=f"the breaker of {tripped.cluster} tripped: {tripped.why}",
+            to_do=to_do,
+        )
+    held = [item for item in nodes.isolations if not item.ended_by]
+    if held:
+        names = " ".join(f"{item.node}{' (on paper)' if item.dry_run else ''}" for item in held[:MODES_SHOWN])
+        yield Check(name="isolation", state=State.OK, found=f"{len(held)} nodes: {names} (advisor nodes isolations)")
 
 
 def _tick(status: operator_pb2.Status) -> Check:

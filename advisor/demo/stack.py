@@ -113,6 +113,7 @@ class Stack:
     watchdog_mode: str = "act"
     policy: Mapping[str, object] = field(default_factory=dict)
     watchdog_dead_after_seconds: float = 10.0  # since the last completed tick
+    agent_sections: str = ""  # more of the agent's configuration, as TOML
     slurm_bin: Path | None = None  # a folder of Slurm's tools for the agent, instead of PATH
     advisor: Program = field(init=False)
     agent: Program = field(init=False)
@@ -133,6 +134,10 @@ class Stack:
     @property
     def tick_file(self) -> Path:
         return self.root / "agent" / "tick.json"
+
+    @property
+    def stop_file(self) -> Path:
+        return self.root / "agent" / "stop"
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -173,6 +178,13 @@ class Stack:
         self._policy_file.write_text(_toml(policy), encoding="utf-8")
         self.advisor.start()
         self.wait_ready()
+
+    def restart_agent(self, sections: str) -> None:
+        """Start the agent again with other sections in its configuration."""
+        self.agent.stop()
+        self.agent_sections = sections
+        self._agent_file.write_text(self._agent_toml(), encoding="utf-8")
+        self.agent.start()
 
     def wait_ready(self) -> None:
         """Until the advisor answers on its socket."""
@@ -274,7 +286,9 @@ class Stack:
             f'tick_file = "{self.tick_file}"\n'
             f'hook_socket = "{self._hook_socket}"\n'
             "poll_seconds = 0.5\n"
+            f'stop_file = "{self.stop_file}"\n'
             f'[slurm]\nconf = "{self.cluster.conf}"\nbin = "{self.slurm_bin or ""}"\n'
+            f"{self.agent_sections}"
         )
 
     def _watchdog_toml(self) -> str:
