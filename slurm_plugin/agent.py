@@ -23,6 +23,7 @@ from slurm_plugin.config import AgentConfig
 from slurm_plugin.drainer import Drainer
 from slurm_plugin.guard import Phase, phase_of
 from slurm_plugin.hook_socket import HookNotice, HookSocket
+from slurm_plugin.isolated_file import IsolatedFile
 from slurm_plugin.link import Link, Pulse
 from slurm_plugin.looks import Looks
 from slurm_plugin.reconciler import Reconciler
@@ -50,6 +51,7 @@ class Agent:
     link: Link = field(init=False)
     reconciler: Reconciler = field(init=False)
     drainer: Drainer = field(init=False)
+    isolated_file: IsolatedFile = field(init=False)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _sent: dict[str, agent_pb2.JobObservation] = field(default_factory=dict)
     _sent_nodes: dict[str, agent_pb2.NodeObservation] = field(default_factory=dict)
@@ -72,6 +74,7 @@ class Agent:
             told=self._tell_one,
         )
         self.drainer = Drainer(config=self.config, slurm=self.slurm, clock=self.clock, put=self.link.put)
+        self.isolated_file = IsolatedFile(path=Path(self.config.isolated_file), clock=self.clock)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set. Raises HookSocketError when another agent holds the hook socket."""
@@ -105,6 +108,7 @@ class Agent:
             self.link.check_registration()
             self.reconciler.reconcile(self.looks.rows)
             await self.drainer.reconcile(self.looks.nodes)
+            self.isolated_file.tell(self.drainer.isolated(), (node.name for node in self.looks.nodes))
             try:
                 async with asyncio.timeout(self.config.poll_seconds):
                     await self._wake.wait()

@@ -15,7 +15,6 @@ from slurm_plugin.stop_file import STOP_FILE
 ENVIRONMENT_PREFIX = "RECOVERY_AGENT_"
 FILE_BYTES_MAX = 1024 * 1024
 TICK_FILE = "/run/recovery-advisor-agent/tick.json"  # the watchdog has the same default
-ISOLATED_FILE = "/run/recovery-advisor-agent/isolated.json"
 SOCKET_BYTES_MAX = 107  # what sun_path holds
 
 
@@ -76,7 +75,7 @@ class AgentConfig:
     socket: str
     tick_file: str
     hook_socket: str
-    isolated_file: str = ISOLATED_FILE
+    isolated_file: str
     mode: str = "observe"
     poll_seconds: float = 1.0
     stop_file: str = STOP_FILE
@@ -94,7 +93,7 @@ _KEYS: dict[str, tuple[str, object]] = {
     "mode": ("mode", "observe"),
     "tick_file": ("path", TICK_FILE),
     "hook_socket": ("socket", "/run/recovery-advisor-agent/hook.sock"),
-    "isolated_file": ("path", ISOLATED_FILE),
+    "isolated_file": ("optional_path", ""),  # beside the tick file
     "poll_seconds": ("seconds", 1.0),
     "stop_file": ("path", STOP_FILE),
     "slurm.conf": ("optional_path", ""),
@@ -243,6 +242,7 @@ def _build(values: Mapping[str, object]) -> AgentConfig:
         return {key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{name}.")}
 
     plain = {key: value for key, value in values.items() if "." not in key}
+    plain["isolated_file"] = plain["isolated_file"] or str(Path(str(plain["tick_file"])).with_name("isolated.json"))
     parts = {
         "slurm": SlurmSection(**section("slurm")),  # type: ignore[arg-type]  # checked key by key above
         "scope": ScopeConfig(**section("scope")),  # type: ignore[arg-type]

@@ -67,6 +67,14 @@ class Drainer:
             for key, wish in wishes.items()
         )
 
+    def isolated(self) -> tuple[str, ...]:
+        """Nodes that the advisor holds isolated at this moment; none while somebody has pulled the stop."""
+        if stop_file.engaged(self.config.stop_file):
+            return ()
+        now = self.clock.monotonic()
+        held = (wish for wish in self._wishes.values() if wish.drained and not wish.dry_run)
+        return tuple(wish.node for wish in held if now < wish.expires_monotonic)
+
     async def reconcile(self, nodes: Sequence[NodeRow]) -> None:
         """One pass with the nodes of a recent look; a fresh one, and a step, only where that differs from what we said.
 
