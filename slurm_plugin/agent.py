@@ -74,7 +74,7 @@ class Agent:
             told=self._tell_one,
         )
         self.drainer = Drainer(config=self.config, slurm=self.slurm, clock=self.clock, put=self.link.put)
-        self.isolated_file = IsolatedFile(path=Path(self.config.isolated_file), clock=self.clock)
+        self.isolated_file = IsolatedFile(path=self.config.isolated_path, clock=self.clock)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set. Raises HookSocketError when another agent holds the hook socket."""

@@ -75,7 +75,7 @@ class AgentConfig:
     socket: str
     tick_file: str
     hook_socket: str
-    isolated_file: str
+    isolated_file: str = ""
     mode: str = "observe"
     poll_seconds: float = 1.0
     stop_file: str = STOP_FILE
@@ -84,6 +84,11 @@ class AgentConfig:
     caps: CapsSection = field(default_factory=CapsSection)
     isolation: IsolationSection = field(default_factory=IsolationSection)
     before_kill: BeforeKillSection = field(default_factory=BeforeKillSection)
+
+    @property
+    def isolated_path(self) -> Path:
+        """`isolated_file`, beside the tick file when it is not given."""
+        return Path(self.isolated_file) if self.isolated_file else Path(self.tick_file).with_name("isolated.json")
 
 
 # key path → (kind, default); None: must be given. Kinds: text, path, seconds, count, flag, names, mode.
@@ -242,7 +247,6 @@ def _build(values: Mapping[str, object]) -> AgentConfig:
         return {key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{name}.")}
 
     plain = {key: value for key, value in values.items() if "." not in key}
-    plain["isolated_file"] = plain["isolated_file"] or str(Path(str(plain["tick_file"])).with_name("isolated.json"))
     parts = {
         "slurm": SlurmSection(**section("slurm")),  # type: ignore[arg-type]  # checked key by key above
         "scope": ScopeConfig(**section("scope")),  # type: ignore[arg-type]

@@ -85,7 +85,7 @@ def _wanted(config: AgentConfig, settings: SlurmConfig | None, options: argparse
     return Wanted(
         conf=conf,
         hook_socket=config.hook_socket,
-        isolated_file=config.isolated_file,
+        isolated_file=str(config.isolated_path),
         epilog=not getattr(options, "no_epilog", False),
         job_submit=not getattr(options, "no_job_submit", False),
         tag=not getattr(options, "no_tag", False),
