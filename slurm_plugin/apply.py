@@ -21,7 +21,7 @@ from typing import Any
 if not __package__:  # run as a script: our own folder's parent is not on the path under -I
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from slurm_plugin import guard, scope, sharing, stop_file
+from slurm_plugin import guard, scope, sharing, silence, stop_file
 from slurm_plugin.guard import Reason, Status
 from slurm_plugin.squeue import JobRow, Run, Slurm, SlurmError, first_line, run_process
 
@@ -32,6 +32,8 @@ _VERB_NAMES = {
     guard.Update: "update",
     guard.Release: "release",
     guard.Cancel: "cancel",
+    guard.Signal: "signal",
+    guard.Down: "down",
 }
 
 
@@ -180,7 +182,11 @@ def _act(
 ) -> Result:
     done: list[Verb] = []
     excluded: tuple[str, ...] = ()
+    notes = [f"left out: {' '.join(plan.dropped)}"] if plan.dropped else []
     for planned in plan.steps:
+        if isinstance(planned, guard.Down):
+            notes.append(_set_down(planned, request, slurm, done, clocks))
+            continue
         step = _later(request, job, limits, planned, around, clocks) if done else planned
         if isinstance(step, guard.Update):
             excluded = step.excluded
@@ -191,13 +197,35 @@ def _act(
                 status=Status.PENDING, reason=Reason.SCHEDULER_UNAVAILABLE, detail=str(error), done=tuple(done)
             )
         if out.returncode != 0 or out.stderr.strip():
+            if isinstance(step, guard.Signal):
+                notes.append(f"{step.name}: {first_line(out.stderr)}")
+                continue
             return _refused(step, first_line(out.stderr), tuple(done))
         done.append(Verb(name=_VERB_NAMES[type(step)], at=clocks.wall()))
+    detail = "; ".join(note for note in notes if note)
+    if all(isinstance(step, guard.Signal) for step in plan.steps):
+        return Result(status=Status.PENDING, reason=Reason.SAVING, detail=detail, done=tuple(done))
     reason = plan.dropped_reason or Reason.OBSERVED
-    detail = f"left out: {' '.join(plan.dropped)}" if plan.dropped else ""
     return Result(
         status=Status.APPLIED, reason=reason, detail=detail, done=tuple(done), excluded=excluded, dropped=plan.dropped
     )
+
+
+def _set_down(step: guard.Down, request: Request, slurm: Slurm, done: list[Verb], clocks: Clocks) -> str:
+    """Only what a fresh look still shows as silent. It lets the job go sooner; its restart does not rest on it."""
+    if stop_file.engaged(request.stop_file):
+        return ""
+    try:
+        dead = silence.still_silent(step.nodes, slurm.nodes())
+        if not dead:
+            return "no node is silent any more"
+        out = slurm.tool(*command(guard.Down(nodes=dead, job_id=step.job_id), request.shown_id))
+    except SlurmError as error:
+        return f"down: {error}"
+    if out.returncode != 0 or out.stderr.strip():
+        return f"down: {first_line(out.stderr)}"
+    done.extend(Verb(name="down", at=clocks.wall()) for _ in dead)
+    return f"set DOWN: {' '.join(dead)}"
 
 
 def _later(
@@ -232,6 +260,12 @@ def command(step: guard.Step, shown_id: str) -> tuple[str, ...]:
             )
         case guard.Cancel():
             return ("scancel", f"--state={step.state}", _group(shown_id))
+        case guard.Signal():
+            batch = ("--batch",) if step.batch else ()
+            return ("scancel", "--state=RUNNING", f"--signal={step.name}", *batch, _group(shown_id))
+        case guard.Down():
+            reason = f"Reason=advisor: does not respond and held job {step.job_id}"
+            return ("scontrol", "update", f"NodeName={','.join(step.nodes)}", "State=DOWN", reason)
 
 
 def _refused(step: guard.Step, complaint: str, done: tuple[Verb, ...]) -> Result:

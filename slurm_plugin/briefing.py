@@ -7,6 +7,7 @@ from slurm_plugin.applier import limit_seconds
 from slurm_plugin.apply import Request
 from slurm_plugin.config import AgentConfig
 from slurm_plugin.looks import Looks
+from slurm_plugin.saving import Saving
 from slurm_plugin.sharing import Companion
 from slurm_plugin.squeue import JobDetails, JobRow
 
@@ -17,6 +18,7 @@ class Briefing:
 
     config: AgentConfig
     looks: Looks
+    saving: Saving
 
     def limits(
         self, advice: guard.Advice, row: JobRow | None, *, requeues_left: int, missing_right: bool
@@ -41,6 +43,22 @@ class Briefing:
             stopped=stop_file.engaged(self.config.stop_file),
             requeue_exit_hold=settings.requeue_exit_hold if settings is not None else (),
             nodes_together=sum(item.nodes_wanted for item in components),
+            dead=self._dead(row) if row is not None and advice.dead_nodes else (),
+            saving=self.saving.state(advice, self.looks.clock.monotonic()),
+            signals=self.saving.signals,
+            signal_batch=self.config.before_kill.target == "batch",
+        )
+
+    def _dead(self, row: JobRow) -> tuple[str, ...]:
+        wanted = self.config.isolation
+        if not wanted.down_dead_nodes:
+            return ()
+        return self.looks.silence.may_go_down(
+            row,
+            self.looks.rows,
+            after_seconds=wanted.down_after_seconds,
+            per_hour=wanted.downs_per_hour,
+            now=self.looks.clock.monotonic(),
         )
 
     def around(self, advice: guard.Advice, row: JobRow | None) -> guard.Around:

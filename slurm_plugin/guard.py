@@ -23,12 +23,14 @@ from slurm_plugin.squeue import JobRow
 from slurm_plugin.terms import Advice as Advice
 from slurm_plugin.terms import Around as Around
 from slurm_plugin.terms import Cancel as Cancel
+from slurm_plugin.terms import Down as Down
 from slurm_plugin.terms import Limits as Limits
 from slurm_plugin.terms import Outcome as Outcome
 from slurm_plugin.terms import Release as Release
 from slurm_plugin.terms import RequeueEnded as RequeueEnded
 from slurm_plugin.terms import RequeueLive as RequeueLive
 from slurm_plugin.terms import Satisfied as Satisfied
+from slurm_plugin.terms import Signal as Signal
 from slurm_plugin.terms import Step as Step
 from slurm_plugin.terms import Steps as Steps
 from slurm_plugin.terms import Update as Update
@@ -50,7 +52,7 @@ def plan(
 ) -> Outcome:
     """What the agent may do about `advice` for the job as Slurm shows it now."""
     if advice.action is Action.NONE:
-        return Satisfied(reason=Reason.NOTHING_TO_DO)
+        return _nothing(advice, job)
     if job is None:
         return Withheld(reason=Reason.GONE, detail="the scheduler has forgotten the job", status=Status.ABANDONED)
     stranger = identity(advice, job)
@@ -69,6 +71,23 @@ def plan(
             return _stop(advice, job)
         case _:
             assert_never(advice.action)
+
+
+def _nothing(advice: Advice, job: JobRow | None) -> Satisfied | Withheld:
+    """Nothing is to be done. Where that is because the job cannot or must not be restarted, it says so."""
+    if advice.cause == "not_restartable" and job is not None:
+        return _not_requeueable(job) or Satisfied(reason=Reason.NOTHING_TO_DO)
+    if advice.cause == "successor_running":
+        return Withheld(reason=Reason.DEPENDENT_RELEASED, detail="a job that waited for its end runs already")
+    return Satisfied(reason=Reason.NOTHING_TO_DO)
+
+
+def _not_requeueable(job: JobRow) -> Withheld | None:
+    if not job.batch:
+        return Withheld(reason=Reason.NOT_BATCH, detail="Slurm requeues batch jobs only")
+    if not job.requeueable:
+        return Withheld(reason=Reason.NOT_REQUEUEABLE, detail="requeue is switched off for this job (--no-requeue)")
+    return None
 
 
 def identity(advice: Advice, job: JobRow) -> Withheld | None:
@@ -135,7 +154,7 @@ def _successor_already(advice: Advice, job: JobRow, phase: Phase, mark: Mark | N
         return Withheld(reason=Reason.CAPACITY, detail="the watchdog gave our exclusions back")
     in_force = job.excluded is not None and set(advice.exclude) <= set(job.excluded)
     if phase in {Phase.PENDING, Phase.COMPLETING, Phase.REQUEUE_HELD}:
-        if by_us and phase is Phase.COMPLETING:
+        if by_us and phase is Phase.COMPLETING and not (job.end is None and _dead(advice, job, limits)):
             return Wait(reason=Reason.STILL_COMPLETING, detail="requeued and updated; a node has not answered yet")
         if holds.by_requeue_exit(job, limits.requeue_exit_hold):
             return None  # whatever is marked already, it does not start before it is released
@@ -200,13 +219,38 @@ def _restart(advice: Advice, job: JobRow, limits: Limits, around: Around, *, now
     if phase is Phase.RUNNING:
         if not advice.may_end_live_attempt:
             return Wait(reason=Reason.LIVE_ATTEMPT, detail="the attempt is live and the advice is for its end")
-        return _requeue(RequeueLive(), advice, job, limits, around, now=now)
+        first = _save_first(advice, job, limits, now=now)
+        return first or _free(_requeue(RequeueLive(), advice, job, limits, around, now=now), advice, job, limits)
     if phase in RESTARTABLE:
         waits = _components(job, around)
         return waits or _requeue(RequeueEnded(), advice, job, limits, around, now=now)
     if phase is Phase.PENDING or phase is Phase.REQUEUE_HELD:
         return Withheld(reason=Reason.LIVE_ATTEMPT, detail="the attempt advised on has not started")
     return Wait(reason=Reason.LIVE_ATTEMPT, detail=f"nothing is concluded from state {job.state[:40]}")
+
+
+def _save_first(advice: Advice, job: JobRow, limits: Limits, *, now: float) -> Steps | Wait | None:
+    """A live attempt that is to be ended may be asked to save first, and is given the time that the advice says."""
+    if advice.save_until is None or now >= advice.save_until or _not_requeueable(job) is not None:
+        return None
+    if limits.saving == "ask":
+        return Steps(steps=tuple(Signal(name=name, batch=limits.signal_batch) for name in limits.signals))
+    if limits.saving == "wait":
+        return Wait(reason=Reason.SAVING, detail="asked to save; a checkpoint or the end of its time comes first")
+    return None
+
+
+def _dead(advice: Advice, job: JobRow, limits: Limits) -> tuple[str, ...]:
+    """Dead by the advice's trusted evidence and by what this agent has seen itself, and still holding the job."""
+    return tuple(node for node in advice.dead_nodes if node in limits.dead and node in job.nodes)
+
+
+def _free(planned: Outcome, advice: Advice, job: JobRow, limits: Limits) -> Outcome:
+    """Dead nodes go DOWN right behind the update: Slurm 22.05.8 loses count of a job's GPUs when they go later."""
+    down = _dead(advice, job, limits)
+    if not down or not isinstance(planned, Steps):
+        return planned
+    return replace(planned, steps=(*planned.steps, Down(nodes=down, job_id=job.job_id)))
 
 
 def _components(job: JobRow, around: Around) -> Wait | Withheld | None:
@@ -228,10 +272,9 @@ def _components(job: JobRow, around: Around) -> Wait | Withheld | None:
 def _requeue(
     first: RequeueEnded | RequeueLive, advice: Advice, job: JobRow, limits: Limits, around: Around, *, now: float
 ) -> Outcome:
-    if not job.batch:
-        return Withheld(reason=Reason.NOT_BATCH, detail="Slurm requeues batch jobs only")
-    if not job.requeueable:
-        return Withheld(reason=Reason.NOT_REQUEUEABLE, detail="requeue is switched off for this job")
+    refused = _not_requeueable(job)
+    if refused is not None:
+        return refused
     if around.released:
         detail = f"{' '.join(around.released[:8])} waited for its end and was let go: not started beside it"
         return Withheld(reason=Reason.DEPENDENT_RELEASED, detail=detail)
@@ -250,7 +293,8 @@ def _restart_successor(
             return Wait(reason=Reason.STILL_COMPLETING, detail="the successor is ending, or was cancelled")
         # Being requeued: the submit time is rewritten only when it has left COMPLETING, at the earliest now.
         earliest = int(now) + 1 + limits.requeue_delay_seconds
-        return _with_update((), advice, job, limits, now=now, earliest=earliest, begin=earliest)
+        planned = _with_update((), advice, job, limits, now=now, earliest=earliest, begin=earliest)
+        return _free(planned, advice, job, limits)
     if holds.by_requeue_exit(job, limits.requeue_exit_hold):
         return _release(advice, job, limits, around, now=now)
     if job.held:

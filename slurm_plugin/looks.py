@@ -11,7 +11,9 @@ from slurm_plugin.clock import Clock
 from slurm_plugin.config import AgentConfig
 from slurm_plugin.dependencies import Chains
 from slurm_plugin.observe import Memory
+from slurm_plugin.silence import Silence
 from slurm_plugin.squeue import JobDetails, JobRow, NodeRow, Slurm, SlurmConfig, SlurmError
+from slurm_plugin.words import Phase, phase_of
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +37,8 @@ class Looks:
     unavailable: dict[str, common_pb2.Unavailable] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
     chains: Chains = field(default_factory=Chains)
+    silence: Silence = field(default_factory=Silence)
+    _warned: set[str] = field(default_factory=set)  # jobs that could not be restarted, told once
     looked: bool = False
     at: float = 0.0  # wall time of the last full look's beginning
     _begun: dict[str, tuple[float, float]] = field(default_factory=dict)  # job → (monotonic, wall) of its last look
@@ -63,6 +67,7 @@ class Looks:
         self.looked, self.at = True, begun[1]
         await self._read_details(tuple(self.rows.values()))
         self.chains.learn(self.rows, {key: item.name for key, item in self.details.items()})
+        self._warn()
         await self._read_nodes()
         return True
 
@@ -104,6 +109,19 @@ class Looks:
         """Whose comment speaks for it: the leader of its heterogeneous job, or itself."""
         found = self.rows.get(row.het_job_id, row) if row.het_offset else row
         return found, observe.details_for(self.details, found)
+
+    def _warn(self) -> None:
+        """Say it while it can be changed: a job that is to be watched over, and could not be restarted."""
+        self._warned &= self.rows.keys()
+        for row in self.rows.values():
+            if (row.requeueable and row.batch) or row.job_id in self._warned:
+                continue
+            problem, (leader, details) = observe.restart_impossible(row), self.leader(row)
+            live = phase_of(row.state) in {Phase.PENDING, Phase.RUNNING, Phase.SUSPENDED}
+            if live and details is not None:
+                self._warned.add(row.job_id)
+                if observe.judge_scope(self.config.scope, leader, details).inside:
+                    log.warning("job_not_restartable", job=row.job_id, user=row.user, problem=problem)
 
     async def read_settings(self) -> None:
         """Ask for Slurm's settings when they are unknown or have become old."""
@@ -156,8 +174,10 @@ class Looks:
         except SlurmError as error:
             self._failed("sinfo", error)
             self.nodes = ()
+            self.silence.forget()
             return
         self._succeeded("sinfo")
+        self.silence.learn(self.nodes, now)
         self._nodes_due = now + NODES_SECONDS
 
     def _failed(self, source: str, error: SlurmError) -> None:

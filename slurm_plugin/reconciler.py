@@ -23,6 +23,7 @@ from slurm_plugin.config import AgentConfig
 from slurm_plugin.guard import Phase, Reason, Status, phase_of
 from slurm_plugin.link import Outgoing
 from slurm_plugin.looks import Looks
+from slurm_plugin.saving import Saving
 from slurm_plugin.squeue import JobRow, SlurmError
 
 log = structlog.get_logger(__name__)
@@ -64,6 +65,7 @@ class Reconciler:
     told: Callable[[JobRow], Awaitable[None]]
     missing_right: str = ""
     briefing: Briefing = field(init=False)
+    saving: Saving = field(init=False)
     _open: dict[str, guard.Advice] = field(default_factory=dict)
     _said: dict[str, tuple[Status, Reason, str]] = field(default_factory=dict)
     _busy: set[str] = field(default_factory=set)
@@ -75,7 +77,10 @@ class Reconciler:
     _acting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ATTENDED_MAX))
 
     def __post_init__(self) -> None:
-        self.briefing = Briefing(config=self.config, looks=self.looks)
+        wanted = self.config.before_kill
+        signals = tuple(name for name in (wanted.dump_signal, wanted.save_signal) if name)
+        self.saving = Saving(signals=signals, wait_seconds_max=wanted.wait_seconds_max)
+        self.briefing = Briefing(config=self.config, looks=self.looks, saving=self.saving)
 
     def heard(self, open_advice: Sequence[guard.Advice]) -> None:
         """All open advice, as of now. New advice is attended to at once, the rest at the next pass."""
@@ -237,6 +242,9 @@ class Reconciler:
         for verb in result.done:
             if verb.name in _VERB_MILESTONES:
                 self._moment(advice.job_id, _ref(self.config.cluster, advice), _VERB_MILESTONES[verb.name], verb.at)
+        self.looks.silence.went_down(sum(verb.name == "down" for verb in result.done), self.clock.monotonic())
+        if result.reason is Reason.SAVING:
+            self.saving.asked(advice, heard=bool(result.done), now=self.clock.monotonic())
         if result.reason is Reason.PERMISSION:
             self.missing_right = result.detail or "the scheduler refuses our updates"
             log.error("rights_missing", detail=self.missing_right, mode="observe from now on")

@@ -31,6 +31,7 @@ class Advice:
     paused: bool = False
     save_until: int | None = None
     dead_nodes: tuple[str, ...] = ()
+    resume_step: int | None = None
     cause: str = ""  # the advisor's word for why
     expires_monotonic: float
 
@@ -45,6 +46,8 @@ class Limits:
     `stopped`, `maintenance`: why nothing may be done now, "" when it may.
     `requeue_exit_hold`: exit codes after which Slurm requeues and holds by itself. `nodes_together`: what all
     components of a heterogeneous job ask for, 0 for any other job.
+    `dead`: nodes of the job that may be set DOWN. `saving`: "ask" or "wait" while a live attempt is given time to save
+    (see `saving`), with `signals` sent to the batch script or to its steps.
     """
 
     act: bool
@@ -61,6 +64,10 @@ class Limits:
     maintenance: str = ""
     requeue_exit_hold: tuple[int, ...] = ()
     nodes_together: int = 0
+    dead: tuple[str, ...] = ()
+    saving: str = ""
+    signals: tuple[str, ...] = ()
+    signal_batch: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +111,23 @@ class Release:
     """`scontrol release`: only of the hold that Slurm's RequeueExitHold placed (see `holds`)."""
 
 
-Step = RequeueEnded | RequeueLive | Update | Release | Cancel
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """`scancel --signal`: asks the live attempt to save, or to print where it is. Ends nothing by itself."""
+
+    name: str
+    batch: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Down:
+    """`State=DOWN` of nodes that still do not answer, so that the requeued job need not wait for them."""
+
+    nodes: tuple[str, ...]
+    job_id: str
+
+
+Step = RequeueEnded | RequeueLive | Update | Release | Cancel | Signal | Down
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,6 +120,7 @@ def advice(message: common_pb2.Advice, *, received_monotonic: float) -> guard.Ad
         paused=message.HasField("paused_until"),
         save_until=_epoch(message, "save_until"),
         dead_nodes=tuple(dict.fromkeys(message.dead_nodes))[:NODES_MAX],
+        resume_step=message.resume_step if message.HasField("resume_step") else None,
         cause=message.reason,
         expires_monotonic=received_monotonic + live,
     )
