@@ -47,6 +47,8 @@ def essence_of(decision: Decision) -> str:
                 sorted(decision.isolation.isolate_for_cluster),
                 decision.may_end_live_attempt,
                 decision.free,
+                None if decision.save_until is None else decision.save_until.isoformat(),
+                sorted(decision.dead_nodes),
                 decision.resume_step if decision.action is Action.RESTART else None,
                 None if decision.start_not_before is None else decision.start_not_before.isoformat(),
                 None if decision.delay_until is None else decision.delay_until.isoformat(),

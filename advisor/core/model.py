@@ -307,4 +307,6 @@ class Decision:
     decision_deadline: datetime | None = None
     resume_step: int | None = None
     in_job_restarts: int = 0
+    save_until: datetime | None = None  # a live attempt is asked to save, and not ended before
+    dead_nodes: tuple[str, ...] = ()  # that may be set DOWN to let the job go
     explanation: str = ""

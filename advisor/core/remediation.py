@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from advisor.core.before_end import dead_nodes
 from advisor.core.budgets import FREE_REASONS
 from advisor.core.explanation import explain
 from advisor.core.model import Attribution, Decision, Incident, Isolation, Snapshot
@@ -265,6 +266,8 @@ def conclude(
         decision_deadline=situation.decision_deadline if pending else None,
         resume_step=situation.resume_step,
         in_job_restarts=snapshot.progress.in_job_restarts,
+        save_until=situation.save_until if action is Action.RESTART and snapshot.successor is None else None,
+        dead_nodes=dead_nodes(snapshot, policy, now) if action is Action.RESTART else (),
         explanation=explain(situation, wanted=row.action, action=action, reason=reason, says=row.says),
     )
 

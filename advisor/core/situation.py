@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from advisor.core import hang
+from advisor.core.before_end import save_until
 from advisor.core.budgets import Spent, durable_progress, spent
 from advisor.core.divergence import checkpoint_before
 from advisor.core.job_rules import is_asked_hang
@@ -260,6 +261,12 @@ class Situation:
     @property
     def _may_end_at(self) -> datetime | None:
         return min((at for at in (self._hang_limit_at, self._fatal_limit_at) if at is not None), default=None)
+
+    @property
+    def save_until(self) -> datetime | None:
+        """Until when a live attempt that may be ended is given time to save."""
+        may_end_at = self._may_end_at if self.may_end_live_attempt else None
+        return None if may_end_at is None else save_until(may_end_at, self.incident.kind, self.policy)
 
     @property
     def settles_at(self) -> datetime | None:

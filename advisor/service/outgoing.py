@@ -49,6 +49,8 @@ def _advice(decision: Decision, evidence_max: int) -> common_pb2.Advice:
         delay_until=stamp(decision.delay_until),
         resume_step=decision.resume_step if decision.resume_step is not None and decision.resume_step >= 0 else None,
         may_end_live_attempt=decision.may_end_live_attempt,
+        save_until=stamp(decision.save_until),
+        dead_nodes=decision.dead_nodes,
         evidence=evidence_of(decision.incident.signals, decision.attribution.evidence, evidence_max),
     )
 
