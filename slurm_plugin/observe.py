@@ -146,7 +146,7 @@ def observation(
         held=held,
         pending_reason=wire.clean(row.reason, 200),
         in_scope=judged.inside,
-        scope_reason=judged.reason,
+        scope_reason="; ".join(filter(None, (judged.reason, restart_impossible(row) if judged.inside else ""))),
         restarts_max=judged.restarts_max,
         marked_generation=ours.generation if ours is not None and ours.advised else 0,
         marked_attempt=ours.attempt if ours is not None and ours.advised else 0,
@@ -160,6 +160,20 @@ def observation(
     if details is not None:
         _written_by_user(made, row, details, allocation)
     return made
+
+
+def restart_impossible(row: JobRow) -> str:
+    """For people, while something can still be done about it: why a failure of this job would not be followed by a
+    restart; "" when it would.
+    """
+    if not row.batch:
+        return "not a batch job: Slurm cannot requeue it, it is reported on only"
+    if not row.requeueable:
+        return (
+            "submitted with --no-requeue: it will not be restarted; while it waits or runs, "
+            f"`scontrol update JobId={row.shown_id} Requeue=1` changes that"
+        )
+    return ""
 
 
 def _written_by_user(

@@ -38,6 +38,7 @@ COLUMNS = (
     "NumTasks",
     "BatchFlag",
     "Requeue",
+    "Dependency",
     "NodeList",
     "admin_comment",
 )
@@ -83,6 +84,7 @@ class JobRow:
     tasks: int = 0
     batch: bool = False
     requeueable: bool = False
+    dependency: str = ""  # Slurm's own rendering of what it still waits for; empty once that is met
     nodes: tuple[str, ...] = ()
     excluded: tuple[str, ...] | None = None
     admin_comment: str = ""
@@ -115,7 +117,6 @@ class JobDetails:
     memory_mb_per_node: int
     gres_per_node: str
     nodes_required: str
-    dependency: str = ""  # Slurm's own rendering; empty once the job has started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +146,7 @@ class SlurmConfig:
     slurm_user: str
     slurm_user_id: int | None
     epilog_slurmctld: str
+    requeue_exit_hold: tuple[int, ...] = ()  # exit codes after which Slurm requeues and holds by itself
     # Which setting the requeue delay comes from: "requeue_delay", "cred_expire", or "" for Slurm's own default.
     delay_setting: str = ""
     slurmd_timeout_seconds: int = 300
@@ -167,6 +169,17 @@ def parse_excluded(raw: bytes, *, end: str = RECORD) -> dict[str, tuple[str, ...
         if not separator or not job_id.isdigit():
             raise SlurmError("garbled", f"squeue: not an exclusion record: {record[:80]!r}")
         found[job_id] = _nodes(nodes)
+    return found
+
+
+def parse_comments(raw: bytes, *, end: str) -> dict[str, str]:
+    """Comments by bare job id, from `-o '%A<unit>%k<end>'`."""
+    found: dict[str, str] = {}
+    for record in _records(raw, end):
+        job_id, separator, text = record.partition(UNIT)
+        if not separator or not job_id.isdigit():
+            raise SlurmError("garbled", f"squeue: not a comment record: {record[:80]!r}")
+        found[job_id] = "" if text == "(null)" else text
     return found
 
 
@@ -221,6 +234,7 @@ def _row(value: Mapping[str, str], excluded: Mapping[str, tuple[str, ...]]) -> J
         tasks=_number(value["NumTasks"]),
         batch=value["BatchFlag"] == "1",
         requeueable=value["Requeue"] == "1",
+        dependency="" if value["Dependency"] == "(null)" else value["Dependency"],
         nodes=_nodes(value["NodeList"]),
         excluded=excluded.get(value["JobID"]),
         admin_comment="" if comment == "(null)" else comment,
@@ -291,7 +305,6 @@ def _details(job: Mapping[str, object]) -> JobDetails:
         memory_mb_per_node=max(number("memory_per_node"), number("memory_per_cpu") * cpus),
         gres_per_node=text("tres_per_node"),
         nodes_required=text("required_nodes"),
-        dependency=text("dependency"),
     )
 
 
@@ -352,6 +365,7 @@ def parse_config(raw: bytes) -> SlurmConfig:
         private_data=_setting(values, "PrivateData"),
         plugin_dir=_setting(values, "PluginDir"),
         conf_file=_setting(values, "SLURM_CONF"),
+        requeue_exit_hold=_codes(_setting(values, "RequeueExitHold")),
     )
 
 
@@ -368,6 +382,14 @@ def _setting(values: Mapping[str, str], key: str) -> str:
     """A setting, "" when unset. Later versions print several scripts as `EpilogSlurmctld[0] = …`."""
     value = values.get(key) or values.get(f"{key}[0]") or ""
     return "" if value == "(null)" else value
+
+
+def _codes(text: str) -> tuple[int, ...]:
+    """`112,120-122` as numbers. Slurm allows the word SPECIAL_EXIT beside them, which is no exit code."""
+    found: list[int] = []
+    for low, high in re.findall(r"(?<![\w-])(\d{1,3})(?:-(\d{1,3}))?(?![\w-])", text, re.ASCII):
+        found.extend(range(int(low), min(int(high or low), 255) + 1))
+    return tuple(sorted(set(found)))
 
 
 def _seconds(text: str, *, default: int) -> int:

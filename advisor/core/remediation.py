@@ -77,7 +77,7 @@ TABLE: tuple[Row, ...] = (
         Action.NONE,
         Reason.ALREADY_REQUEUED,
         "others requeued it, and there is nothing to exclude or no time left for it",
-        lambda s: s.successor is not None,
+        lambda s: s.successor is not None and not s.kept_by_scheduler,
     ),
     # Not over, as far as can be seen.
     Row(

@@ -99,7 +99,8 @@ def knife(runtime: Runtime) -> Knife:
 @pytest.fixture(scope="session")
 def bare() -> Iterator[tuple[Cluster, KernelLogWriter]]:
     # Six nodes: a three-node job, its exclusions and another user's job fit side by side.
-    with running_cluster(Shape(nodes=6)) as parts:
+    # Exit codes that no other scenario uses.
+    with running_cluster(Shape(nodes=6, extra=("RequeueExit=111", "RequeueExitHold=112"))) as parts:
         yield parts
 
 

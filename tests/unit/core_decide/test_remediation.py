@@ -56,6 +56,17 @@ def test_a_cancelled_attempt_is_left_alone_for_ever(cause: Attribution, applied:
     assert _short(case.decide()) == (Action.NONE, Reason.USER_CANCELLED)
 
 
+@pytest.mark.parametrize("state", [S.FAILED, S.COMPLETING])
+def test_what_the_scheduler_itself_keeps_is_judged_like_any_failure(state: AttemptState) -> None:
+    """Put back and kept by a rule of the site's: our word is waited for. The same with somebody's hold is theirs."""
+    kept = successor(S.REQUEUE_HELD)
+    assert _short(world(state, successor=kept).decide())[0] is Action.RESTART
+    bad = world(state, successor=kept, cause=attribution(C.APPLICATION, certain=True))
+    assert _short(bad.decide())[0] is Action.STOP
+    held = world(state, successor=replace(kept, held=True))
+    assert _short(held.decide()) == (Action.NONE, Reason.HELD_BY_OTHERS)
+
+
 def test_a_cancelled_successor_is_not_restarted() -> None:
     """The user cancels what we requeued: the advice for the attempt before falls with it."""
     case = world(advice=advice(), successor=successor(S.CANCELLED, by_us=True), exclude=("node2",))
