@@ -67,8 +67,16 @@ class Situation:
         return (
             self.snapshot.attempt.held
             or self.state in held_states
-            or (successor is not None and (successor.held or successor.state in held_states))
+            or (successor is not None and (successor.held or successor.state is AttemptState.SUSPENDED))
         )
+
+    @property
+    def kept_by_scheduler(self) -> bool:
+        """The scheduler itself put the failed attempt back and keeps it until somebody releases it: a rule of the
+        site's for certain exit codes, nobody's hold. So it failed, nobody has requeued it, and our word is waited for.
+        """
+        successor = self.snapshot.successor
+        return successor is not None and successor.state is AttemptState.REQUEUE_HELD and not successor.held
 
     @property
     def our_restart(self) -> OpenAdvice | None:
@@ -113,7 +121,7 @@ class Situation:
     @property
     def outcome_unknown(self) -> bool:
         """Ended or ending, and it is not visible yet whether somebody cancelled it. Offline, evidence decides."""
-        if self.snapshot.offline:
+        if self.snapshot.offline or self.kept_by_scheduler:
             return False
         ending = self.state in {AttemptState.COMPLETING, AttemptState.OTHER}
         return ending or (self.state.live and self.snapshot.attempt.ended_at is not None)
@@ -123,7 +131,7 @@ class Situation:
         """The attempt is over and did not complete, or it may be ended by us."""
         if self.snapshot.offline and (not self.state.ended or self.incident.kind is IncidentKind.NONE):
             return self._failed_by_evidence
-        return self.state.ended or self.may_end_live_attempt
+        return self.state.ended or self.kept_by_scheduler or self.may_end_live_attempt
 
     @property
     def _failed_by_evidence(self) -> bool:
