@@ -16,15 +16,19 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from watchdog import liveness, release
-from watchdog.slurm import Slurm, SlurmError, fitting
+from watchdog.notice import ALIVE, READY, STOPPING, Notice
+from watchdog.slurm import Slurm, SlurmError, fitting, run_process
 
 DEFAULT_CONFIG = "/etc/recovery-advisor/watchdog.toml"
 RELEASES_PER_LOOK_MAX = 100
+ALIVE_SECONDS = 10.0  # systemd hears from us at least this often between two looks
+ONCE_PAUSE_SECONDS_MAX = 2.0  # between the two looks of one run by cron
 
 _EXAMPLES = """\
 examples:
   advisor-watchdog --config watchdog.toml          run until SIGTERM
-  advisor-watchdog --config watchdog.toml --once   one look, for cron
+  advisor-watchdog --config watchdog.toml --once   one look, for cron; a second one where one is not enough to be sure
+  advisor-watchdog --config watchdog.toml --check  is the configuration usable, and does its arithmetic add up?
   /opt/recovery-advisor/bin/python -IS /opt/recovery-advisor/standalone/watchdog/__main__.py --config watchdog.toml
 """
 
@@ -143,8 +147,10 @@ class Watchdog:
         once: bool = False,
         wall: Callable[[], float] = time.time,  # noqa: TID251 - stdlib-only: no Clock port here
         boot: Callable[[], float] = _boot,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._config, self._slurm, self._once, self._wall, self._boot = config, slurm, once, wall, boot
+        self._config, self._slurm, self._once = config, slurm, once
+        self._wall, self._boot, self._pause = wall, boot, pause
         self._said: dict[str, str] = {}
         self._seen_before: set[str] = set()  # shortages of the last look, by job
         self._delay: int | None = None
@@ -160,12 +166,23 @@ class Watchdog:
             self._say(f"arithmetic {problem}", f"check the settings: {problem}")
 
     def look(self) -> bool:
-        """One look at everything. False when Slurm could not be read, or refused."""
+        """One look at everything; with `once` another one where a job's shortage has to be seen twice.
+
+        False when Slurm could not be read, or refused.
+        """
+        good = self._look()
+        if self._once and self._seen_before:
+            self._pause(min(self._config.poll_seconds, ONCE_PAUSE_SECONDS_MAX))
+            good = self._look()
+        return good
+
+    def _look(self) -> bool:
         try:
             if self._delay is None:
                 self._delay, _ = self._slurm.settings()
             advisor = self._advisor()
-            self._say("advisor", f"advisor {'alive' if advisor.alive else 'DEAD'}: {advisor.reason}", once=True)
+            if not (self._once and advisor.alive):
+                self._say("advisor", f"advisor {'alive' if advisor.alive else 'DEAD'}: {advisor.reason}", once=True)
             marked = [job for job in self._slurm.pending() if release.marked(job) is not None]
             self._forget(marked)
         except SlurmError as error:
@@ -182,7 +199,7 @@ class Watchdog:
                 continue
             if planned.confirm:
                 seen.add(job.job_id)
-                if job.job_id not in self._seen_before and not self._once:
+                if job.job_id not in self._seen_before:
                     continue
             # The bound is on what is done: whoever needs nothing must not hide a job further down the listing.
             given_back += 1
@@ -263,7 +280,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", type=Path, default=Path(DEFAULT_CONFIG), metavar="FILE", help="watchdog.toml")
-    parser.add_argument("--once", action="store_true", help="look once and exit, for cron")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--once", action="store_true", help="look once and exit, for cron")
+    how.add_argument("--check", action="store_true", help="check configuration and arithmetic, and exit")
     options = parser.parse_args(arguments)
     try:
         config = load(options.config)
@@ -271,17 +290,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for line in str(error).splitlines():
             print(f"advisor-watchdog: {line}", file=sys.stderr)
         return 2
-    slurm = Slurm(conf=config.slurm_conf, bin_dir=config.slurm_bin, timeout_seconds=config.slurm_timeout_seconds)
-    watchdog = Watchdog(config, slurm, once=options.once)
+    notice = Notice()
+
+    def run(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> tuple[int, bytes, bytes]:
+        notice.tell(ALIVE)  # a look at a slow Slurm takes long, each of its questions does not
+        return run_process(argv, environment, seconds)
+
+    slurm = Slurm(
+        conf=config.slurm_conf, bin_dir=config.slurm_bin, timeout_seconds=config.slurm_timeout_seconds, run=run
+    )
+    if options.check:
+        return check(config, slurm)
+    if options.once:
+        return 0 if Watchdog(config, slurm, once=True).look() else 1
+    return _stay(config, slurm, notice)
+
+
+def check(config: Config, slurm: Slurm) -> int:
+    """Says what the configuration means here. Exit 1 when something does not add up or Slurm does not answer."""
+    try:
+        delay, kill_wait = slurm.settings()
+    except SlurmError as error:
+        print(f"BAD  Slurm does not answer: {error}")
+        return 1
+    print(f"ok   mode {config.mode}, tick file {config.tick_file}, a look every {config.poll_seconds:g} s")
+    print(f"ok   Slurm: a requeued job starts {delay} s later at the earliest, KillWait is {kill_wait} s")
+    problems = arithmetic(config, requeue_delay_seconds=delay, kill_wait_seconds=kill_wait)
+    for problem in problems:
+        print(f"BAD  {problem}")
+    if not problems:
+        print(
+            f"ok   the decision deadline of {config.arithmetic_decision_deadline_seconds:g} s leaves room for the rest"
+        )
+    return 1 if problems else 0
+
+
+def _stay(config: Config, slurm: Slurm, notice: Notice) -> int:
+    watchdog = Watchdog(config, slurm)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     print(f"watchdog: started, mode {config.mode}, pid {os.getpid()}", file=sys.stderr, flush=True)
+    notice.tell(READY)
     watchdog.start()
-    if options.once:
-        return 0 if watchdog.look() else 1
     while not stop.is_set():
         watchdog.look()
-        stop.wait(config.poll_seconds)
+        until = time.monotonic() + config.poll_seconds
+        while not stop.is_set() and (left := until - time.monotonic()) > 0:
+            notice.tell(ALIVE)
+            stop.wait(min(left, ALIVE_SECONDS))
+    notice.tell(STOPPING)
     print("watchdog: stopped", file=sys.stderr, flush=True)
     return 0

@@ -2,9 +2,10 @@
 
 import json
 import signal
+import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,14 +40,22 @@ def waiting(**changes: object) -> FakeJob:
     return FakeJob(**(values | changes))  # type: ignore[arg-type]
 
 
-def watchdog(world: FakeSlurm, folder: Path, **changes: object) -> Watchdog:
+def watchdog(
+    world: FakeSlurm,
+    folder: Path,
+    *,
+    once: bool = False,
+    pause: Callable[[float], None] = time.sleep,
+    **changes: object,
+) -> Watchdog:
     config = replace(Config(tick_file=str(folder / "tick.json"), mode="act"), **changes)  # type: ignore[arg-type]
 
     def run(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> tuple[int, bytes, bytes]:
         out = world(argv, environment, seconds)
         return out.returncode, out.stdout, out.stderr
 
-    return Watchdog(config, Slurm(conf="", bin_dir="", timeout_seconds=5, run=run), wall=lambda: world.now)
+    slurm = Slurm(conf="", bin_dir="", timeout_seconds=5, run=run)
+    return Watchdog(config, slurm, once=once, wall=lambda: world.now, pause=pause)
 
 
 def test_a_shortage_is_believed_when_seen_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,6 +81,36 @@ def test_a_shortage_that_passes_changes_nothing(tmp_path: Path) -> None:
         world.nodes["node3"] = state
         dog.look()
     assert (world.verbs, job.excluded) == ([], "node[2,4]")
+
+
+def test_one_run_by_cron_looks_twice_where_it_must(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has no earlier look to compare with, and a node that is away for a moment is no reason."""
+    for comes_back in (True, False):
+        world = FakeSlurm()
+        job = world.add(waiting(nodes_wanted=2))
+        world.nodes["node3"] = "down"
+        pauses: list[float] = []
+
+        def pause(
+            seconds: float, world: FakeSlurm = world, pauses: list[float] = pauses, back: bool = comes_back
+        ) -> None:
+            pauses.append(seconds)
+            world.nodes["node3"] = "idle" if back else "down"
+
+        assert watchdog(world, tmp_path, once=True, pause=pause).look()
+        assert pauses == [2.0]
+        assert job.excluded == ("node[2,4]" if comes_back else "node4")
+    assert capsys.readouterr().err.count("given back") == 1
+
+
+def test_one_run_by_cron_with_nothing_to_do_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Cron mails what is printed, each minute; and it waits for nothing."""
+    boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    (tmp_path / "tick.json").write_text(json.dumps({"v": 1, "boot_monotonic": boot, "tick_age": 1}))
+    world = FakeSlurm()
+    world.add(waiting(nodes_wanted=1))
+    assert watchdog(world, tmp_path, once=True, pause=lambda seconds: pytest.fail("paused")).look()
+    assert capsys.readouterr().err == ""
 
 
 def test_observe_mode_only_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,6 +278,48 @@ def test_runs_without_site_packages_and_stops_cleanly(tmp_path: Path) -> None:
     _, err = running.communicate(timeout=20)
     assert (running.returncode, err.count("stopped")) == (0, 1)
     assert time.monotonic() - began < 10
+
+
+def test_systemd_is_told_that_it_lives(tmp_path: Path) -> None:
+    """Ready at once, alive at every question to Slurm, stopping at the end."""
+    for name, text in (("squeue", ""), ("sinfo", ""), ("scontrol", "echo SLURM_VERSION = 22.05.8")):
+        tool = tmp_path / name
+        tool.write_text(f"#!/bin/sh\n{text}\n")
+        tool.chmod(0o755)
+    config = tmp_path / "w.toml"
+    config.write_text(f'tick_file = "{tmp_path}/tick"\npoll_seconds = 0.1\n[slurm]\nbin = "{tmp_path}"\n')
+    path = f"{tmp_path}/notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(path)
+        systemd.settimeout(20)
+        running = subprocess.Popen(
+            ["/usr/bin/python3", "-I", "-S", str(MAIN), "--config", str(config)],
+            stderr=subprocess.DEVNULL,
+            env={"NOTIFY_SOCKET": path, "PATH": "/usr/bin:/bin"},
+        )
+        assert systemd.recv(100) == b"READY=1"
+        assert {systemd.recv(100) for _ in range(5)} == {b"WATCHDOG=1"}
+        running.send_signal(signal.SIGTERM)
+        said = [systemd.recv(100)]
+        while said[-1] != b"STOPPING=1":
+            said.append(systemd.recv(100))
+        assert running.wait(timeout=20) == 0
+
+
+@pytest.mark.parametrize(("kill_wait", "code", "says"), [(30, 0, "leaves room"), (70, 1, "BAD  the decision deadline")])
+def test_check_says_whether_it_adds_up_here(tmp_path: Path, kill_wait: int, code: int, says: str) -> None:
+    """With Slurm's own numbers; without an answer of Slurm's it is not well either."""
+    tool = tmp_path / "scontrol"
+    tool.write_text(f"#!/bin/sh\necho 'SLURM_VERSION = 22.05.8'\necho 'KillWait = {kill_wait} sec'\n")
+    tool.chmod(0o755)
+    config = tmp_path / "w.toml"
+    config.write_text(f'[slurm]\nbin = "{tmp_path}"\n')
+    command = ["/usr/bin/python3", "-I", "-S", str(MAIN), "--config", str(config), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, says in done.stdout) == (code, True)
+    tool.unlink()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, "Slurm does not answer" in done.stdout) == (1, True)
 
 
 def test_unusable_configuration_is_exit_2(tmp_path: Path) -> None:
