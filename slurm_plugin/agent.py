@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from advisor.v1 import agent_pb2
-from slurm_plugin import guard, observe, tick_file, wire
+from slurm_plugin import guard, notice, observe, tick_file, wire
 from slurm_plugin.applier import Apply, apply_in_process
 from slurm_plugin.clock import Clock, SystemClock
 from slurm_plugin.config import AgentConfig
@@ -47,6 +47,7 @@ class Agent:
     apply: Apply = apply_in_process
     clock: Clock = field(default_factory=SystemClock)
     connect: Callable[..., Link] = Link
+    alive: Callable[[], None] = notice.alive
     looks: Looks = field(init=False)
     link: Link = field(init=False)
     reconciler: Reconciler = field(init=False)
@@ -109,6 +110,7 @@ class Agent:
             self.reconciler.reconcile(self.looks.rows)
             await self.drainer.reconcile(self.looks.nodes)
             self.isolated_file.tell(self.drainer.isolated(), (node.name for node in self.looks.nodes))
+            self.alive()
             try:
                 async with asyncio.timeout(self.config.poll_seconds):
                     await self._wake.wait()

@@ -534,3 +534,15 @@ def test_hook_notices_of_strangers_and_noise_are_not_believed(tmp_path: Path) ->
     finally:
         listener.close()
         shutil.rmtree(folder)
+
+
+async def test_systemd_hears_after_each_look(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ready with the first one: an agent that hangs is started again. No job depends on it, but time does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as systemd:
+        systemd.bind(str(bench.folder / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(bench.folder / "notify"))
+        bench.start()
+        loop = asyncio.get_running_loop()
+        for _ in range(3):
+            async with asyncio.timeout(10):
+                assert await loop.sock_recv(systemd, 100) == b"READY=1\nWATCHDOG=1"
