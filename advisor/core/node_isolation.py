@@ -14,8 +14,10 @@ from datetime import datetime, timedelta
 
 from advisor.core.model import Decision
 from advisor.core.policy import Policy
-from advisor.core.words import Category, Mode
+from advisor.core.words import Category, Mode, Trust
 
+# What the scheduler says of a node is no reason to drain it: it may be our own drain, or somebody else's.
+_SPEAKS = frozenset({Trust.KERNEL, Trust.TELEMETRY})
 RATE_WINDOW = timedelta(days=1)
 NAMES_MAX = 20
 
@@ -74,10 +76,10 @@ def wants_of(decision: Decision, job_key: str, number: int, job_id: str, policy:
         return ()
     wants = []
     for node in decision.isolation.isolate_for_cluster:
-        about = [item for item in decision.incident.signals if item.trust.trusted and node in item.nodes]
+        about = [item for item in decision.incident.signals if item.trust in _SPEAKS and node in item.nodes]
         times = [item.at or item.seen_at for item in about]
         if not times:
-            continue  # trusted by its transport alone, and no fact of it left to show
+            continue
         wants.append(
             Want(
                 node=node,

@@ -10,7 +10,13 @@ from advisor.demo.training import Training
 from advisor.demo.waiting import holds_for, wait_for
 from advisor.demo.world import Run, World
 
-_ISOLATING = {"isolate": True, "isolate_dry_run": False, "isolations_max": 2, "isolations_percent_max": 50.0}
+_ISOLATING = {
+    "isolate": True,
+    "isolate_dry_run": False,
+    "isolations_max": 2,
+    "isolations_percent_max": 50.0,
+    "isolations_per_day_max": 50,
+}
 _AGENT = '[isolation]\nmode = "act"\nnodes_max = 2\npercent_max = 50.0\n'
 _OURS = re.compile(r"advisor: [0-9a-f-]{36} gpu_hardware")
 _DRAINED = {"drained", "draining"}
@@ -118,7 +124,7 @@ def test_the_agents_own_cap_holds_whatever_the_advisor_wants(isolating: World) -
 
 
 def test_the_breaker_trips_and_holds_until_it_is_reset(isolating: World) -> None:
-    """A second node where only one may be: none besides the first, loudly; after the reset nothing old comes back."""
+    """A second node where only one may be: none besides the first, and the breaker is loud until somebody resets it."""
     isolating.stack.restart_advisor({**isolating.stack.policy, **_ISOLATING, "isolations_max": 1})
     _fail(isolating, "node2", "nodes-breaker-1")
     wait_for("our drain", lambda: _drained_by_us(isolating, "node2"), seconds=30)

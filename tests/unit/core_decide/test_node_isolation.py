@@ -106,12 +106,19 @@ def test_evidence_from_before_the_repair_is_spent(seconds: int, opens: int) -> N
     assert (len(done.opens), done.refused) == (opens, ())
 
 
+def test_our_own_drain_is_no_evidence() -> None:
+    """The scheduler shows the node drained after we drained it: the evidence stays as old as the kernel's."""
+    drained = replace(signal(Trust.SCHEDULER), id="d", at=NOW + timedelta(minutes=5))
+    assert [item.evidence_at for item in wants_of(decision(signal(), drained), "k", 0, "7", POLICY)] == [NOW]
+
+
 def test_wants_need_a_settled_decision_and_a_trusted_fact() -> None:
     """Off by policy, unsettled, or with nothing but a log's word: nothing is wanted of the cluster."""
     assert [item.node for item in wants_of(decision(signal()), "k", 0, "7", POLICY)] == ["n1"]
     assert wants_of(decision(signal()), "k", 0, "7", Policy()) == ()
     assert wants_of(decision(signal(), settled=False), "k", 0, "7", POLICY) == ()
     assert wants_of(decision(signal(Trust.LOG)), "k", 0, "7", POLICY) == ()
+    assert wants_of(decision(signal(Trust.SCHEDULER)), "k", 0, "7", POLICY) == ()
     assert wants_of(decision(), "k", 0, "7", POLICY) == ()
 
 
