@@ -89,7 +89,13 @@ class Clocks:
 def carry_out(request: Request, run: Run = run_process, clocks: Clocks | None = None) -> Result:
     """Look at the job and its companions, ask the guard, act. Never raises for what Slurm does."""
     clocks = clocks or Clocks()
-    slurm = Slurm(conf=request.conf, bin_dir=request.bin_dir, timeout_seconds=request.timeout_seconds, run=run)
+    slurm = Slurm(
+        conf=request.conf,
+        bin_dir=request.bin_dir,
+        timeout_seconds=request.timeout_seconds,
+        run=run,
+        wall=clocks.wall,
+    )
     try:
         ids = _group(request.shown_id), *(companion.shown_id for companion in request.companions if companion.waited)
         found = slurm.jobs(*ids)

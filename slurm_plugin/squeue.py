@@ -11,9 +11,11 @@ that cannot be what was asked for) is a `SlurmError` with one of `PROBLEMS` as i
 
 import os
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from slurm_plugin.maintenance import PARTITION_FORMAT, Maintenance, parse_partitions, parse_reservations
 from slurm_plugin.records import COLUMNS, NODE_FORMAT, RECORD, UNIT
 from slurm_plugin.records import JobDetails as JobDetails
 from slurm_plugin.records import JobRow as JobRow
@@ -29,6 +31,7 @@ from slurm_plugin.records import parse_nodes as parse_nodes
 
 OUTPUT_BYTES_MAX = 512 * 1024 * 1024
 PROBLEMS = ("timeout", "refused", "garbled", "missing", "permission")
+FUTURE_SECONDS = 5.0  # an end that lies further ahead has not come
 _UNKNOWN_JOB = "Invalid job id specified"
 
 
@@ -78,8 +81,15 @@ class Slurm:
     """Reading side of one cluster. `run` is passed in so that tests script it; all methods block."""
 
     def __init__(
-        self, *, conf: str = "", bin_dir: str = "", timeout_seconds: float = 5.0, run: Run = run_process
+        self,
+        *,
+        conf: str = "",
+        bin_dir: str = "",
+        timeout_seconds: float = 5.0,
+        run: Run = run_process,
+        wall: Callable[[], float] = time.time,  # noqa: TID251 - stdlib only: no Clock port here
     ) -> None:
+        self._wall = wall
         self._environment = {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"} | ({"SLURM_CONF": conf} if conf else {})
         self._bin_dir = bin_dir
         self._timeout_seconds = timeout_seconds
@@ -115,7 +125,12 @@ class Slurm:
             if ids and _UNKNOWN_JOB in error.detail:
                 return ()
             raise
-        rows = parse_jobs(listing, excluded, end=end)
+        # Of a job that a node's failure requeues Slurm shows the end that was expected: with no time limit, in a year.
+        horizon = self._wall() + FUTURE_SECONDS
+        rows = [
+            replace(row, end=None) if row.end is not None and row.end > horizon else row
+            for row in parse_jobs(listing, excluded, end=end)
+        ]
         named = set(ids)
         return tuple(
             row for row in rows if not named or not named.isdisjoint({row.shown_id, row.job_id, row.het_job_id})
@@ -139,6 +154,12 @@ class Slurm:
     def nodes(self) -> tuple[NodeRow, ...]:
         end = _record_end()
         return parse_nodes(self._answer("sinfo", "-h", "-a", "-N", "-o", NODE_FORMAT + end), end=end)
+
+    def maintenance(self) -> Maintenance:
+        end = _record_end()
+        closed = parse_partitions(self._answer("sinfo", "-h", "-a", "-o", PARTITION_FORMAT + end), end=end)
+        reserved = parse_reservations(self._answer("scontrol", "-o", "show", "reservation"))
+        return Maintenance(partitions=closed, reservations=reserved)
 
     def config(self) -> SlurmConfig:
         return parse_config(self._answer("scontrol", "show", "config"))

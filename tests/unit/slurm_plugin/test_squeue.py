@@ -37,6 +37,14 @@ def test_array_tasks_and_het_components_have_names_of_their_own() -> None:
     assert (found["88"].shown_id, found["88"].het_job_id, found["88"].het_offset) == ("87+1", "87", 1)
 
 
+def test_an_end_that_is_only_expected_is_none() -> None:
+    """Of a job that a node's failure requeues, COMPLETING, Slurm shows start + time limit: a year, where there is none."""
+    world = FakeSlurm()
+    world.add(FakeJob(state="COMPLETING", restarts=1, end=1100 + 365 * 86400))
+    world.add(FakeJob(job_id="18", state="FAILED", end=1199))
+    assert [row.end for row in Slurm(run=world, wall=lambda: world.now).jobs()] == [None, 1199]
+
+
 def test_array_tasks_not_yet_split_off_are_left_out() -> None:
     """They share one id and never ran."""
     assert "86" not in rows()
