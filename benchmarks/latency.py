@@ -1,59 +1,115 @@
-"""How long each stage of a recovery takes, on real Slurm: scenario a, several times over.
+"""How long each stage of a recovery takes, on real Slurm: thirty injected faults of five kinds.
 
-    python -m advisor.demo.namespace -- python -m benchmarks.latency [--runs N] [--json]
+    python -m advisor.demo.namespace -- python -m benchmarks.latency [--runs N] [--kinds A,B] [--polling] [--json]
 
-Milestones are those the advisor stores; the stages between them are printed with p50, p95 and max, beside published
-figures for the same stage. Slurm's own delay between a requeue and the next start (cred_expire + 1 s) is a stage of its
-own and set to 6 s here.
+The kinds, `--runs` of each: `xid` (a trusted Xid 79), `crash` (a Python traceback), `hang` (a rank falls silent),
+`node` (a node's slurmd dies; Slurm requeues by itself), `dead_node` (a node dies under a hung job). Milestones are
+those the advisor stores; the stages between them are printed with p50, p95 and max, beside published figures for the
+same stage. `--polling` leaves the EpilogSlurmctld hook out.
+
+What belongs to others is set short, and printed: Slurm's own delay between a requeue and the next start (cred_expire
++ 1 s), SlurmdTimeout, the silence that is a hang. A stage that begins with `injected` holds the fault's own time: for
+a hang the silence itself, for a dead node SlurmdTimeout.
 """
 
 import argparse
 import json
 import math
 import sys
-from datetime import datetime
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
 
 from advisor.demo.cluster import Shape
 from advisor.demo.namespace import CannotEnterError
 from advisor.demo.training import Training
 from advisor.demo.waiting import wait_for
-from advisor.demo.world import World, running_cluster, running_world
+from advisor.demo.world import HOOK, Run, World, running_cluster, running_world
 
+HANG_SECONDS = 8.0
+SHAPE = Shape(nodes=8)
+POLICY = {
+    "hang_seconds": HANG_SECONDS,
+    "hang_startup_seconds": 60.0,
+    "trusted_fatal_grace_seconds": HANG_SECONDS,  # may not be above it
+}
 # (name, from, to, published reference)
 STAGES = (
+    ("visible", "INJECTED", "FAULT_VISIBLE", "the fault's own time"),
     ("detect", "FAULT_VISIBLE", "DETECTED", "69 s mean (NVIDIA Recovery), 3.6 s (Minder)"),
     ("advise", "DETECTED", "ADVISED", "of it 2 s in which the other ranks wait for their collective"),
     ("accept", "DETECTED", "UPDATE_ACCEPTED", "25 s mean (NVIDIA Recovery)"),
-    ("slurm_delay", "REQUEUE_ACCEPTED", "RUNNING", "Slurm's own: 6 s as configured here"),
+    ("act", "ADVISED", "UPDATE_ACCEPTED", ""),
+    ("eligible", "UPDATE_ACCEPTED", "ELIGIBLE", "Slurm's own: cred_expire + 1 s"),
+    ("running", "ELIGIBLE", "RUNNING", "Slurm's own: a node that does not answer holds the job until it is DOWN"),
     ("first_progress", "RUNNING", "FIRST_PROGRESS", ""),
     ("caught_up", "RUNNING", "CAUGHT_UP", ""),
-    ("whole", "FAULT_VISIBLE", "FIRST_PROGRESS", ""),
+    ("whole", "INJECTED", "FIRST_PROGRESS", ""),
 )
-_NEEDED = {"FAULT_VISIBLE", "DETECTED", "ADVISED", "REQUEUE_ACCEPTED", "UPDATE_ACCEPTED", "RUNNING"}
+KINDS = ("xid", "crash", "hang", "node", "dead_node")
+LANE_NODES = 4
+_FAULT_STEP = 12
+_NEEDED = frozenset({"FAULT_VISIBLE", "DETECTED", "ADVISED", "UPDATE_ACCEPTED", "RUNNING", "FIRST_PROGRESS"})
+
+Moments = Mapping[str, datetime]
 
 
-def one_run(world: World, number: int) -> dict[str, float]:
-    """Seconds of each stage that could be measured."""
-    fault = {"kind": "xid79", "attempt": 0, "node": "node2", "step": 12}
-    training = Training(name=f"latency-{number}", nodes=3, steps=20, faults=[fault])
+def one_run(world: World, kind: str, number: int, lane: int) -> Moments:
+    """Inject one fault, wait until the job has finished on good nodes, and return when what happened."""
+    nodes = tuple(f"node{lane * LANE_NODES + offset}" for offset in range(1, LANE_NODES + 1))
+    others = ",".join(node for node in world.cluster.nodes if node not in nodes)
+    bad, dies = nodes[1], kind in {"node", "dead_node"}
+    training = Training(
+        name=f"{kind}-{number}",
+        # The ranks of a lost node go on until Slurm takes the job away: nothing but the scheduler tells of this fault.
+        steps=500 if kind == "node" else 20,
+        # Slurm 22.05.8 loses count of a job's GPUs when a dead node holds it (docs/slurm.md).
+        gpus_per_node=0 if dies else 8,
+        collective_seconds=600 if kind in {"hang", "dead_node"} else 2.0,
+        faults=_faults(kind, bad),
+        options=(f"--exclude={others}",),
+    )
     run = world.launch("alice", training)
-    run.wait("COMPLETED", restarts=1)
+    run.wait_step(_FAULT_STEP - 1)
+    assert bad in run.nodes
+    if dies:
+        world.cluster.kill_node(bad)
+    injected = datetime.fromtimestamp(time.time(), UTC)  # noqa: TID251 - the harness's own clock
+    try:
+        row = run.wait("COMPLETED", restarts=1, seconds=200)
+        assert kind in {"crash", "hang"} or bad in row.excluded, f"{kind}: {bad} is not excluded: {sorted(row.excluded)}"
+        return wait_for("the milestones", lambda: _moments(run, injected), seconds=20, every_seconds=0.3)
+    finally:
+        if dies:
+            world.cluster.start_node(bad)
+            wait_for("the node's return", lambda: world.cluster.node_state(bad) == "idle", seconds=60)
 
-    def moments() -> dict[str, datetime] | None:
-        found = {
-            item["kind"].removeprefix("MILESTONE_KIND_"): datetime.fromisoformat(item["at"])
-            for decision in run.decisions()
-            for item in decision.get("milestones", [])
-        }
-        return found if set(found) >= _NEEDED else None
 
-    at = wait_for("the milestones", moments, seconds=15, every_seconds=0.3)
-    return {
-        name: (at[last] - at[first]).total_seconds() for name, first, last, _ in STAGES if first in at and last in at
+def _faults(kind: str, bad: str) -> list[dict[str, object]]:
+    here = {"attempt": 0, "node": bad, "step": _FAULT_STEP}
+    match kind:
+        case "xid":
+            return [{"kind": "xid79", **here}]
+        case "crash":
+            return [{"kind": "keyerror", "attempt": 0, "rank": 1, "step": _FAULT_STEP}]
+        case "hang" | "dead_node":
+            return [{"kind": "hang", **here}]
+        case _:
+            return []
+
+
+def _moments(run: Run, injected: datetime) -> Moments | None:
+    found = {
+        item["kind"].removeprefix("MILESTONE_KIND_"): datetime.fromisoformat(item["at"])
+        for decision in run.decisions()
+        for item in decision.get("milestones", [])
     }
+    return {"INJECTED": injected, **found} if set(found) >= _NEEDED else None
 
 
-def summary(samples: list[float]) -> dict[str, float]:
+def summary(samples: Sequence[float]) -> dict[str, float]:
     ordered = sorted(samples)
 
     def quantile(share: float) -> float:
@@ -62,28 +118,70 @@ def summary(samples: list[float]) -> dict[str, float]:
     return {"p50": quantile(0.5), "p95": quantile(0.95), "max": ordered[-1], "n": len(ordered)}
 
 
+def measure(kinds: Sequence[str], runs: int, *, polling: bool, lanes: int) -> dict[str, list[Moments]]:
+    """`runs` faults of each kind on one cluster; `lanes` of them at a time, on nodes of their own."""
+    work = [(kind, number) for number in range(runs) for kind in kinds]
+    found: dict[str, list[Moments]] = {kind: [] for kind in kinds}
+    with (
+        running_cluster(SHAPE, hook=None if polling else HOOK) as (cluster, kernel),
+        running_world(cluster, kernel, policy=POLICY) as world,
+    ):
+
+        def run_lane(lane: int) -> None:
+            for kind, number in work[lane::lanes]:
+                found[kind].append(one_run(world, kind, number, lane))
+                print(f"{kind} {number + 1} of {runs}", file=sys.stderr, flush=True)
+
+        with ThreadPoolExecutor(max_workers=lanes) as pool:
+            for lane in [pool.submit(run_lane, lane) for lane in range(lanes)]:
+                lane.result()
+    return found
+
+
+def stages(runs: Sequence[Moments]) -> dict[str, dict[str, Any]]:
+    """Seconds of each stage that could be measured."""
+    found = {}
+    for name, first, last, reference in STAGES:
+        samples = [(at[last] - at[first]).total_seconds() for at in runs if first in at and last in at]
+        if samples:
+            found[name] = {"from": first.lower(), "to": last.lower(), "reference": reference, **summary(samples)}
+    return found
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.latency", description=__doc__)
-    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--runs", type=int, default=6, help="of each kind")
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--lanes", type=int, default=1, choices=(1, 2), help="faults at a time")
+    parser.add_argument("--polling", action="store_true", help="without the EpilogSlurmctld hook")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
+    kinds = tuple(kind for kind in KINDS if kind in options.kinds.split(","))
     try:
-        with running_cluster(Shape()) as (cluster, kernel), running_world(cluster, kernel) as world:
-            runs = [one_run(world, number) for number in range(options.runs)]
+        found = measure(kinds, options.runs, polling=options.polling, lanes=options.lanes)
     except CannotEnterError as error:
         print(error, file=sys.stderr)
         return 2
-    stages = {}
-    for name, first, last, reference in STAGES:
-        samples = [run[name] for run in runs if name in run]
-        if samples:
-            stages[name] = {"from": first.lower(), "to": last.lower(), "reference": reference, **summary(samples)}
+    heard = "polling" if options.polling else "hook"
+    told = {
+        "all": stages([at for kind in kinds for at in found[kind]]),
+        "all but hangs": stages([at for kind in kinds if kind not in {"hang", "dead_node"} for at in found[kind]]),
+        **{kind: stages(found[kind]) for kind in kinds},
+    }
+    setting = {
+        "hang_seconds": HANG_SECONDS,
+        "slurmd_timeout_seconds": SHAPE.slurmd_timeout_seconds,
+        "requeue_delay_seconds": SHAPE.cred_expire_seconds + 1,
+    }
     if options.json:
-        print(json.dumps({"unit": "seconds", "runs": options.runs, "stages": stages}))
+        print(json.dumps({"unit": "seconds", "heard_by": heard, "runs": options.runs, **setting, "stages": told}))
         return 0
-    for name, item in stages.items():
-        figures = "  ".join(f"{key} {item[key]:7.3f} s" for key in ("p50", "p95", "max"))
-        print(f"{name:<15} {figures}  n={item['n']:<3} {item['reference']}")
+    print(f"heard by {heard}; set: " + ", ".join(f"{key} {value:g}" for key, value in setting.items()))
+    for kind, items in told.items():
+        print(f"\n{kind}")
+        for name, item in items.items():
+            figures = "  ".join(f"{key} {item[key]:7.3f} s" for key in ("p50", "p95", "max"))
+            print(f"  {name:<15} {figures}  n={item['n']:<3} {item['reference'] if kind == 'all' else ''}".rstrip())
     return 0
 
 

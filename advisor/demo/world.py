@@ -99,10 +99,15 @@ def _silent(word: str, text: str) -> None:
 
 
 @contextmanager
-def running_cluster(shape: Shape, report: Report = _silent) -> Iterator[tuple[Cluster, KernelLogWriter]]:
-    """Slurm with our hook in place, and somebody to write kernel logs. None of our programs runs yet."""
+def running_cluster(
+    shape: Shape, report: Report = _silent, *, hook: Path | None = HOOK
+) -> Iterator[tuple[Cluster, KernelLogWriter]]:
+    """Slurm with our hook in place, and somebody to write kernel logs. None of our programs runs yet.
+
+    Without a hook the agent learns of an end by polling only.
+    """
     runtime = require()
-    cluster = Cluster(runtime=runtime, shape=shape, hook=HOOK, hook_socket=hook_socket(runtime))
+    cluster = Cluster(runtime=runtime, shape=shape, hook=hook, hook_socket=hook_socket(runtime))
     kernel = KernelLogWriter(cluster)
     try:
         began = time.monotonic()
