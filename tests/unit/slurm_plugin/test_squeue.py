@@ -38,7 +38,7 @@ def test_array_tasks_and_het_components_have_names_of_their_own() -> None:
 
 
 def test_an_end_that_is_only_expected_is_none() -> None:
-    """Of a job that a node's failure requeues, COMPLETING, Slurm shows start + time limit: a year, where there is none."""
+    """Of a job that a node's failure requeues, COMPLETING, Slurm shows start + limit: a year, where there is none."""
     world = FakeSlurm()
     world.add(FakeJob(state="COMPLETING", restarts=1, end=1100 + 365 * 86400))
     world.add(FakeJob(job_id="18", state="FAILED", end=1199))
