@@ -56,9 +56,9 @@ def condition_signals(
     elif bad is not None and live:
         make(LOSS_SPIKE, bad.text, progress.numbers.onset_at, str(bad.onset))
     reports = [signal for signal, rule in judged if rule.kind is IncidentKind.STRAGGLER]
-    slow = straggler.slowdown(snapshot, reports) if live else None
+    slow = straggler.slowdown(snapshot, reports) if snapshot.attempt.state is AttemptState.RUNNING else None
     if slow is not None:
         rule_id = INPUT_STARVED if slow.starved else SLOWDOWN
         ranks = {"slow": fold_ranks(slow.ranks)} if slow.ranks else {}
-        make(rule_id, slow.text, progress.throughput.slow_at, str(slow.step), **ranks)
+        make(rule_id, slow.text, slow.at, str(slow.step), *map(str, slow.ranks), **ranks)
     return tuple(made)

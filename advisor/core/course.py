@@ -3,7 +3,8 @@
 `hang`, `straggler` and `divergence` learn and judge; `progress` keeps one `Pace`, `Throughput` and `Numbers` per file.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -59,12 +60,44 @@ class Pace:
 class RankTimes:
     """One report of the slowest and the fastest rank, as Megatron's `--log-straggler` prints it.
 
-    `ratio`: slowest over fastest in the compute part; `data_ratio`: the same for getting a batch, 0 where not printed.
+    `ratio`: slowest over fastest in the compute part; `data_share`: of the slowest's time, how long the rank that
+    waited longest for its batch did, 0 where not printed.
     """
 
     slowest: int
     ratio: float
-    data_ratio: float = 0.0
+    data_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """How long the ranks took for one step. `histogram`: ranks by the logarithm of their seconds."""
+
+    step: int
+    histogram: Mapping[int, int] = field(default_factory=dict)
+    slowest: tuple[tuple[int, float], ...] = ()  # rank and seconds, the slowest first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPace:
+    """Ranks against each other, where each prints its time of a step. `steps` to `since` are of the open window
+    (`worst` and `usual`, seconds of a step, of the one before while it is empty)."""
+
+    open: tuple[StepTimes, ...] = ()  # steps that not all ranks have told yet
+    closed: int | None = None  # the newest step that is complete
+    compared: int = 0  # steps in all
+    steps: int = 0
+    seconds: float = 0.0
+    slow: Mapping[int, int] = field(default_factory=dict)  # in how many of the steps a rank was slow
+    worst: float = 0.0
+    usual: float = 0.0
+    since: int | None = None
+    windows: tuple[tuple[int, ...], ...] = ()  # ranks that were slow in the newest windows
+    began: tuple[int, ...] = ()  # first steps of these
+    named: tuple[int, ...] = ()  # stragglers
+    named_step: int | None = None  # since when
+    named_at: datetime | None = None
+    text: str = ""  # by how much, when they were named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +115,7 @@ class Throughput:
     sustained: bool = False
     wait_share: float | None = None  # of the newest slow window
     reports: tuple[RankTimes, ...] = ()
+    ranks: RankPace = field(default_factory=RankPace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import re2
 
-from advisor.core import divergence, hang, straggler
+from advisor.core import divergence, hang, rank_times, straggler
 from advisor.core.course import Numbers, Pace, Phase, Throughput
 from advisor.core.model import Progress
 
@@ -32,7 +32,7 @@ _STEP_FORMATS: Mapping[str, str] = {
     "deepspeed": r"(?m)\bstep=(?P<step>\d{1,12}), skipped=",
     "maxtext": r"(?m)\bcompleted step: (?P<step>\d{1,12})\b",
     "step": r"(?m)(?:^|[ \[(|,:\]])(?i:train_step|global step|step|iteration|iter|num_updates|update)s?"
-    r"(?:[=:/#]| [=:#]?)? {0,8}(?P<step>\d{1,12})\b[^\n]{0,400}?(?i:loss|lr\b|tok|/s|grad|ppl|ms\b|sec)",
+    r"(?:[=:/#]| [=:#]?)? {0,8}(?P<step>\d{1,12})\b[^\n]{0,400}?(?i:loss|lr\b|tok|/s|grad|ppl|ms\b|sec|took \d)",
 }
 # Bars count within one epoch: they show that something moves, not how far the run is.
 _BAR_FORMATS: Mapping[str, str] = {
@@ -41,7 +41,9 @@ _BAR_FORMATS: Mapping[str, str] = {
     "epoch_loss": r"(?m)(?:^|[ \[(|,:\]])(?i:epoch)(?:[=:#]| [=:#]?)? {0,8}\[?(?P<step>\d{1,9})\b"
     r"[^\n]{0,80}?\b(?i:loss|acc|ppl)\b[^\n]{0,20}\d",
 }
-FORMATS: Mapping[str, str] = {**_STEP_FORMATS, **_BAR_FORMATS}
+# Not a form of progress: what each rank tells of its own steps.
+RANKS = "rank_step"
+FORMATS: Mapping[str, str] = {**_STEP_FORMATS, **_BAR_FORMATS, RANKS: rank_times.PATTERN}
 COMPILED: Mapping[str, Any] = {name: re2.compile(pattern.encode(), _OPTIONS) for name, pattern in FORMATS.items()}
 
 MARKS: Mapping[str, str] = {
@@ -67,7 +69,7 @@ MARKS: Mapping[str, str] = {
     "evaluated": r"(?i)\bvalidation loss at iteration|\b(?:evaluation|validation) (?:is )?(?:done|complete|completed"
     r"|finished)\b|\bfinished (?:evaluation|validation)\b|'eval_(?:loss|runtime)'",
     "ranks": r"MnRtt/Rnk: (?P<low>\d{1,9}(?:\.\d{1,6})?)\w*/\d{1,7} \| MxRtt/Rnk: (?P<high>\d{1,9}(?:\.\d{1,6})?)\w*/"
-    r"(?P<high_rank>\d{1,7})\b(?:[^\n]*?MnDRtt/Rnk: (?P<data_low>\d{1,12}(?:\.\d{1,6})?)\w*/\d{1,7} \| "
+    r"(?P<high_rank>\d{1,7})\b(?:[^\n]*?MnDRtt/Rnk: \d{1,12}(?:\.\d{1,6})?\w*/\d{1,7} \| "
     r"MxDRtt/Rnk: (?P<data_high>\d{1,12}(?:\.\d{1,6})?))?",
     # Only where the sentence ends there: "finished training epoch 3" is not the end.
     "finished": r"(?im)\[after training is done\]|'train_runtime': |\*{5} train metrics \*{5}"
@@ -125,7 +127,10 @@ def observe(
     `printed(line_bytes)` gives a line's own time and its rank, each or None; it is asked for those two lines only.
     `late`: seconds since the look before this one, 0 where the reader waited for the lines.
     """
-    form = _choose(progress, forms)
+    forms = frozenset(forms)
+    if RANKS in forms:
+        progress = _ranks(progress, text, seen_at)
+    form = _choose(progress, forms - {RANKS})
     if form is None:
         return progress
     matches = _telling(COMPILED[form], text, thorough=progress.broken)
@@ -343,6 +348,13 @@ def report(progress: FileProgress, fields: Mapping[str, str]) -> FileProgress:
     return replace(progress, throughput=straggler.report(progress.throughput, fields))
 
 
+def _ranks(progress: FileProgress, text: bytes, at: datetime) -> FileProgress:
+    """How long ranks took for their steps."""
+    known = progress.throughput
+    ranks = rank_times.learn(known.ranks, map(rank_times.parsed, COMPILED[RANKS].finditer(text)), at)
+    return replace(progress, throughput=replace(known, ranks=ranks))
+
+
 def read_on(progress: FileProgress, line: int, at: datetime) -> FileProgress:
     """The file was read until `line` at `at`."""
     pace = hang.printed_since(progress.pace, line - max(progress.advance_line, progress.pace.phase_line), at)
@@ -418,10 +430,17 @@ def combine(states: Mapping[str, FileProgress]) -> Progress:
         cleared_lines={name: p.cleared_line for name, p in sorted(states.items()) if p.cleared_line},
         broken=lead is not None and any(p.broken for p in files if p is lead or p.last_step is None),
         pace=hang.merged(lead.pace, (p.pace for p in files if p is not lead), lead.last_at) if lead else Pace(),
-        throughput=lead.throughput if lead else Throughput(),
+        throughput=_throughput_of(lead, files),
         numbers=lead.numbers if lead else Numbers(),
         checkpoints=tuple(sorted({step for p in files for step in p.checkpoints}))[-CHECKPOINTS_KEPT:],
     )
+
+
+def _throughput_of(lead: FileProgress | None, files: Sequence[FileProgress]) -> Throughput:
+    """Of the file whose steps are waited for; what ranks tell of theirs may stand in another."""
+    known = lead.throughput if lead else Throughput()
+    telling = max((p.throughput.ranks for p in files), key=lambda ranks: ranks.closed or -1, default=known.ranks)
+    return replace(known, ranks=telling) if telling.closed is not None or telling.open else known
 
 
 def _lead(counting: Sequence[FileProgress]) -> FileProgress | None:

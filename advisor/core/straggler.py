@@ -4,8 +4,9 @@ Seconds per step are taken in windows of several progress lines and compared wit
 (median and MAD). Three slow windows in a row are a slowdown, two ordinary ones end it. A slowdown that stays is the new
 normal in the end: longer sequences, another data mix.
 
-Who: ranks that a report names again and again; all of them on one node; waiting for input; otherwise all ranks are slow
-together, which is congestion or the job itself and no node's fault.
+Who: ranks that a report names again and again, or that take longer than the others by their own lines (`rank_times`);
+all of them on one node; waiting for input; otherwise all ranks are slow together, which is congestion or the job itself
+and no node's fault. GPUs that telemetry shows to differ from their peers corroborate, or tell where ranks do not.
 """
 
 import re
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import median
 
+from advisor.core import rank_times
 from advisor.core.course import RankTimes, Throughput
 from advisor.core.model import Signal, Snapshot
 from advisor.core.ranks import parse_ranks
@@ -32,6 +34,8 @@ SPREAD_MIN = 0.02  # of the median: a perfectly even history makes no spike of t
 RANK_RATIO = 1.15
 REPORTS_KEPT = 6
 STARVED_SHARE = 0.5  # of a step
+# GPUs that stay far from what is usual among their peers.
+OUTLIERS = frozenset({"telemetry.low_clock", "telemetry.low_power", "telemetry.throttled"})
 _MAD = 1.4826  # to a standard deviation, for normal noise
 
 # What lines print about one step. Smoothed values ("s/it" of a bar) are left out: they lag behind.
@@ -96,7 +100,7 @@ def _judge(known: Throughput, window: float, share: float | None, step: int, at:
         )
     count = known.slow_count + 1
     if count >= NEW_NORMAL:
-        return Throughput(usual=(window,), reports=known.reports)
+        return Throughput(usual=(window,), reports=known.reports, ranks=known.ranks)
     return replace(
         known,
         slow=(*known.slow, window)[:SUSTAINED],
@@ -112,44 +116,93 @@ def _judge(known: Throughput, window: float, share: float | None, step: int, at:
 def report(known: Throughput, fields: Mapping[str, str]) -> Throughput:
     """One report of the slowest and the fastest rank. `fields`: the groups of the mark `ranks`."""
     low, high = float(fields["low"]), float(fields["high"])
-    data_low, data_high = float(fields.get("data_low") or 0.0), float(fields.get("data_high") or 0.0)
+    data_high = float(fields.get("data_high") or 0.0)
     times = RankTimes(
         slowest=int(fields["high_rank"]),
         ratio=round(high / low, 3) if low > 0 else 0.0,
-        data_ratio=round(data_high / data_low, 3) if data_low > 0 else 0.0,
+        data_share=round(min(1.0, data_high / high), 3) if high > 0 else 0.0,
     )
     return replace(known, reports=(*known.reports, times)[-REPORTS_KEPT:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowdown:
-    """A sustained loss of throughput and who it is: ranks, all of one node, input, or everybody."""
+    """A sustained loss of throughput and who it is: ranks, all of one node, input, or everybody.
+
+    `step`: since when, `at`: when that was noticed, where it is known.
+    """
 
     text: str
     step: int
     ranks: tuple[int, ...] = ()
     node: str | None = None
     starved: bool = False
+    at: datetime | None = None
 
 
 def slowdown(snapshot: Snapshot, signals: Sequence[Signal]) -> Slowdown | None:
-    """The attempt's slowdown, None while there is none. `signals`: reports of stragglers by tools the job runs."""
+    """The attempt's slowdown, None while there is none. `signals`: reports of stragglers by tools the job runs.
+
+    Ranks that tell their own times need no loss against the past: they are compared with each other, and one may have
+    been slow from the first step on.
+    """
     known = snapshot.progress.throughput
-    if not known.sustained or not known.slow:
+    pace = rank_times.in_short(known.ranks) if snapshot.offline else known.ranks
+    lost = bool(known.sustained and known.slow)
+    if not lost and not pace.named:
         return None
+    if not lost:
+        step = pace.named_step or 0
+        found = _located(snapshot, f"{pace.text} since step {step}", step, pace.named)
+        return replace(found, at=pace.named_at)
     usual, now = median(known.usual), sum(known.slow) / len(known.slow)
     step = known.slow_step or 0
     loss = f"steps take {now:.3g} s instead of {usual:.3g} s since step {step}"
-    ranks = _slow_ranks(known.reports, signals)
+    if _starved(known):
+        return Slowdown(text=f"{loss}: they wait for input data", step=step, starved=True, at=known.slow_at)
+    ranks = tuple(sorted({*_slow_ranks(known.reports, signals), *pace.named}))
+    return replace(_located(snapshot, loss, step, ranks), at=known.slow_at)
+
+
+def _starved(known: Throughput) -> bool:
+    """Most of a step is waiting for a batch, as the steps' own lines say or the newest reports of all ranks."""
     if known.wait_share is not None and known.wait_share >= STARVED_SHARE:
-        return Slowdown(text=f"{loss}: they wait for input data", step=step, starved=True)
+        return True
+    newest = known.reports[-SUSTAINED:]
+    return len(newest) == SUSTAINED and all(item.data_share >= STARVED_SHARE for item in newest)
+
+
+def _located(snapshot: Snapshot, loss: str, step: int, ranks: tuple[int, ...]) -> Slowdown:
+    """Whose fault the loss is, as far as ranks' times and GPUs that differ from their peers tell."""
+    outliers = tuple(
+        signal for signal in snapshot.signals if signal.rule in OUTLIERS and signal.trust.trusted and signal.nodes
+    )
+    differing = {node for signal in outliers for node in signal.nodes}
     if not ranks:
+        if len(differing) == 1:
+            node = next(iter(differing))
+            by_gpu = tuple(sorted({signal.rank for signal in outliers if signal.rank is not None}))
+            text = f"{loss}: a GPU of {node} differs from its peers ({outliers[0].text})"
+            return Slowdown(text=text, step=step, ranks=by_gpu, node=node)
         return Slowdown(text=f"{loss}, all ranks together: congestion, input or the job itself, no node", step=step)
-    nodes = {snapshot.attempt.rank_nodes.get(rank, "") for rank in ranks}
+    nodes = {_node_of(snapshot, rank) for rank in ranks}
     node = nodes.pop() if len(nodes) == 1 else ""
     named = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks[:8]))}"
     where = f" of {node}" if node else ""
-    return Slowdown(text=f"{loss}: {named}{where} slower than the others", step=step, ranks=ranks, node=node or None)
+    alike = next((signal for signal in outliers if node in signal.nodes), None)
+    also = f"; telemetry agrees: {alike.text}" if alike is not None else ""
+    return Slowdown(
+        text=f"{loss}: {named}{where} slower than the others{also}", step=step, ranks=ranks, node=node or None
+    )
+
+
+def _node_of(snapshot: Snapshot, rank: int) -> str:
+    """The rank's node, "" where nothing tells."""
+    attempt = snapshot.attempt
+    if rank in attempt.rank_nodes or attempt.nodes is None or not attempt.tasks_per_node:
+        return attempt.rank_nodes.get(rank, "")
+    place = rank // attempt.tasks_per_node
+    return attempt.nodes[place] if place < len(attempt.nodes) else ""
 
 
 def _slow_ranks(reports: Sequence[RankTimes], signals: Sequence[Signal]) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from advisor.core import codec
 from advisor.core.course import Throughput
 from advisor.core.decide import decide
 from advisor.core.detection import detect
@@ -13,8 +14,8 @@ from advisor.core.model import Decision, Signal, Snapshot
 from advisor.core.policy import Policy
 from advisor.core.progress import combine
 from advisor.core.scan import FileState
-from advisor.core.straggler import NEW_NORMAL, SAMPLES, learn, printed_seconds, printed_wait
-from advisor.core.words import Action, AttemptState, IncidentKind, Reason
+from advisor.core.straggler import NEW_NORMAL, SAMPLES, learn, printed_seconds, printed_wait, slowdown
+from advisor.core.words import Action, AttemptState, IncidentKind, Reason, Trust
 from tests.unit.core_detect.logs import NODES, NOON, RULES, SCANNER, context, snapshot
 
 POLICY = Policy()
@@ -185,3 +186,129 @@ def test_little_history_says_nothing() -> None:
         known = learn(known, step=number, seconds=1.0 + number, wait=None, at=NOON)
     assert not known.sustained
     assert known.slow == ()
+
+
+def told(job: Job, steps: int, seconds: Mapping[int, float], *, ranks: int = 16, usual: float = 1.2) -> Job:
+    """Every rank prints how long its steps take; those named in `seconds` last."""
+    for _ in range(steps):
+        job.step += 1
+        job.at += max(usual, *seconds.values(), usual)
+        order = sorted(range(ranks), key=lambda rank: seconds.get(rank, usual))
+        job.say("\n".join(f"[rank {rank}] step {job.step} took {seconds.get(rank, usual)}s" for rank in order))
+    return job
+
+
+def test_a_rank_that_takes_longer_than_the_others_is_named() -> None:
+    """By what each rank prints of its own steps, slow from the first one on, after three windows."""
+    job = told(Job(), 5, {12: 4.1})
+    assert job.decision().incident.kind is IncidentKind.NONE
+    decision = told(job, 6, {12: 4.1}).decision({12: NODES[3]})
+    assert decision.incident.kind is IncidentKind.STRAGGLER
+    assert (decision.action, decision.reason) == (Action.NONE, Reason.NEXT_CHECKPOINT)
+    assert decision.attribution.ranks == (12,)
+    assert f"rank 12 of {NODES[3]} slower than the others" in decision.attribution.root_cause
+    assert decision.isolation.exclude_for_job == ()
+    assert told(job, 30, {12: 4.4}).decision({12: NODES[3]}).incident.signals == decision.incident.signals
+
+
+def test_ranks_are_placed_by_the_layout_where_no_map_is_known() -> None:
+    """Eight tasks a node: ranks 8 to 11 are on the second one, and one slow node is told as one."""
+    world = told(Job(), 16, dict.fromkeys((8, 9, 10, 11), 3.0)).world()
+    world = replace(world, attempt=replace(world.attempt, tasks_per_node=8, nodes=NODES))
+    found = slowdown(world, ())
+    assert found is not None
+    assert (found.node, found.ranks) == (NODES[1], (8, 9, 10, 11))
+
+
+def test_ranks_that_are_slow_together_are_no_stragglers() -> None:
+    """Half of all ranks, or all of them, are not the exception."""
+    half = told(Job(), 40, dict.fromkeys(range(8), 3.0))
+    assert half.world().progress.throughput.ranks.named == ()
+    assert told(Job(), 40, {}, usual=9.0).decision().incident.kind is IncidentKind.NONE
+
+
+def test_a_rank_that_is_slow_now_and_then_is_nothing() -> None:
+    """Rank 0 saves a checkpoint; another one collects garbage every few steps."""
+    job = Job()
+    for _ in range(12):
+        told(told(told(job, 1, {0: 60.0}), 2, {5: 2.0}), 6, {})
+    assert job.decision().incident.kind is IncidentKind.NONE
+
+
+def test_a_named_rank_is_named_until_two_windows_are_well() -> None:
+    """Hysteresis: one good window ends nothing."""
+    job = told(Job(), 12, {12: 4.1})
+    assert told(job, 10, {}).decision().incident.kind is IncidentKind.STRAGGLER
+    assert told(job, 20, {}).decision().incident.kind is IncidentKind.NONE
+
+
+def test_an_excerpt_of_a_few_steps_tells_too() -> None:
+    """Offline there may be no more: three steps, all of them slow on the same rank. Two are too few."""
+    for steps, ranks in ((2, ()), (3, (12,)), (4, (12,))):
+        job = told(Job(), steps, {12: 4.1})
+        decision = decide(replace(job.world(), offline=True), RULES, POLICY, NOON)
+        assert decision.attribution.ranks == ranks, steps
+        assert (decision.incident.kind is IncidentKind.STRAGGLER) == bool(ranks)
+
+
+def test_what_is_kept_of_many_ranks_is_small() -> None:
+    """It is stored at every tick."""
+    job = told(Job(), 30, {rank: 2.0 + rank / 1e4 for rank in range(200)}, ranks=512)
+    assert len(codec.encode(job.world().progress.throughput.ranks)) < 6_000
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        ("[rank12]: step 340 took 4.1 s, loss 2.0", 4.1),
+        ("12: iteration 340, step_time=1204 ms", 1.204),
+        ("Rank 12: iter 340 elapsed (ms): 900.5 | tokens 8192", 0.9005),
+        ("rank=12 step=340 time=0.7s", 0.7),
+        ("[rank12] step 340 time 12:30:01", None),
+        ("[rank12] step 340 loss 2.1", None),
+        ("step 340 took 4.1s", None),
+    ],
+)
+def test_what_ranks_print_about_their_steps(line: str, seconds: float | None) -> None:
+    """Only with the rank: a time without one is everybody's."""
+    found = Job().say(line).world().progress.throughput.ranks.open
+    assert [item.slowest for item in found] == ([((12, seconds),)] if seconds is not None else [])
+
+
+def differing(node: str, rank: int, trust: Trust = Trust.TELEMETRY) -> Signal:
+    return Signal(
+        id=f"low-{node}",
+        rule="telemetry.low_clock",
+        trust=trust,
+        source="metrics",
+        seen_at=NOON,
+        at=NOON,
+        rank=rank,
+        gpu=3,
+        nodes=(node,),
+        text=f"{node}: GPU 3: clock 900 while busy, its peers 1980",
+    )
+
+
+def test_a_gpu_that_differs_from_its_peers_tells_who_it_is() -> None:
+    """Only beside a loss, only from a source that no job writes to, and only where it is one node."""
+    job = Job().windows(10, 2.0).windows(4, 3.0)
+
+    def who(*signals: Signal) -> tuple[str | None, tuple[int, ...]]:
+        found = slowdown(replace(job.world(), signals=signals), ())
+        assert found is not None
+        return found.node, found.ranks
+
+    assert who(differing(NODES[1], 11)) == (NODES[1], (11,))
+    assert who() == (None, ())
+    assert who(differing(NODES[1], 11), differing(NODES[2], 19)) == (None, ())
+    assert who(differing(NODES[1], 11, Trust.LOG)) == (None, ())
+    assert slowdown(replace(Job().windows(14, 2.0).world(), signals=(differing(NODES[1], 11),)), ()) is None
+
+
+def test_reports_that_show_ranks_waiting_for_their_batches() -> None:
+    """Megatron prints the longest wait for data: where it is most of the step, no rank is slow."""
+    job = Job().windows(10, 2.0)
+    for _ in range(4):
+        job.windows(1, 3.0).say(REPORT.format(low=2000.0, high=2900.0, rank=12).replace("34.65ms/3", "2100.5ms/3"))
+    assert "wait for input" in job.decision().attribution.root_cause
