@@ -41,6 +41,7 @@ class Briefing:
             fitting=capacity.fitting(row, details, nodes) if row is not None else None,
             known=tuple(node for node in advice.exclude if node in names) if nodes else None,
             stopped=stop_file.engaged(self.config.stop_file),
+            maintenance=self.looks.maintenance.reason(row) if row is not None else "",
             requeue_exit_hold=settings.requeue_exit_hold if settings is not None else (),
             nodes_together=sum(item.nodes_wanted for item in components),
             dead=self._dead(row) if row is not None and advice.dead_nodes else (),
@@ -96,7 +97,9 @@ class Briefing:
             for companion in self.companions(advice, row)
         )
 
-    def request(self, advice: guard.Advice, row: JobRow, limits: guard.Limits, *, shares_only: bool = False) -> Request:
+    def request(
+        self, advice: guard.Advice, row: JobRow, limits: guard.Limits, *, shares_only: bool = False, tends: bool = False
+    ) -> Request:
         details, slurm = self.details(row), self.config.slurm
         return Request(
             advice=advice,
@@ -109,8 +112,9 @@ class Briefing:
             timeout_seconds=slurm.timeout_seconds,
             limit_seconds=limit_seconds(limits.requeue_delay_seconds),
             stop_file=self.config.stop_file,
-            companions=self.companions(advice, row),
+            companions=() if tends else self.companions(advice, row),
             shares_only=shares_only,
+            tends=tends,
         )
 
     def details(self, row: JobRow) -> JobDetails | None:

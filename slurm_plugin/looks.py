@@ -10,6 +10,8 @@ from slurm_plugin import observe, wire
 from slurm_plugin.clock import Clock
 from slurm_plugin.config import AgentConfig
 from slurm_plugin.dependencies import Chains
+from slurm_plugin.maintenance import NONE as NO_MAINTENANCE
+from slurm_plugin.maintenance import Maintenance
 from slurm_plugin.observe import Memory
 from slurm_plugin.silence import Silence
 from slurm_plugin.squeue import JobDetails, JobRow, NodeRow, Slurm, SlurmConfig, SlurmError
@@ -21,6 +23,7 @@ NODES_SECONDS = 2.0
 DETAILS_SECONDS = 60.0  # users may change a comment at any time
 DETAILS_PAUSE_FACTOR = 5  # reading details costs slurmctld half a second per thousand jobs
 CONFIG_SECONDS = 60.0
+MAINTENANCE_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -38,11 +41,13 @@ class Looks:
     memory: Memory = field(default_factory=Memory)
     chains: Chains = field(default_factory=Chains)
     silence: Silence = field(default_factory=Silence)
+    maintenance: Maintenance = NO_MAINTENANCE
     _warned: set[str] = field(default_factory=set)  # jobs that could not be restarted, told once
     looked: bool = False
     at: float = 0.0  # wall time of the last full look's beginning
     _begun: dict[str, tuple[float, float]] = field(default_factory=dict)  # job → (monotonic, wall) of its last look
     _nodes_due: float = 0.0
+    _maintenance_due: float = 0.0
     _details_due: float = 0.0
     _details_earliest: float = 0.0
     _settings_due: float = 0.0
@@ -69,6 +74,7 @@ class Looks:
         self.chains.learn(self.rows, {key: item.name for key, item in self.details.items()})
         self._warn()
         await self._read_nodes()
+        await self._read_maintenance()
         return True
 
     async def one(self, job_id: str) -> JobRow | None:
@@ -179,6 +185,19 @@ class Looks:
         self._succeeded("sinfo")
         self.silence.learn(self.nodes, now)
         self._nodes_due = now + NODES_SECONDS
+
+    async def _read_maintenance(self) -> None:
+        """What was read last holds until it can be read again: maintenance does not end because Slurm is silent."""
+        now = self.clock.monotonic()
+        if now < self._maintenance_due:
+            return
+        try:
+            self.maintenance = await asyncio.to_thread(self.slurm.maintenance)
+        except SlurmError as error:
+            self._failed("maintenance", error)
+            return
+        self._succeeded("maintenance")
+        self._maintenance_due = now + MAINTENANCE_SECONDS
 
     def _failed(self, source: str, error: SlurmError) -> None:
         if source not in self.unavailable:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_plugin.maintenance import PARTITION_FORMAT, Maintenance, parse_partitions, parse_reservations
+from slurm_plugin.maintenance import PARTITION_FORMAT, Maintenance, parse_partitions, parse_reservations
 from slurm_plugin.records import COLUMNS, NODE_FORMAT, RECORD, UNIT
 from slurm_plugin.records import JobDetails as JobDetails
 from slurm_plugin.records import JobRow as JobRow
@@ -154,6 +155,12 @@ class Slurm:
     def nodes(self) -> tuple[NodeRow, ...]:
         end = _record_end()
         return parse_nodes(self._answer("sinfo", "-h", "-a", "-N", "-o", NODE_FORMAT + end), end=end)
+
+    def maintenance(self) -> Maintenance:
+        end = _record_end()
+        closed = parse_partitions(self._answer("sinfo", "-h", "-a", "-o", PARTITION_FORMAT + end), end=end)
+        reserved = parse_reservations(self._answer("scontrol", "-o", "show", "reservation"))
+        return Maintenance(partitions=closed, reservations=reserved)
 
     def maintenance(self) -> Maintenance:
         end = _record_end()

@@ -55,6 +55,8 @@ class FakeSlurm:
     nodes: dict[str, str] = field(default_factory=lambda: {f"node{n}": "idle" for n in range(1, 5)})
     before: Callable[[Sequence[str]], None] = lambda argv: None
     verbs: list[tuple[str, ...]] = field(default_factory=list)
+    partition_state: str = "up"
+    reservations: list[str] = field(default_factory=list)
     refuse: dict[str, str] = field(default_factory=dict)  # verb → complaint
 
     def add(self, job: FakeJob) -> FakeJob:
@@ -140,6 +142,8 @@ class FakeSlurm:
         }
 
     def _sinfo(self, arguments: list[str]) -> Output:
+        if "-N" not in arguments:
+            return out(f"main{UNIT}{self.partition_state}{arguments[-1].rpartition('%a')[2]}\n")
         end = arguments[-1].rpartition(UNIT)[2].replace("%E", "").replace("%f", "")
         reason = f"{UNIT}none" if "%E" in arguments[-1] else ""
         line = "{}\x1f{}\x1fmain\x1f16\x1f4000\x1fgpu:h200:8\x1f(null)"
@@ -151,6 +155,8 @@ class FakeSlurm:
         if arguments == ["show", "config"]:
             lines = (f"AuthInfo = cred_expire={self.delay - 1}", "SLURM_VERSION = 22.05.8", "RequeueExitHold = 112")
             return out("\n".join((*lines, "SlurmUser = slurm(64030)\n")))
+        if arguments == ["-o", "show", "reservation"]:
+            return out("".join(f"{line}\n" for line in self.reservations) or "No reservations in the system\n")
         self.verbs.append(tuple(arguments))
         if arguments[0] in self.refuse:
             return said(1, self.refuse[arguments[0]])
