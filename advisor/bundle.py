@@ -28,7 +28,17 @@ from advisor.bundle_evidence import is_error_file, read_error_file, recorder_evi
 from advisor.bundle_facts import STATES, BundleError, JobFacts, read_facts, read_past, reason_of
 from advisor.bundle_logs import READ_BYTES, opened_log, require_text
 from advisor.core.hostlist import fold, short
-from advisor.core.model import Attempt, Job, PastAttempt, Progress, Signal, Snapshot, SourceReport, Unavailable
+from advisor.core.model import (
+    Attempt,
+    Job,
+    PastAttempt,
+    Progress,
+    Signal,
+    Snapshot,
+    SourceReport,
+    Successor,
+    Unavailable,
+)
 from advisor.core.progress import combine
 from advisor.core.scan import FileContext, FileState, Scanned, Scanner, fold_signals
 from advisor.core.words import AttemptState, Role, Trust, UnavailableReason
@@ -133,6 +143,10 @@ def _snapshot(
         signals=reading.signals,
         progress=progress,
         sources=tuple(sources),
+        # What has run and waits again was requeued: the queue holds its next attempt.
+        successor=Successor(number=facts.restarts + 1, state=AttemptState.PENDING, by_us=False)
+        if facts.state is AttemptState.PENDING and logs
+        else None,
         past=past,
         offline=True,
     )

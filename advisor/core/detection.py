@@ -30,6 +30,8 @@ _DEGRADING = _MACHINE | {Category.SCHEDULER_EVENT}
 # What processes print when a collective time-out has already begun to end them.
 AFTERMATH = frozenset({Category.APPLICATION, Category.UNKNOWN, Category.GPU_OUT_OF_MEMORY, Category.USER_CANCEL})
 _BY_COUNT = frozenset({"numerics.loss_nan", "numerics.norm_nan"})
+_FAILED_TASKS = frozenset({"slurm.task_exited", "slurm.task_signal", "slurm.task_oom"})
+KILLED_TASK = "slurm.task_killed"
 _ONGOING = frozenset({IncidentKind.STRAGGLER, IncidentKind.DIVERGENCE})
 _SILENCE = frozenset({"advisor.no_progress", JOB_HANG})
 ALIVE_SECONDS = 30.0  # a bundle's running job that printed so recently is alive
@@ -45,6 +47,7 @@ def detect(snapshot: Snapshot, rules: RuleSet, policy: Policy, now: datetime) ->
     facts = scheduler_signals(snapshot, rules, now)
     judged = [(signal, rule_of(signal, rules, index)) for signal in (*facts, *snapshot.signals)]
     known = [(s, rule) for s, rule in judged if rule is not None and rule.role is not Role.BENIGN]
+    known = _within(snapshot, _own_deaths(known), policy)
     known += [(s, index[s.rule]) for s in condition_signals(snapshot, known, index, now)]
     fresh = [(s, rule) for s, rule in known if not (rule.clears and survived(s, snapshot))]
     silent = _hang_signal(snapshot, rules, policy, now)
@@ -77,6 +80,30 @@ def detect(snapshot: Snapshot, rules: RuleSet, policy: Policy, now: datetime) ->
     return replace(incident, trusted_fatal=trusted_fatal(incident, rules))
 
 
+def _own_deaths(judged: Sequence[tuple[Signal, Rule]]) -> list[tuple[Signal, Rule]]:
+    """Without tasks that Slurm killed: a task that was killed after its step began to end, or after another task had
+    failed, did not die by itself.
+    """
+    ends: dict[str, int] = {}
+    for signal, rule in judged:
+        ending = rule.role is Role.TEARDOWN or rule.id in _FAILED_TASKS or (rule.ends and rule.weight >= 0.5)
+        if ending and signal.file and rule.id != KILLED_TASK:
+            ends[signal.file] = min(signal.order, ends.get(signal.file, signal.order))
+    return [(s, rule) for s, rule in judged if rule.id != KILLED_TASK or s.order < ends.get(s.file, s.order + 1)]
+
+
+def _within(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]], policy: Policy) -> list[tuple[Signal, Rule]]:
+    """Without what machines reported after the attempt's end: it cannot have ended it."""
+    ended_at = snapshot.attempt.ended_at
+    if ended_at is None:
+        return list(judged)
+    latest = {
+        Trust.KERNEL: ended_at + timedelta(seconds=policy.clock_skew_seconds),
+        Trust.TELEMETRY: ended_at + NODE_FACT_LAG,  # a scrape shows a value some time after it changed
+    }
+    return [(s, rule) for s, rule in judged if s.at is None or s.trust not in latest or s.at <= latest[s.trust]]
+
+
 def _visible_at(signal: Signal) -> datetime:
     """When the event could be read: its own time where a trusted source wrote it at about the time of its bytes."""
     written = min(signal.written_at or signal.seen_at, signal.seen_at)
@@ -94,8 +121,10 @@ def _kind(snapshot: Snapshot, fresh: Iterable[tuple[Signal, Rule]], silent: bool
     if state is AttemptState.CANCELLED and not snapshot.offline:
         return IncidentKind.NONE
     if snapshot.progress.finished and state in {AttemptState.FAILED, AttemptState.OTHER, AttemptState.RUNNING}:
-        # Errors after the end of training are teardown noise, whatever the exit code says.
-        return IncidentKind.NONE
+        # Errors after the end of training are teardown noise, whatever the exit code says; unless what was trained last
+        # is not saved.
+        lost = unsaved(snapshot) or any(_spoils_the_save(s, rule) for s, rule in evidence)
+        return IncidentKind.CRASH if state is AttemptState.FAILED and lost else IncidentKind.NONE
     if snapshot.offline and state is AttemptState.RUNNING and (attempt.silent_seconds or ALIVE_SECONDS) < ALIVE_SECONDS:
         # It printed seconds before the bundle was taken: what its log alone complains about has not ended it, nor has
         # an Xid that leaves the GPU at work.
@@ -164,6 +193,17 @@ def trusted_fatal(incident: Incident, rules: RuleSet) -> bool:
         if rule.category in _MACHINE and rule.weight >= 0.85 and _fatal(signal, rules):
             return True
     return False
+
+
+def _spoils_the_save(signal: Signal, rule: Rule) -> bool:
+    """What keeps the last save from being made, even where no save was ever announced."""
+    return rule.role is Role.INITIATING and rule.category is Category.STORAGE and _weighs(signal, rule)
+
+
+def unsaved(snapshot: Snapshot) -> bool:
+    """The attempt saves checkpoints, and none of its last step is known."""
+    saved, last = snapshot.progress.checkpoint_step, snapshot.progress.last_step
+    return saved is not None and last is not None and saved < last
 
 
 def survived(signal: Signal, snapshot: Snapshot) -> bool:

@@ -43,7 +43,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         Action.NONE,
         Reason.COMPLETED,
-        "the attempt completed, or finished and saved its training before it failed",
+        "the attempt completed, or its training was done before it failed",
         lambda s: s.complete,
     ),
     Row(

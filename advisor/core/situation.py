@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from advisor.core import hang
 from advisor.core.before_end import save_until
 from advisor.core.budgets import Spent, durable_progress, spent
+from advisor.core.detection import unsaved
 from advisor.core.divergence import checkpoint_before
 from advisor.core.job_rules import is_asked_hang
 from advisor.core.model import Attribution, Incident, Isolation, OpenAdvice, Signal, Snapshot, Successor
@@ -103,20 +104,13 @@ class Situation:
 
     @property
     def complete(self) -> bool:
-        """It reached its end: by its exit, or by its own word with the last step saved. What its processes printed and
-        returned after that is teardown.
+        """It reached its end: by its exit, or by its own word with no step known to be lost. What its processes printed
+        and returned after that is teardown.
         """
         if self.state is AttemptState.COMPLETED:
             return True
-        progress = self.snapshot.progress
-        if (
-            not progress.finished
-            or self.state is not AttemptState.FAILED
-            or self.incident.kind is not IncidentKind.NONE
-        ):
-            return False
-        saved, last = progress.checkpoint_step, progress.last_step
-        return saved is not None and last is not None and saved >= last
+        finished = self.snapshot.progress.finished and self.state is AttemptState.FAILED
+        return finished and self.incident.kind is IncidentKind.NONE and not unsaved(self.snapshot)
 
     @property
     def outcome_unknown(self) -> bool:

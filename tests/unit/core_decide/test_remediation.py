@@ -555,9 +555,9 @@ def test_a_bundle_waits_for_nothing() -> None:
     assert _short(decision) == (Action.STOP, Reason.CERTAIN_STARTUP_ERROR)
 
 
-@pytest.mark.parametrize(("saved", "action"), [(900, Action.NONE), (800, Action.RESTART), (None, Action.RESTART)])
+@pytest.mark.parametrize(("saved", "action"), [(900, Action.NONE), (800, Action.RESTART), (None, Action.NONE)])
 def test_training_that_finished_and_was_saved_is_complete(saved: int | None, action: Action) -> None:
-    """A crash in teardown loses nothing then; without the last step saved the bias is to restart."""
+    """A crash in teardown loses nothing then, unless saves are known and the last step is in none of them."""
     done = progress(900, checkpoint_step=saved, finished=True)
     assert world(S.FAILED, K.NONE, progress=done).decide().action is action
     assert world(S.FAILED, K.CRASH, progress=done).decide().action is Action.RESTART

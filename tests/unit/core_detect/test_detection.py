@@ -8,7 +8,7 @@ import pytest
 from advisor.core.detection import detect
 from advisor.core.model import NodeFact, SourceReport, Unavailable
 from advisor.core.policy import Policy
-from advisor.core.words import AttemptState, IncidentKind, NodeState, Trust, UnavailableReason
+from advisor.core.words import AttemptState, Category, IncidentKind, NodeState, Trust, UnavailableReason
 from tests.unit.core_detect.logs import NOON, RULES, context, judge, kernel, snapshot
 
 STEP = " iteration {:8d}/     100 | consumed samples: 1 | elapsed time per iteration (ms): 9.1 | lm loss: 2.0 |\n"
@@ -159,3 +159,50 @@ def test_the_limits_are_policy() -> None:
     world = snapshot((context(), STEPS), state=RUNNING)
     policy = Policy(hang_seconds=30.0)
     assert detect(world, RULES, policy, NOON + timedelta(seconds=31)).kind is IncidentKind.HANG
+
+
+KILLED = "srun: error: node2: task 9: Killed\n"
+TIMED_OUT = "[rank1]:[E P.cpp:1] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=X)\n"
+
+
+def test_a_task_that_is_killed_first_is_the_crash_and_no_hang() -> None:
+    """The others time out only because it is gone."""
+    incident, blame = judge(snapshot((context(), STEPS + KILLED + TIMED_OUT)))
+    assert (incident.kind, blame.category, blame.ranks) == (IncidentKind.CRASH, Category.HOST_OUT_OF_MEMORY, (9,))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "srun: error: node1: task 3: Exited with exit code 1\n",
+        "slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-29T11:00:00 ***\n",
+        "[rank3]: KeyError: 'x'\n",
+    ],
+)
+def test_a_task_that_is_killed_with_its_step_tells_nothing(before: str) -> None:
+    """Slurm kills what is left of a step."""
+    incident, blame = judge(snapshot((context(), STEPS + before + KILLED)))
+    assert "slurm.task_killed" not in {signal.rule for signal in incident.signals}
+    assert blame.category is not Category.HOST_OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(("seconds", "counts"), [(1, True), (3, False)])
+def test_what_a_machine_reports_after_the_end_did_not_cause_it(seconds: int, counts: bool) -> None:
+    """Beyond the skew of clocks."""
+    world = snapshot((context(), STEPS), (kernel("node2"), XID79))
+    ended = world.signals[0].at
+    assert ended is not None
+    attempt = replace(world.attempt, ended_at=ended - timedelta(seconds=seconds))
+    incident, blame = judge(replace(world, attempt=attempt))
+    assert (blame.nodes == ("node2",)) is counts
+    assert ("kernel.xid" in {signal.rule for signal in incident.signals}) is counts
+
+
+def test_an_end_of_training_that_is_not_saved_is_none() -> None:
+    """What was trained last is lost, whatever the job says of itself; and a full disk is no noise of teardown."""
+    saved = "saved checkpoint at step 3\n"
+    done = "[after training is done] datetime: 2026-11-29\n"
+    full = "[rank0]: OSError: [Errno 28] No space left on device: '/project/run/last'\n"
+    assert judge(snapshot((context(), STEPS + saved + STEP.format(9) + done)))[0].kind is IncidentKind.CRASH
+    assert judge(snapshot((context(), STEPS + saved.replace("3", "5") + done)))[0].kind is IncidentKind.NONE
+    assert judge(snapshot((context(), STEPS + done + full)))[0].kind is IncidentKind.CRASH
