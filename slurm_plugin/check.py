@@ -17,6 +17,7 @@ from pathlib import Path
 import grpc
 
 from advisor.v1 import agent_pb2, agent_pb2_grpc
+from slurm_plugin import consequences
 from slurm_plugin.applier import limit_seconds
 from slurm_plugin.config import TICK_FILE, AgentConfig
 from slurm_plugin.scope import OPT_IN
@@ -78,17 +79,16 @@ def _settings(config: AgentConfig, settings: SlurmConfig) -> Iterator[Finding]:
     if settings.cluster and settings.cluster != config.cluster:
         yield _bad(f'cluster: configured as "{config.cluster}", but Slurm\'s ClusterName is "{settings.cluster}"')
     delay = settings.requeue_delay_seconds
-    yield _ok(f"a requeued job starts {delay} s later at the earliest; cred_expire or requeue_delay shorten it")
+    for found in consequences.of(settings):
+        text = f"{found.setting}: {found.text}"
+        yield _warn(f"{text}: {found.to_do}") if found.to_do else _ok(text)
     limit = limit_seconds(delay)
     if limit < 1.0:
         yield _bad(f"an action would have only {limit:g} s before the requeued job may start: raise cred_expire")
     else:
         yield _ok(f"an action may take {limit:g} s of that before it is ended")
-    forgets = f"Slurm forgets ended jobs after {settings.min_job_age_seconds} s (MinJobAge)"
-    if config.poll_seconds * 5 < settings.min_job_age_seconds:
-        yield _ok(forgets)
-    else:
-        yield _bad(f"{forgets}, too soon for a look every {config.poll_seconds:g} s: raise it or lower poll_seconds")
+    if 0 < settings.min_job_age_seconds <= config.poll_seconds * 5:
+        yield _bad(f"MinJobAge is too short for a look every {config.poll_seconds:g} s: raise it or lower poll_seconds")
     yield _rights(config, settings)
     yield from _hook(config, settings.epilog_slurmctld)
 
@@ -107,10 +107,7 @@ def _rights(config: AgentConfig, settings: SlurmConfig) -> Finding:
 def _hook(config: AgentConfig, hook: str) -> Iterator[Finding]:
     """The hook as slurmctld would run it. It may be a script of the site's that calls ours."""
     if not hook or hook == "(null)":
-        yield _warn(
-            "EpilogSlurmctld is not set: ends of jobs are noticed by polling only (advisor slurm install-hooks)"
-        )
-        return
+        return  # said already
     path = Path(hook)
     if not path.exists():
         yield _bad(f"EpilogSlurmctld: there is no {hook} here: ends of jobs are noticed by polling only")
@@ -118,7 +115,7 @@ def _hook(config: AgentConfig, hook: str) -> Iterator[Finding]:
     if not os.access(path, os.X_OK):
         yield _bad(f"EpilogSlurmctld: {hook} is not executable by {_own_name()} ({_owner_and_mode(path)})")
         return
-    yield _ok(f"EpilogSlurmctld is {hook}")
+    yield _ok(f"EpilogSlurmctld: {hook} can be run by {_own_name()}")
     sends_to = _sends_to(path)
     if sends_to and sends_to != config.hook_socket:
         yield _bad(f"EpilogSlurmctld: {hook} sends to {sends_to}, but hook_socket is {config.hook_socket}")

@@ -36,6 +36,8 @@ from advisor.ports import LogBatch, LogRequest, SchedulerReader
 from advisor.rules.policy import check_timing
 from advisor.v1 import common_pb2, operator_pb2
 from connectors.scheduler.slurm_cli import SlurmCli
+from slurm_plugin import consequences
+from slurm_plugin.squeue import SlurmConfig
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -87,9 +89,9 @@ def doctor(
         print_json([{"name": c.name, "state": c.state, "found": c.found, "to_do": c.to_do} for c in checks])
     else:
         for check in checks:
-            print(f"{check.state:<5} {check.name:<14} {harmless(check.found)}")
+            print(f"{check.state:<5} {check.name:<16} {harmless(check.found)}")
             if check.to_do:
-                print(f"{'':<21}→ {harmless(check.to_do)}")
+                print(f"{'':<23}→ {harmless(check.to_do)}")
     if any(check.state is State.FAIL for check in checks):
         raise typer.Exit(1)
 
@@ -110,6 +112,7 @@ def examine(socket: Path | None, configuration: Path | None, job: str = "") -> I
         return
     yield _data_folder(loaded)
     yield from asyncio.run(look_at_scheduler(loaded, SlurmCli(), job))
+    yield from look_at_settings(asyncio.run(SlurmCli().settings()))
     try:
         with Client(find_socket(socket, configuration)) as client:
             yield from _service(client, loaded)
@@ -174,6 +177,15 @@ async def look_at_scheduler(chosen: Config, scheduler: SchedulerReader, job: str
         checks.append(_readable(source.name, f"job {job}", who, (await source.read([request]))[request.key]))
         await source.close()
     return checks
+
+
+def look_at_settings(settings: SlurmConfig | Unavailable) -> Iterator[Check]:
+    """Which of Slurm's settings matter, and what follows. Where Slurm is not reachable that has been said already."""
+    if isinstance(settings, Unavailable):
+        return
+    for found in consequences.of(settings):
+        state = State.WARN if found.to_do else State.OK
+        yield Check(name=found.setting, state=state, found=found.text, to_do=found.to_do)
 
 
 def _own_name() -> str:

@@ -58,6 +58,10 @@ class SlurmCli:
         config = await self._ask(self._slurm.config)
         return config if isinstance(config, Unavailable) else f"slurm {config.version}"
 
+    async def settings(self) -> SlurmConfig | Unavailable:
+        """For the doctor: what slurm.conf says, beyond what the port asks for."""
+        return await self._ask(self._slurm.config)
+
     async def requeue_delay_seconds(self) -> float | Unavailable:
         config = await self._ask(self._slurm.config)
         return config if isinstance(config, Unavailable) else float(config.requeue_delay_seconds)
