@@ -84,7 +84,8 @@ def _times(log: str, job: int) -> tuple[float, float]:
 @pytest.fixture
 def freeing(world: World) -> Iterator[World]:
     policy = world.stack.policy
-    world.stack.restart_advisor({**policy, "node_down": True, "node_down_after_seconds": 1.0})
+    # Longer than Slurm takes to notice: what it does not know yet cannot go down with the requeue.
+    world.stack.restart_advisor({**policy, "node_down": True, "node_down_after_seconds": 1.0, "hang_seconds": 40.0})
     world.stack.restart_agent(_DOWN)
     yield world
     world.stack.restart_advisor(policy)

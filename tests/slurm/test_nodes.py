@@ -160,6 +160,26 @@ def test_while_paused_nothing_is_done_and_nothing_is_lost(world: World) -> None:
     assert row.excluded == {"node2"}
 
 
+@pytest.mark.parametrize("kind", ["partition", "reservation"])
+def test_in_maintenance_nothing_is_done(world: World, kind: str) -> None:
+    """Its partition is drained, or its node is reserved for maintenance: the advice waits until it ends, and says so."""
+    run = world.launch("alice", Training(name=f"nodes-maint-{kind}", steps=12, faults=[_fault("node2")]))
+    run.wait_step(2)
+    if kind == "partition":
+        begin, end = ("update", "PartitionName=main", "State=DRAIN"), ("update", "PartitionName=main", "State=UP")
+    else:
+        flags = ("Flags=maint,ignore_jobs", "Users=root", "StartTime=now", "Duration=60", "Nodes=node2")
+        begin, end = ("create", "reservation", "ReservationName=fw", *flags), ("delete", "ReservationName=fw")
+    world.cluster.must("scontrol", *begin)
+    try:
+        run.wait("FAILED", seconds=60)
+        run.wait_decision("a wait", lambda item: _says(item, "MAINTENANCE"), seconds=30)
+        assert holds_for(lambda: (run.row.state, run.row.restarts) == ("FAILED", 0), seconds=4)
+    finally:
+        world.cluster.must("scontrol", *end)
+    assert run.wait("COMPLETED", restarts=1).excluded == {"node2"}
+
+
 def test_the_stop_file_stops_with_everything_else_dead(world: World) -> None:
     """A file on the controller: nothing is done while it is there, although advisor and database died meanwhile."""
     world.stack.stop_file.write_text("something is odd\n", encoding="utf-8")
