@@ -39,6 +39,7 @@ from advisor.core.model import (
     Successor,
     Unavailable,
 )
+from advisor.core.paced import PACED_BYTES, paced
 from advisor.core.progress import combine
 from advisor.core.scan import FileContext, FileState, Scanned, Scanner, fold_signals
 from advisor.core.words import AttemptState, Role, Trust, UnavailableReason
@@ -200,7 +201,7 @@ class _Reading:
         )
         state = FileState()
         newest: datetime | None = None
-        head = b""
+        head = tail = b""
         error = read_error_file(item) if trust is Trust.LOG and is_error_file(item.name) else None
         if error is not None:
             self.files[context.file] = self._scan(context, state, error.text, final=True, at=error.at).state
@@ -211,9 +212,21 @@ class _Reading:
                 data = file.read(READ_BYTES)
                 final = not data
                 head = data if state.offset == 0 else head if final else b""
+                tail = (tail + data)[-PACED_BYTES:]
                 scanned = self._scan(context, state, data, final=final)
                 state = scanned.state
                 newest = scanned.newest_at or newest
+        if trust is Trust.LOG and facts.silent_seconds is not None:
+            # How long a silence is too long, only the times of its lines tell: all of them are read now.
+            as_written = paced(self.scanner, context, tail, self.now)
+            if as_written is not None and as_written.last_step == state.progress.last_step:
+                known = replace(
+                    state.progress,
+                    pace=as_written.pace,
+                    last_at=as_written.last_at,
+                    last_line_at=as_written.last_line_at,
+                )
+                state = replace(state, progress=known)
         self.files[context.file] = state
         if head and trust is Trust.LOG:
             self._wrapped(context, head)

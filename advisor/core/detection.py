@@ -284,9 +284,9 @@ def _hang_signal(snapshot: Snapshot, rules: RuleSet, policy: Policy, now: dateti
         return None
     progress = snapshot.progress
     if snapshot.offline:
-        if attempt.silent_seconds is None or attempt.silent_seconds < policy.hang_seconds:
+        limit, since = hang.silence_limit(snapshot, policy), progress.last_at or now
+        if attempt.silent_seconds is None or attempt.silent_seconds < limit:
             return None
-        limit, since = policy.hang_seconds, progress.last_at or now
     else:
         logs = [source for source in snapshot.sources if source.trust is Trust.LOG]
         readable = any(source.unavailable is None for source in logs)

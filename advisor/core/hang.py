@@ -66,6 +66,17 @@ def expected(snapshot: Snapshot, policy: Policy) -> Expected | None:
     return _expected(progress, progress.last_at, policy)
 
 
+def silence_limit(snapshot: Snapshot, policy: Policy) -> float:
+    """Seconds of silence after its last line from which an attempt is overdue that was not watched while it ran: as its
+    own lines taught (`paced`), else the site's ceiling.
+    """
+    progress = snapshot.progress
+    if len(progress.pace.gaps) < LEARNED or progress.last_at is None or progress.last_line_at is None:
+        return policy.hang_seconds
+    due = _expected(progress, progress.last_at, policy)
+    return max(1.0, (due.at - progress.last_line_at).total_seconds())
+
+
 def _expected(progress: Progress, last_at: datetime, policy: Policy) -> Expected:
     pace = progress.pace
     usual = step_limit(progress, policy)
