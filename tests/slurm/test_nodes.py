@@ -162,7 +162,7 @@ def test_while_paused_nothing_is_done_and_nothing_is_lost(world: World) -> None:
 
 @pytest.mark.parametrize("kind", ["partition", "reservation"])
 def test_in_maintenance_nothing_is_done(world: World, kind: str) -> None:
-    """Its partition is drained, or its node is reserved for maintenance: the advice waits until it ends, and says so."""
+    """Its partition is drained, or its node is reserved for maintenance: the advice waits for the end, and says so."""
     run = world.launch("alice", Training(name=f"nodes-maint-{kind}", steps=12, faults=[_fault("node2")]))
     run.wait_step(2)
     if kind == "partition":

@@ -1,0 +1,191 @@
+"""Isolations and pauses as the store keeps them: opened under caps, reconciled, ended in every way, and audited."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from advisor.core.modes import Pause
+from advisor.core.node_isolation import Want
+from advisor.core.policy import Policy
+from advisor.core.words import Category, IsolationEnd, NodeState
+from advisor.store.errors import NotFound
+from advisor.store.records import (
+    AttemptRef,
+    NodeReconciliation,
+    ObservedNode,
+    ReconciliationReason,
+    ReconciliationStatus,
+    StoredIsolation,
+)
+from advisor.store.store import Store
+from tests.integration.store.worlds import CLUSTER, at, running
+
+pytestmark = pytest.mark.postgres
+
+POLICY = Policy(
+    isolate=True,
+    isolations_max=2,
+    isolations_percent_max=50.0,
+    isolations_per_day_max=3,
+    isolation_time_to_live_hours=1.0,
+)
+
+
+@pytest.fixture
+async def isolating(url: str) -> AsyncIterator[Store]:
+    """A store under a policy that isolates, with eight nodes."""
+    opened = await Store.open(url, policy=POLICY)
+    nodes = [ObservedNode(name=f"node{i}", state=NodeState.UP, observed_at=at(0)) for i in range(1, 9)]
+    await opened.record_observations(CLUSTER, (), nodes, complete=False, now=at(0))
+    yield opened
+    await opened.close()
+
+
+async def wants(store: Store, *nodes: str, seconds: float = 20, acts: bool = True) -> list[Want]:
+    (key,) = await store.resolve((AttemptRef(cluster=CLUSTER, job_id="7", number=0, user="ada", submitted_at=at(0)),))
+    key = key or await running(store)
+    return [
+        Want(
+            node=node,
+            category=Category.GPU_HARDWARE,
+            why="its GPU fell off the bus",
+            evidence_at=at(seconds),
+            job_key=key.job_key,
+            number=key.number,
+            job_id="7",
+            acts=acts,
+        )
+        for node in nodes
+    ]
+
+
+async def isolated(store: Store, node: str = "node2", **changes: Any) -> StoredIsolation:
+    await store.isolate(CLUSTER, await wants(store, node, **changes), now=at(30))
+    (row,) = await store.isolations(cluster=CLUSTER, node=node)
+    return row
+
+
+async def says(
+    store: Store,
+    row: StoredIsolation,
+    status: ReconciliationStatus,
+    reason: ReconciliationReason = ReconciliationReason.OBSERVED,
+    seconds: float = 40,
+) -> StoredIsolation:
+    news = NodeReconciliation(generation=row.generation, status=status, reason=reason, at=at(seconds))
+    return await store.record_node_reconciliation(row.isolation_id, news, cluster=CLUSTER, who="agent")
+
+
+async def audited(url: str) -> list[tuple[str, str]]:
+    engine = create_async_engine(url)
+    async with engine.connect() as connection:
+        found = await connection.execute(
+            text("SELECT what, who FROM audit WHERE what LIKE '%isolation%' OR what LIKE 'node%' ORDER BY seq")
+        )
+        rows = [(row.what, row.who) for row in found]
+    await engine.dispose()
+    return rows
+
+
+async def test_an_isolation_lives_from_want_to_repair(isolating: Store, url: str) -> None:
+    """Opened once however often it is wanted, seen drained, ended by the repair, and every step audited."""
+    row = await isolated(isolating)
+    again = await isolating.isolate(CLUSTER, await wants(isolating, "node2"), now=at(31))
+    assert again.opens == ()
+    assert (row.generation, row.dry_run, row.drained_at) == (1, False, None)
+    drained = await says(isolating, row, ReconciliationStatus.VERIFIED)
+    assert drained.drained_at == at(40)
+    ended = await says(
+        isolating, row, ReconciliationStatus.ALREADY_SATISFIED, ReconciliationReason.REPAIR_SEEN, seconds=50
+    )
+    assert (ended.ended_by, ended.ended_at, ended.open) == (IsolationEnd.REPAIR_SEEN, at(50), False)
+    assert await isolating.open_isolations(CLUSTER) == ()
+    assert [what for what, _ in await audited(url)] == [
+        "isolation_opened",
+        "isolation_reconciled",
+        "isolation_reconciled",
+        "isolation_ended",
+    ]
+    stale = await isolating.isolate(CLUSTER, await wants(isolating, "node2", seconds=45), now=at(60))
+    assert stale.opens == ()  # evidence from before the repair
+    fresh = await isolating.isolate(CLUSTER, await wants(isolating, "node2", seconds=55), now=at(60))
+    assert [want.node for want in fresh.opens] == ["node2"]
+
+
+async def test_an_operator_ends_it_and_the_drain_is_undone_by_a_new_generation(isolating: Store) -> None:
+    """It stays open, as one to be undone, until the agent has seen it undone; words about the old one are ignored."""
+    row = await isolated(isolating)
+    await says(isolating, row, ReconciliationStatus.VERIFIED)
+    ended = await isolating.end_isolation(CLUSTER, "node2", who="root", why="DIMM replaced", now=at(50))
+    assert (ended.generation, ended.open, ended.ended_by) == (2, True, IsolationEnd.OPERATOR)
+    assert (await says(isolating, row, ReconciliationStatus.VERIFIED, seconds=51)).open
+    with pytest.raises(NotFound, match="no isolation of node node2"):
+        await isolating.end_isolation(CLUSTER, "node2", who="root", why="again", now=at(52))
+    assert not (await says(isolating, ended, ReconciliationStatus.VERIFIED, seconds=53)).open
+
+
+async def test_what_is_only_on_paper_leaves_nothing_to_undo(isolating: Store) -> None:
+    """A dry run that ends is done with at once; one that is wanted for real begins to act."""
+    row = await isolated(isolating, acts=False)
+    plan = await isolating.isolate(CLUSTER, await wants(isolating, "node2"), now=at(35))
+    assert [want.node for want in plan.acts_now] == ["node2"]
+    (acting,) = await isolating.open_isolations(CLUSTER)
+    assert (acting.generation, acting.dry_run, row.dry_run) == (2, False, True)
+    await isolated(isolating, "node3", acts=False)
+    ended = await isolating.end_isolation(CLUSTER, "node3", who="root", why="no", now=at(50))
+    assert not ended.open
+
+
+async def test_its_time_to_live_ends_it_and_a_failed_probe_begins_it_anew(isolating: Store) -> None:
+    """An hour after it began, or after the last test that failed."""
+    await isolated(isolating)
+    probed = at(30) + timedelta(minutes=30)
+    row = await isolating.record_probe(CLUSTER, "node2", passed=False, who="root", why="diag", now=probed)
+    assert (row.probe_passed, row.expires_at) == (False, probed + timedelta(hours=1))
+    assert await isolating.expire_isolations(at(30) + timedelta(minutes=61)) == ()
+    (ended,) = await isolating.expire_isolations(probed + timedelta(minutes=61))
+    assert (ended.node, ended.ended_by) == ("node2", IsolationEnd.TIME_TO_LIVE)
+    assert await isolating.expire_isolations(probed + timedelta(minutes=62)) == ()
+
+
+async def test_a_passed_probe_reinstates(isolating: Store) -> None:
+    """And is kept with the isolation; of a node that is not isolated there is nothing to report."""
+    await isolated(isolating)
+    row = await isolating.record_probe(CLUSTER, "node2", passed=True, who="root", why="diag", now=at(60))
+    assert (row.ended_by, row.ended_why, row.probe_passed) == (IsolationEnd.PROBE_PASSED, "diag", True)
+    with pytest.raises(NotFound):
+        await isolating.record_probe(CLUSTER, "node9", passed=True, who="root", why="diag", now=at(60))
+
+
+async def test_the_breaker_holds_until_an_operator_resets_it(isolating: Store, url: str) -> None:
+    """Three of eight nodes where two may be: none of them, also not one by one, before the reset; and it is audited."""
+    plan = await isolating.isolate(CLUSTER, await wants(isolating, "node1", "node2", "node3"), now=at(30))
+    assert "at most 2 of 8" in plan.trips
+    (breaker,) = await isolating.breakers()
+    assert (breaker.cluster, breaker.tripped_at) == (CLUSTER, at(30))
+    assert (await isolating.isolate(CLUSTER, await wants(isolating, "node1"), now=at(40))).opens == ()
+    await isolating.reset_breaker(CLUSTER, who="root", why="the switch", now=at(50))
+    with pytest.raises(NotFound, match="no tripped breaker"):
+        await isolating.reset_breaker(CLUSTER, who="root", why="the switch", now=at(51))
+    assert len((await isolating.isolate(CLUSTER, await wants(isolating, "node1"), now=at(60))).opens) == 1
+    assert [item for item in await audited(url) if "breaker" in item[0]] == [
+        ("isolation_breaker_tripped", "advisor"),
+        ("isolation_breaker_reset", "root"),
+    ]
+
+
+async def test_a_pause_holds_until_its_time_or_its_end(store: Store) -> None:
+    """One per cluster, replaced when set again; over by itself, or when somebody resumes."""
+    await store.pause(Pause(cluster="", until=at(100), why="firmware"), who="root", origin="", now=at(0))
+    await store.pause(Pause(cluster="", until=at(200), why="longer"), who="root", origin="", now=at(1))
+    (found,) = await store.pauses(at(150))
+    assert (found.until, found.why, found.set_by) == (at(200), "longer", "root")
+    assert await store.pauses(at(201)) == ()
+    with pytest.raises(NotFound, match="no pause of cluster alps"):
+        await store.resume(CLUSTER, who="root", why="done", origin="", now=at(150))
+    await store.resume("", who="root", why="done", origin="", now=at(150))
+    assert await store.pauses(at(150)) == ()
