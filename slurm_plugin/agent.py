@@ -28,6 +28,7 @@ from slurm_plugin.link import Link, Pulse
 from slurm_plugin.looks import Looks
 from slurm_plugin.reconciler import Reconciler
 from slurm_plugin.squeue import JobRow, Slurm, SlurmError
+from slurm_plugin.tender import Tender
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +52,7 @@ class Agent:
     looks: Looks = field(init=False)
     link: Link = field(init=False)
     reconciler: Reconciler = field(init=False)
+    tender: Tender = field(init=False)
     drainer: Drainer = field(init=False)
     isolated_file: IsolatedFile = field(init=False)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -73,6 +75,13 @@ class Agent:
             clock=self.clock,
             put=self.link.put,
             told=self._tell_one,
+        )
+        self.tender = Tender(
+            briefing=self.reconciler.briefing,
+            apply=self.apply,
+            clock=self.clock,
+            busy=self.reconciler.busy,
+            told=self.reconciler.dropped,
         )
         self.drainer = Drainer(config=self.config, slurm=self.slurm, clock=self.clock, put=self.link.put)
         self.isolated_file = IsolatedFile(path=self.config.isolated_path, clock=self.clock)
@@ -108,6 +117,7 @@ class Agent:
                 hooks.trust(settings.slurm_user_id)
             self.link.check_registration()
             self.reconciler.reconcile(self.looks.rows)
+            await self.tender.look(self.looks.rows)
             await self.drainer.reconcile(self.looks.nodes)
             self.isolated_file.tell(self.drainer.isolated(), (node.name for node in self.looks.nodes))
             self.alive()

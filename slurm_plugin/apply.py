@@ -21,7 +21,7 @@ from typing import Any
 if not __package__:  # run as a script: our own folder's parent is not on the path under -I
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from slurm_plugin import guard, scope, sharing, silence, stop_file
+from slurm_plugin import guard, scope, sharing, silence, stop_file, tending
 from slurm_plugin.guard import Reason, Status
 from slurm_plugin.squeue import JobRow, Run, Slurm, SlurmError, first_line, run_process
 
@@ -49,7 +49,8 @@ class Verb:
 class Request:
     """`limits.in_scope` is judged again here, from a fresh comment, with `scope` and `account`.
 
-    `companions` get the advice's exclusions besides; with `shares_only` nothing else is done.
+    `companions` get the advice's exclusions besides; with `shares_only` nothing else is done. With `tends` the job only
+    loses what of our exclusions keeps it from starting.
     """
 
     advice: guard.Advice
@@ -64,6 +65,7 @@ class Request:
     stop_file: str = ""
     companions: tuple[sharing.Companion, ...] = ()
     shares_only: bool = False
+    tends: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,8 @@ def carry_out(request: Request, run: Run = run_process, clocks: Clocks | None = 
         # A component carries no comment of its own: its leader's was judged, and is read again only when it acts.
         inside = fresh.inside or bool(job.het_offset)
         limits = replace(limits, in_scope=limits.in_scope and inside, scope_reason=fresh.reason)
+    if request.tends:
+        return _tend(request, job, limits, slurm, clocks)
     result = _primary(request, job, found, limits, slurm, clocks)
     if job is None or limits.stopped or not sharing.wanted(request.advice, result.status, result.reason):
         return result
@@ -141,6 +145,30 @@ def _primary(
             return Result(status=outcome.status, reason=outcome.reason, detail=outcome.detail)
         case guard.Wait():
             return Result(status=Status.PENDING, reason=outcome.reason, detail=outcome.detail)
+
+
+def _tend(request: Request, job: JobRow | None, limits: guard.Limits, slurm: Slurm, clocks: Clocks) -> Result:
+    """Give back as little as will do. Nothing is taken: so neither scope nor mode is asked, only that it is ours."""
+    nothing = Result(status=Status.PENDING, reason=Reason.CAPACITY, detail="nothing keeps it any more")
+    if job is None or limits.stopped or not request.limits.act or guard.identity(request.advice, job) is not None:
+        return nothing
+    found = tending.relief(job, limits.fitting, nodes_together=limits.nodes_together)
+    if found is None:
+        return nothing
+    try:
+        out = slurm.tool(*command(found.update, request.shown_id))
+    except SlurmError as error:
+        return Result(status=Status.PENDING, reason=Reason.SCHEDULER_UNAVAILABLE, detail=str(error))
+    if out.returncode != 0 or out.stderr.strip():
+        return _refused(found.update, first_line(out.stderr), ())
+    return Result(
+        status=Status.APPLIED,
+        reason=Reason.CAPACITY,
+        detail=f"could not start, left out: {' '.join(found.dropped)} ({found.why})",
+        done=(Verb(name="update", at=clocks.wall()),),
+        excluded=found.update.excluded,
+        dropped=found.dropped,
+    )
 
 
 def _group(shown_id: str) -> str:

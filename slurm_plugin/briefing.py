@@ -6,6 +6,7 @@ from slurm_plugin import capacity, guard, observe, sharing, stop_file
 from slurm_plugin.applier import limit_seconds
 from slurm_plugin.apply import Request
 from slurm_plugin.config import AgentConfig
+from slurm_plugin.hostlist import HostlistError, expand
 from slurm_plugin.looks import Looks
 from slurm_plugin.saving import Saving
 from slurm_plugin.sharing import Companion
@@ -42,6 +43,7 @@ class Briefing:
             known=tuple(node for node in advice.exclude if node in names) if nodes else None,
             stopped=stop_file.engaged(self.config.stop_file),
             maintenance=self.looks.maintenance.reason(row) if row is not None else "",
+            required=self._required(details),
             requeue_exit_hold=settings.requeue_exit_hold if settings is not None else (),
             nodes_together=sum(item.nodes_wanted for item in components),
             dead=self._dead(row) if row is not None and advice.dead_nodes else (),
@@ -49,6 +51,13 @@ class Briefing:
             signals=self.saving.signals,
             signal_batch=self.config.before_kill.target == "batch",
         )
+
+    def _required(self, details: JobDetails | None) -> tuple[str, ...]:
+        """What --nodelist names. An unreadable one names nobody: Slurm has accepted it, so it is our reading."""
+        try:
+            return expand(details.nodes_required) if details is not None else ()
+        except HostlistError:
+            return ()
 
     def _dead(self, row: JobRow) -> tuple[str, ...]:
         wanted = self.config.isolation

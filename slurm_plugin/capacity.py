@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 from slurm_plugin.squeue import JobDetails, JobRow, NodeRow
 
-UP_STATES = frozenset({"idle", "allocated", "mixed", "completing", "planned", "reserved", "maint", "blocked"})
+UP_STATES = frozenset({"idle", "allocated", "mixed", "completing", "planned", "blocked"})  # reserved: for others
 _SIMPLE_FEATURES = re.compile(r"[A-Za-z0-9_.:=-]+([&,][A-Za-z0-9_.:=-]+)*\Z", re.ASCII)
 _GRES = re.compile(r"(?:gres[:/])?([a-z_]+)(?:[:/]([A-Za-z0-9_.-]*[A-Za-z_][A-Za-z0-9_.-]*))?(?:[:=](\d+))?", re.ASCII)
 
 
 def fitting(job: JobRow, details: JobDetails | None, nodes: Sequence[NodeRow]) -> tuple[str, ...] | None:
     """Names of the up nodes of the job's partitions that fit; None when that cannot be told."""
-    if details is None or not nodes:
+    if details is None or not nodes or details.reservation:
         return None
     if details.features and not _SIMPLE_FEATURES.match(details.features):
         return None

@@ -368,6 +368,9 @@ def _exclusions(
     wanted = [node for node in dict.fromkeys(asked) if node not in users]
     ours = [node for node in wanted if limits.known is None or node in limits.known or node in kept]
     reason = Reason.SCHEDULER_REFUSED if len(ours) < len(wanted) else None
+    if not set(ours).isdisjoint(limits.required):
+        # Excluding what the job itself insists on only keeps it from ever starting.
+        ours, reason = [node for node in ours if node not in limits.required], Reason.CAPACITY
     if len(ours) > limits.exclusions_per_job:
         ours, reason = ours[: max(limits.exclusions_per_job, 0)], Reason.CAP_EXCLUSIONS
     if limits.fitting is not None:

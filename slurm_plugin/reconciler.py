@@ -68,10 +68,11 @@ class Reconciler:
     saving: Saving = field(init=False)
     _open: dict[str, guard.Advice] = field(default_factory=dict)
     _said: dict[str, tuple[Status, Reason, str]] = field(default_factory=dict)
-    _busy: set[str] = field(default_factory=set)
+    busy: set[str] = field(default_factory=set)
     _retry_at: dict[str, float] = field(default_factory=dict)
     _requeues: deque[float] = field(default_factory=deque)
     _counted: set[tuple[str, int]] = field(default_factory=set)  # (job, restarts) of what is in `_requeues`
+    _last: dict[str, guard.Advice] = field(default_factory=dict)  # what was last applied to a job
     _moments: dict[tuple[str, int], set[Kind]] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _acting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ATTENDED_MAX))
@@ -124,6 +125,7 @@ class Reconciler:
             held = {row.job_id for row in rows}
             self._moments = {key: value for key, value in self._moments.items() if key[0] in held}
             self._counted = {key for key in self._counted if key[0] in held}
+            self._last = {key: advice for key, advice in self._last.items() if key in held}
 
     async def close(self) -> None:
         """Let actions under way end: they are short, and bounded by themselves."""
@@ -137,9 +139,9 @@ class Reconciler:
     def _attend(self, advice: guard.Advice) -> None:
         late = self.clock.monotonic() < self._retry_at.get(advice.advice_id, 0.0)
         jobs = self._touched(advice)
-        if late or not jobs.isdisjoint(self._busy):
+        if late or not jobs.isdisjoint(self.busy):
             return
-        self._busy |= jobs
+        self.busy |= jobs
         task = asyncio.create_task(self._attended(advice, jobs))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -162,7 +164,7 @@ class Reconciler:
         except SlurmError as error:
             self._say(advice, None, Status.PENDING, Reason.SCHEDULER_UNAVAILABLE, str(error))
         finally:
-            self._busy -= jobs
+            self.busy -= jobs
 
     async def _once(self, advice: guard.Advice) -> bool:
         """Look, plan, act if planned. True when there is nothing more to do in this round."""
@@ -248,11 +250,19 @@ class Reconciler:
         if result.reason is Reason.PERMISSION:
             self.missing_right = result.detail or "the scheduler refuses our updates"
             log.error("rights_missing", detail=self.missing_right, mode="observe from now on")
+        if result.status is Status.APPLIED:
+            self._last[advice.job_id] = advice
         if result.status is Status.APPLIED or result.status is Status.WITHHELD:
             self._say(advice, row, result.status, result.reason, result.detail, result=result)
         if result.status is Status.WITHHELD:
             self._retry_at[advice.advice_id] = self.clock.monotonic() + RETRY_SECONDS
         return result
+
+    def dropped(self, row: JobRow, result: Result) -> None:
+        """Exclusions of ours were given back so that the job can start: said about the advice that set them."""
+        advice = self._last.get(row.job_id)
+        if advice is not None and advice.attempt == row.restarts - 1:
+            self._say(advice, row, Status.VERIFIED, result.reason, result.detail, result=result)
 
     # --- saying it ---------------------------------------------------------------------------------------------
 

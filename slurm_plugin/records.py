@@ -117,6 +117,7 @@ class JobDetails:
     memory_mb_per_node: int
     gres_per_node: str
     nodes_required: str
+    reservation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,6 +306,7 @@ def _details(job: Mapping[str, object]) -> JobDetails:
         memory_mb_per_node=max(number("memory_per_node"), number("memory_per_cpu") * cpus),
         gres_per_node=text("tres_per_node"),
         nodes_required=text("required_nodes"),
+        reservation=text("resv_name"),
     )
 
 

@@ -45,7 +45,7 @@ class Limits:
     `known`: those of the advice's nodes that the scheduler has; None when not known.
     `stopped`, `maintenance`: why nothing may be done now, "" when it may.
     `requeue_exit_hold`: exit codes after which Slurm requeues and holds by itself. `nodes_together`: what all
-    components of a heterogeneous job ask for, 0 for any other job.
+    components of a heterogeneous job ask for, 0 for any other job. `required`: nodes that the job asks for by name.
     `dead`: nodes of the job that may be set DOWN. `saving`: "ask" or "wait" while a live attempt is given time to save
     (see `saving`), with `signals` sent to the batch script or to its steps.
     """
@@ -64,6 +64,7 @@ class Limits:
     maintenance: str = ""
     requeue_exit_hold: tuple[int, ...] = ()
     nodes_together: int = 0
+    required: tuple[str, ...] = ()
     dead: tuple[str, ...] = ()
     saving: str = ""
     signals: tuple[str, ...] = ()

@@ -113,7 +113,8 @@ def _why_nodes(job: Job, mark: Mark, facts: Facts) -> tuple[str, bool]:
         return "", False
     given = f"exclusion of {','.join(ours)} given back"
     if job.reason == "BadConstraints":
-        return f"{given}: Slurm says BadConstraints", False
+        # A living agent gives back as little as will do, most doubtful first: it is let go ahead by one look.
+        return f"{given}: Slurm says BadConstraints", facts.advisor.alive
     waiting = facts.now - max(job.eligible or 0, job.submit or 0)
     if job.priority == 0 or job.eligible is None or waiting < 0:
         return "", False  # a hold, a dependency or its begin time keeps it, not our exclusions

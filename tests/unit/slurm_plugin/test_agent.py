@@ -485,7 +485,7 @@ async def test_advice_withdrawn_before_its_turn_is_not_acted_on(bench: Bench) ->
     bench.advisor.advise()
     await until(lambda: not agent.reconciler._open)
     go_on.set()
-    await until(lambda: not agent.reconciler._busy)
+    await until(lambda: not agent.reconciler.busy)
     assert (bench.slurm.requeues, len(begun)) == (ATTENDED_MAX, ATTENDED_MAX)
 
 

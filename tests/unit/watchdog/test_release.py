@@ -121,10 +121,14 @@ def test_a_job_that_can_start_keeps_our_exclusions() -> None:
 
 
 def test_bad_constraints_give_back_at_once() -> None:
-    """Slurm itself says that the job can never start; the user's exclusion stays."""
+    """Slurm itself says that the job can never start; the user's exclusion stays. A living agent is let go ahead."""
     found = plan(replace(JOB, reason="BadConstraints", priority=0), FACTS)
     assert found is not None
-    assert (found.excluded, found.returned, found.confirm) == (("node4",), ("node2",), False)
+    assert (found.excluded, found.returned, found.confirm) == (("node4",), ("node2",), True)
+    dead = replace(FACTS, advisor=replace(FACTS.advisor, alive=False))
+    alone = plan(replace(JOB, reason="BadConstraints", priority=0), dead)
+    assert alone is not None
+    assert not alone.confirm
     assert (body(found)["nodes"], body(found)["returned"]) == ([], True)
 
 
