@@ -8,6 +8,9 @@ more output than usual, a crash line) the ceiling holds instead of the learned l
 
 Schedules ("every 500 steps") are ruled out one by one: each whose turn came and went without a silence.
 
+GPUs that are busy without computing since the newest step (`telemetry`) shorten the wait; that nobody tells changes
+nothing.
+
 Gaps are between *reads*, as silence is: output that arrives in bursts is expected in bursts. A silence during which the
 reader itself was away is nobody's habit.
 """
@@ -20,6 +23,8 @@ from datetime import datetime, timedelta
 from advisor.core.course import Pace, Pause, Phase
 from advisor.core.model import Progress, Snapshot
 from advisor.core.policy import Policy
+from advisor.core.telemetry import SPINNING
+from advisor.core.words import Trust
 
 GAPS_KEPT = 32
 LONGEST_KEPT = 2  # pauses of each phase
@@ -28,6 +33,8 @@ GAP_SECONDS_MIN = 0.25  # between two reads of the same tick nothing can be lear
 LEARNED = 16  # gaps from which a quantile says something
 QUANTILE = 0.95
 QUANTILE_FACTOR = 1.5  # × a high quantile of recent gaps: where they differ, the longer ones are usual too
+SPINNING_FACTOR = 2.0  # × the usual gap
+SPINNING_SECONDS = 30.0
 WARM_UP_SECONDS = 300.0  # slow steps after the ranks began are no habit
 AWAY_SECONDS = 10.0  # between two looks at a log; beyond, the reader was away
 LINES_QUANTILE = 0.8
@@ -63,7 +70,19 @@ def expected(snapshot: Snapshot, policy: Policy) -> Expected | None:
             return None
         at = started + timedelta(seconds=policy.hang_startup_seconds)
         return Expected(at=at, ends_at=at, seconds=policy.hang_startup_seconds, phase=Phase.START)
-    return _expected(progress, progress.last_at, policy)
+    return _expected(progress, progress.last_at, policy, _spinning_since(snapshot, progress.last_at))
+
+
+def _spinning_since(snapshot: Snapshot, last_at: datetime) -> datetime | None:
+    """Since when the GPUs are busy without computing, as a source tells that no job writes to; None while they work,
+    where nobody tells, and where it began before the newest step.
+    """
+    seen = (
+        signal.at
+        for signal in snapshot.signals
+        if signal.rule == SPINNING and signal.trust is Trust.TELEMETRY and signal.at is not None
+    )
+    return min((at for at in seen if at >= last_at), default=None)
 
 
 def silence_limit(snapshot: Snapshot, policy: Policy) -> float:
@@ -73,11 +92,11 @@ def silence_limit(snapshot: Snapshot, policy: Policy) -> float:
     progress = snapshot.progress
     if len(progress.pace.gaps) < LEARNED or progress.last_at is None or progress.last_line_at is None:
         return policy.hang_seconds
-    due = _expected(progress, progress.last_at, policy)
+    due = _expected(progress, progress.last_at, policy, _spinning_since(snapshot, progress.last_at))
     return max(1.0, (due.at - progress.last_line_at).total_seconds())
 
 
-def _expected(progress: Progress, last_at: datetime, policy: Policy) -> Expected:
+def _expected(progress: Progress, last_at: datetime, policy: Policy, spinning_since: datetime | None) -> Expected:
     pace = progress.pace
     usual = step_limit(progress, policy)
     ceiling_at = last_at + timedelta(seconds=policy.hang_seconds)
@@ -98,7 +117,21 @@ def _expected(progress: Progress, last_at: datetime, policy: Policy) -> Expected
     at = min(at, last_at + timedelta(seconds=max(_longest(pace, phase, policy), usual)))
     # Ending an attempt costs more than waiting as long again: nothing is ended at the first doubt.
     ends_at = max(at, min(at + (at - last_at), ceiling_at))
+    if spinning_since is not None and phase is Phase.STEP:
+        # Two kinds of evidence need no second doubt.
+        short = spinning_since + timedelta(seconds=SPINNING_SECONDS)
+        ends_at, at = at, min(at, max(short, last_at + timedelta(seconds=_corroborated(progress, policy))))
     return Expected(at=at, ends_at=ends_at, seconds=(at - last_at).total_seconds(), phase=phase)
+
+
+def _corroborated(progress: Progress, policy: Policy) -> float:
+    """Seconds of silence that are enough when GPUs wait in a collective meanwhile. They do so behind a silent save:
+    where one may be meant, or nothing is learned yet, only half of the wait is spared.
+    """
+    limit = step_limit(progress, policy)
+    if limit >= policy.hang_seconds or pause_due(progress) or progress.pace.unusual_at is not None:
+        return policy.hang_seconds / 2
+    return min(limit, max(policy.hang_floor_seconds / 2, SPINNING_FACTOR * quantile(progress.pace.gaps, 0.5)))
 
 
 def _longest(pace: Pace, phase: Phase, policy: Policy) -> float:

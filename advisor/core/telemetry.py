@@ -21,10 +21,14 @@ UTILISATION = "DCGM_FI_DEV_GPU_UTIL"
 TENSOR = "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"
 POWER = "DCGM_FI_DEV_POWER_USAGE"
 CLOCK = "DCGM_FI_DEV_SM_CLOCK"
+THROTTLE = "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"  # "…_CLOCKS_EVENT_REASONS" since DCGM 4, under the same number
+THROTTLE_NEW = "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
+THERMAL = "DCGM_FI_DEV_THERMAL_VIOLATION"
 PCIE_REPLAY = "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"
 BEFORE = timedelta(seconds=5)  # clocks differ
 AFTER = timedelta(minutes=5)  # what a scrape shows so long after the end may still be the cause
 TAIL = 3  # samples at the end that must agree
+POWER_FALL = 0.55  # of the highest: a GPU that spins draws about half of what it draws while it computes
 TAIL_SPAN = timedelta(seconds=30)
 PEERS_MIN = 4  # fewer GPUs have no usual value
 SIGNALS_MAX = 200
@@ -40,16 +44,28 @@ _COUNTERS: Mapping[str, tuple[str, float]] = {
     "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": ("telemetry.nvlink_errors", 100),
     "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": ("telemetry.nvlink_errors", 100),
     PCIE_REPLAY: ("telemetry.pcie_replays", 100),
+    THERMAL: ("telemetry.throttled", 1_000_000),
 }
 # Fields whose increase means something only where most peers show nothing like it.
-_RELATIVE = frozenset({PCIE_REPLAY, *(name for name in _COUNTERS if "NVLINK" in name)})
+_RELATIVE = frozenset({PCIE_REPLAY, THERMAL, *(name for name in _COUNTERS if "NVLINK" in name)})
 _PEER_FACTOR = 10.0
 # States of a GPU that the first sample shows already: they support other evidence, and began nothing.
 _STATES: Mapping[str, str] = {
     "DCGM_FI_DEV_ROW_REMAP_FAILURE": "telemetry.row_remap_pending",
     "DCGM_FI_DEV_ROW_REMAP_PENDING": "telemetry.row_remap_pending",
 }
-FIELDS = frozenset({XID, UTILISATION, TENSOR, POWER, CLOCK, *_COUNTERS})
+_SLOWED_BY_HARDWARE = 0x08 | 0x40 | 0x80  # hardware slowdown, its thermal kind, the external power brake (nvml.h)
+# How many of the newest samples say what holds now.
+GAUGES: Mapping[str, int] = {
+    UTILISATION: TAIL,
+    TENSOR: TAIL,
+    POWER: 3 * TAIL,
+    CLOCK: TAIL,
+    THROTTLE: TAIL,
+    THROTTLE_NEW: TAIL,
+}
+FIELDS = frozenset({XID, *GAUGES, *_COUNTERS})
+SPINNING = "telemetry.spinning"
 # What DCGM writes where it has no value.
 _BLANKS = frozenset(range(2_147_483_632, 2_147_483_648))
 _BLANK_FROM = 1.4e14
@@ -120,7 +136,7 @@ def telemetry_signals(
         for points in of_field.values():
             points.sort()
     events = [*_xids(series.get(XID, {}), span), *_counted(series, span), *_states(series, span)]
-    events += [*_waiting(series, span), *_slow(series, span)]
+    events += [*_waiting(series, span), *_slow(series, span), *_throttled(series, span)]
     events.sort(key=lambda event: (event.at, event.rule, event.gpu or ("", 0)))
     made = [
         _signal(event, rules[event.rule], xids, span, source=source, seen_at=seen_at, order=order)
@@ -228,15 +244,18 @@ def _waiting(series: Mapping[str, Series], span: Span) -> list[_Event]:
         known += 1
         if all(value <= 5 for _, value in busy):
             idle.append(gpu)
-        elif work and all(value >= 95 for _, value in busy) and all(value <= 0.01 for _, value in work):
+        elif all(value >= 95 for _, value in busy):
             power = [value for _, value in series.get(POWER, {}).get(gpu, ())]
-            if len(power) < 3 * TAIL or median(power[-TAIL:]) <= 0.75 * max(power):
+            share = median(power[-TAIL:]) / max(power) if len(power) >= 3 * TAIL and max(power) > 0 else None
+            idle_pipe = bool(work) and all(value <= 0.01 for _, value in work) and (share is None or share <= 0.75)
+            # Profiling fields are often switched off: then a deep fall of its own power says that it computes nothing.
+            if idle_pipe or (not work and share is not None and share <= POWER_FALL):
                 spinning.append(gpu)
                 since = busy[0][0] if since is None else min(since, busy[0][0])
     if since is None or len(spinning) < 2 or 4 * len(spinning) < 3 * known:
         return []
     text = f"{len(spinning)} of {known} GPUs are busy without computing"
-    events = [_Event(rule="telemetry.spinning", at=since, text=text, fields={"gpus": str(len(spinning))})]
+    events = [_Event(rule=SPINNING, at=since, text=text, fields={"gpus": str(len(spinning))})]
     if idle:
         ranks = [rank for gpu in idle if (rank := span.rank(gpu)) is not None]
         names = ", ".join(f"{node}:{index}" for node, index in idle[:8])
@@ -253,6 +272,25 @@ def _waiting(series: Mapping[str, Series], span: Span) -> list[_Event]:
             )
         )
     return events
+
+
+def _throttled(series: Mapping[str, Series], span: Span) -> list[_Event]:
+    """GPUs that their hardware slows down, where most are not."""
+    points = {**series.get(THROTTLE, {}), **series.get(THROTTLE_NEW, {})}
+    tails = {gpu: tail for gpu, found in points.items() if (tail := _tail(found, span))}
+    slowed = sorted(gpu for gpu, tail in tails.items() if all(int(value) & _SLOWED_BY_HARDWARE for _, value in tail))
+    if 2 * len(slowed) > max(len(tails), 2):
+        return []
+    return [
+        _Event(
+            rule="telemetry.throttled",
+            at=tails[gpu][0][0],
+            text=f"{gpu[0]}: GPU {gpu[1]}: its hardware slows it down, reasons {int(tails[gpu][-1][1]):#x}",
+            gpu=gpu,
+            fields={"reasons": f"{int(tails[gpu][-1][1]):#x}"},
+        )
+        for gpu in slowed
+    ]
 
 
 def _slow(series: Mapping[str, Series], span: Span) -> list[_Event]:

@@ -8,11 +8,11 @@ import pytest
 from advisor.core import codec, hang
 from advisor.core.course import Pace, Phase
 from advisor.core.detection import detect
-from advisor.core.model import Progress, Snapshot
+from advisor.core.model import Progress, Signal, Snapshot
 from advisor.core.policy import Policy
 from advisor.core.progress import combine
 from advisor.core.scan import FileState
-from advisor.core.words import AttemptState, IncidentKind
+from advisor.core.words import AttemptState, IncidentKind, Trust
 from benchmarks.hang import Reader, healthy, make_run, measure, reads, silent_hang
 from tests.unit.core_detect.logs import NOON, RULES, SCANNER, context, scan, snapshot
 
@@ -410,3 +410,39 @@ def test_what_was_announced_in_unknown_words_is_on_the_schedule_too() -> None:
     job.wait(90.0).steps(250, 4.0)
     assert job.step == 4749
     assert job.steps(1, 4.0).limit() == POLICY.hang_seconds
+
+
+def spins(at: float, trust: Trust = Trust.TELEMETRY) -> Signal:
+    """GPUs busy without computing, since `at`."""
+    when = NOON + timedelta(seconds=at)
+    return Signal(id="s", rule="telemetry.spinning", trust=trust, source="metrics", seen_at=when, at=when)
+
+
+def test_gpus_that_wait_in_a_collective_shorten_the_wait() -> None:
+    """Half a minute of it is enough for the incident; the attempt may be ended when the log alone would call it one."""
+    job = steady(2.0)
+
+    def due(signal: Signal | None) -> tuple[float, float]:
+        found = hang.expected(replace(job.world, signals=() if signal is None else (signal,)), POLICY)
+        assert found is not None
+        newest = NOON + timedelta(seconds=job.at)
+        return (found.at - newest).total_seconds(), (found.ends_at - newest).total_seconds()
+
+    assert due(spins(job.at + 4)) == (34.0, 60.0)
+    assert due(None) == due(spins(job.at - 4)) == due(spins(job.at + 4, Trust.LOG)) == (60.0, 120.0)
+    now = NOON + timedelta(seconds=job.at + 40)
+    assert detect(replace(job.world, signals=(spins(job.at + 4),)), RULES, POLICY, now).kind is IncidentKind.HANG
+    assert detect(job.world, RULES, POLICY, now).kind is IncidentKind.NONE
+
+
+def test_ranks_wait_in_a_collective_behind_a_save_too() -> None:
+    """Where a silent one may be meant half of the ceiling is waited; behind an announced one all of its time."""
+    job = Job().steps(1000, 2.0)
+    waiting = (spins(job.at + 4),)
+    due = hang.expected(replace(job.world, signals=waiting), POLICY)
+    assert due is not None
+    assert due.seconds == POLICY.hang_seconds / 2
+    job.say(f"saving checkpoint at iteration {job.step:7d} to /ckpt in torch format")
+    due = hang.expected(replace(job.world, signals=waiting), POLICY)
+    assert due is not None
+    assert due.seconds == POLICY.hang_phase_seconds

@@ -15,6 +15,7 @@ from advisor.bundle import BundleError, read_bundle
 from advisor.core.model import Signal
 from advisor.core.telemetry import CLOCK, FIELDS, PCIE_REPLAY, POWER, TENSOR, UTILISATION, XID, Sample, Span
 from advisor.core.telemetry import telemetry_signals as signals_of
+from advisor.core.telemetry_watch import Watched, watch
 from advisor.core.words import Category, IncidentKind, Trust
 from tests.unit.core_detect.logs import NODES, NOON, RULES, SCANNER, judge
 from tests.unit.core_detect.test_bundle import bundle
@@ -279,3 +280,59 @@ def test_a_pipe_in_place_of_metrics_is_refused(tmp_path: Path) -> None:
     os.mkfifo(path / "metrics.json")
     with pytest.raises(BundleError, match="not a regular file"):
         read_bundle(path, SCANNER, NOON)
+
+
+def test_a_deep_fall_of_power_stands_in_for_profiling_fields() -> None:
+    """They are often switched off: busy GPUs at half of their own power wait; at three quarters they may compute."""
+    for power, spinning in ((320.0, True), (520.0, False)):
+        samples = [s for s in stalled((), power=power) if s.field != TENSOR]
+        assert [s.rule for s in made(samples)] == (["telemetry.spinning"] if spinning else []), power
+
+
+@pytest.mark.parametrize("field", ["DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"])
+def test_a_gpu_that_its_hardware_slows_down(field: str) -> None:
+    """Hardware and thermal slowdown only: a power cap is how GPUs run; what most have is the room, or the power."""
+    slow = everywhere(field, lambda n, g: [0x40] * 5 if (n, g) == ("node3", 1) else [0x4] * 5)
+    found = made(slow)
+    assert [(s.rule, s.nodes, s.gpu) for s in found] == [("telemetry.throttled", ("node3",), 1)]
+    assert made(everywhere(field, lambda n, g: [0x40] * 5)) == ()
+
+
+def watched(recent: tuple[Sample, ...], samples: Iterable[Sample]) -> Watched:
+    return watch(recent, samples, RULES.by_id(), RULES.xids, SPAN, source="dcgm", seen_at=NOON)
+
+
+def test_a_running_attempt_is_watched_scrape_by_scrape() -> None:
+    """Each event once, conditions as long as they hold, and no more kept than the next scrape needs."""
+    everything = [*stalled(()), *points(XID, [0] * 20 + [79] * 15), *points(NVLINK, [0] * 10 + [500] * 25)]
+    moments = sorted({sample.at for sample in everything})
+    recent: tuple[Sample, ...] = ()
+    events: list[str] = []
+    held = []
+    for at in moments:
+        scrape = [sample for sample in everything if sample.at == at]
+        found = watched(recent, [*scrape, *scrape[:3]])
+        recent = found.recent
+        events += [signal.rule for signal in found.events]
+        held.append({signal.rule for signal in found.conditions})
+    assert sorted(events) == ["telemetry.nvlink_errors", "telemetry.xid"]
+    assert held[0] == held[20] == set()
+    assert held[-1] == {"telemetry.spinning"}
+    assert len(recent) == 32 * (3 + 3 + 9) + 2
+
+
+def test_a_counter_that_goes_on_growing_is_one_signal() -> None:
+    """However many scrapes see it grow; a second Xid is a second event."""
+    recent: tuple[Sample, ...] = ()
+    ids: set[str] = set()
+    for number, sample in enumerate(points(NVLINK, [0, 500, 1100, 1700])):
+        found = watched(recent, [sample])
+        recent, ids = found.recent, ids | {signal.id for signal in found.events}
+        assert len(found.events) == (number > 0)
+    assert len(ids) == 1
+
+
+def test_samples_of_other_nodes_are_counted_and_not_kept() -> None:
+    """A query that was too wide."""
+    found = watched((), points(XID, [0, 79], node="node9"))
+    assert (found.recent, found.events, found.foreign) == ((), (), 2)
