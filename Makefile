@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 # Real Slurm needs root, extra users and a clean end: all of it happens in namespaces of its own.
 INSIDE := $(BIN)/python -m advisor.demo.namespace --
 PYTEST_ARGS ?=
+# Every worker lives in a namespace with a real Slurm of its own, and gets the tests file by file: many of them wait.
+WORKERS ?= 3
+PYTEST := $(BIN)/python -m pytest --dist loadfile --tx '$(WORKERS)*popen//python=$(INSIDE) $(BIN)/python'
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
@@ -34,10 +37,12 @@ demo: venv packages ## a real job fails on a bad node and is recovered, live; KE
 	@$(BIN)/advisor demo $(if $(KEEP),--keep)
 
 test: venv packages ## the whole suite, real Slurm and Postgres included
-	$(INSIDE) $(BIN)/python -m pytest -m "not long" $(PYTEST_ARGS)
+	@$(INSIDE) true
+	$(PYTEST) -m "not long" $(PYTEST_ARGS)
 
 test-long: venv packages ## also what takes long
-	$(INSIDE) $(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(INSIDE) true
+	$(PYTEST) $(PYTEST_ARGS)
 
 check: venv ## style, types, import contracts, stub drift, the wheel
 	$(BIN)/ruff check .
