@@ -30,6 +30,20 @@ class Placer:
         self.ordered = _shorts(context.nodes or ())
         self.allocation = _allocation(context.nodes) if context.nodes is not None else None
 
+    @property
+    def known(self) -> tuple[object, ...]:
+        """All that `resolve` depends on besides the line."""
+        context = self.context
+        return (
+            context.trust,
+            context.node,
+            context.rank,
+            context.nodes,
+            context.tasks_per_node,
+            context.world_size,
+            context.rank_nodes,
+        )
+
     def resolve(
         self, captures: Mapping[str, str], place: Place
     ) -> tuple[int | None, tuple[str, ...], tuple[str, ...]] | None:
@@ -70,17 +84,19 @@ class Placer:
                 break
         if rank is None:
             rank = place.rank
-        if rank is None and place.local is not None:
+        told = captures.get("local", "")
+        local = place.local if place.local is not None or not told.isdigit() else int(told)
+        if rank is None and local is not None:
             node_index = place.replica
             if node_index is None and place.node in self.ordered:
                 node_index = self.ordered.index(place.node)
             if node_index is None and place.task is not None:
                 node_index = place.task
             if not node_index or len(self.ordered) == 1:
-                rank = place.local
+                rank = local
             elif per_node:
-                rank = node_index * per_node + place.local
-        if rank is None and place.task is not None and not self._label_is_node():
+                rank = node_index * per_node + local
+        if rank is None and place.task is not None and not self.label_is_node():
             rank = place.task
         if rank is None:
             rank = context.rank
@@ -92,14 +108,14 @@ class Placer:
             return context.world_size // len(self.ordered)
         return context.tasks_per_node
 
-    def _label_is_node(self) -> bool:
+    def label_is_node(self) -> bool:
         """srun labels count launchers, one per node, where each launcher has several ranks."""
         context = self.context
         return context.tasks_per_node == 1 and bool(context.world_size) and context.world_size != len(self.ordered)
 
     def _node_of(self, rank: int | None, place: Place) -> str | None:
         context = self.context
-        if place.task is not None and self._label_is_node() and place.task < len(self.ordered):
+        if place.task is not None and self.label_is_node() and place.task < len(self.ordered):
             return self.ordered[place.task]
         if rank is None:
             return None

@@ -12,8 +12,10 @@ from typing import Any
 import re2
 
 from advisor.core import progress as progress_module
+from advisor.core.alike import AlikeFiles
+from advisor.core.piece import block_end
 from advisor.core.rules import RuleSet
-from advisor.core.scan_file import FileScan, block_end
+from advisor.core.scan_file import FileScan
 from advisor.core.scan_state import FileContext, FileState, Repeat, Scanned, fold_signals
 
 __all__ = ["FileContext", "FileState", "Repeat", "Scanned", "Scanner", "block_end", "fold_signals"]
@@ -23,9 +25,9 @@ TAIL_BYTES_MAX = 65_536
 
 
 class Scanner:
-    """Compiled once per rule set; `scan` is pure."""
+    """Compiled once per rule set; `scan` is pure: what it remembers between calls changes nothing but its speed."""
 
-    def __init__(self, rules: RuleSet) -> None:
+    def __init__(self, rules: RuleSet, alike: AlikeFiles | None = None) -> None:
         options = re2.Options()
         options.encoding = re2.Options.Encoding.LATIN1
         options.max_mem = 96 << 20  # of DFA states: reached on hostile text only
@@ -46,6 +48,7 @@ class Scanner:
             self.set.Add(progress_module.MARKS[name].encode())
         self.set.Add(rb"(?m)Root Cause \(first observed failure\)")
         self.set.Compile()
+        self.alike = alike or AlikeFiles()
         self.by_id = {rule.id: rule for rule in rules.rules}
         self.first_form = len(self.rules)
         self.first_mark = self.first_form + len(self.forms)

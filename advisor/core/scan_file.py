@@ -1,39 +1,32 @@
 """One call of the scanner on one file: the mutable side, between two `FileState` values."""
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from advisor.core import progress as progress_module
-from advisor.core.collectives import APART_MAX, distinct, without_numbers
+from advisor.core.alike import Alike, Answer, Outcome
+from advisor.core.collectives import distinct, without_numbers
 from advisor.core.hostlist import short
-from advisor.core.lines import cap, clean, decode, mask, raw_line_numbers, shorten
+from advisor.core.lines import cap, clean, decode, shorten
 from advisor.core.model import Signal
+from advisor.core.piece import BLOCK_BYTES, Piece, block_end
 from advisor.core.places import Place, place_of
 from advisor.core.placing import Placer
-from advisor.core.ranks import RANKS_MAX, fold_ranks, parse_ranks
+from advisor.core.repeats import Repeats
 from advisor.core.rules import Rule, effective
 from advisor.core.scan_state import FileContext, FileState, Repeat, Scanned
-from advisor.core.times import learn_offset, line_time
+from advisor.core.source_clock import SourceClock
 from advisor.core.traceback import ROOT_CAUSE_LINES, frames_before, ignored_before, printed_alike, root_cause_line
 from advisor.core.words import Implicates, IncidentKind, Role, Trust
 
 if TYPE_CHECKING:
     from advisor.core.scan import Scanner
 
-REPEATS_MAX = 256  # distinct errors remembered per file
-REPEATS_PER_RULE_MAX = 48
-_BLOCK_BYTES = 2_048
 _LOOKBACK_BYTES = 6_144
-_MEMO_MAX = 4_096
-# What differs between ranks that print the same error, and decides no rule: rank tags, clock times, long numbers.
-_VARIES = re.compile(rb"[Rr]ank ?\d+|\d\d:\d\d:\d\d(?:[.,]\d+)?|\d{4,}")
-# The number of a collective differs too, and tells who is behind.
-_COLLECTIVE = re.compile(rb"(?:SeqNum=|work: |sequence id: )(\d+)")
-_FIRST_RANK = re.compile(rb"[Rr]ank ?(\d{1,7})")
+_CHUNKS_UNCOUNTED_MAX = 16
 _KERNEL_STALE = timedelta(seconds=5)
 
 
@@ -50,15 +43,20 @@ class FileScan:
         self.placer = Placer(context)
         self.progress = state.progress
         self.line = state.line
-        self.last_time = state.last_time
-        self.zone = state.zone_seconds
+        self.clock = SourceClock(
+            seen_at=seen_at,
+            there_at=context.written_at or seen_at,
+            live=context.live,
+            zone_seconds=state.zone_seconds,
+            lag_seconds=state.lag_seconds,
+            newest=state.last_time,
+        )
         self.recent = state.recent.encode("latin-1")
-        self.repeats = {repeat.key: repeat for repeat in state.repeats}
-        self.old_keys = frozenset(self.repeats)
-        self.counts: dict[str, int] = {}
-        self.ranks: dict[str, set[int]] = {}
-        # Lines like these repeat an error that is known: its key, and whether the rank is the first one in the line.
-        self.memo: dict[bytes, tuple[str, bool]] = {}
+        self.repeats = Repeats(state.repeats)
+        # Of kernel lines their times decide, too.
+        self.alike = scanner.alike.of(context.file, self.placer.known) if context.trust is Trust.LOG else Alike()
+        self.counted: dict[Answer, list[bytes]] = {}  # lines that are only counted, some chunks at a time
+        self.chunks_uncounted = 0
         self.signals: dict[str, Signal] = {}
         self.foreign = 0
         self.dropped = 0
@@ -72,16 +70,18 @@ class FileScan:
         self.any = self.any or bool(text.strip())
         hits: Sequence[int] = self.scanner.set.Match(text) or ()
         lines = raw.count(b"\n")
-        if self.block_lines or any(hit < self.scanner.first_form or hit >= self.scanner.first_mark for hit in hits):
+        error = self.block_lines or any(hit < self.scanner.first_form or hit >= self.scanner.first_mark for hit in hits)
+        self.clock.look(text, thorough=bool(error))
+        if error:
             self._lines(raw, text)
         elif hits:
             own = lines if len(text) == len(raw) else text.count(b"\n")
-            self._observe(text, (self.scanner.forms[hit - self.scanner.first_form] for hit in hits), self.line + 1, own)
+            self.observe(text, (self.scanner.forms[hit - self.scanner.first_form] for hit in hits), self.line + 1, own)
         self.line += lines
         kept = text[-_LOOKBACK_BYTES:]
         self.recent = kept if len(kept) == _LOOKBACK_BYTES else (self.recent + kept)[-_LOOKBACK_BYTES:]
 
-    def _observe(self, text: bytes, forms: Iterable[str], line: int, lines: int) -> None:
+    def observe(self, text: bytes, forms: Iterable[str], line: int, lines: int) -> None:
         if self.context.trust is Trust.LOG:
             self.progress = progress_module.observe(
                 self.progress, text, forms, line, lines, self.seen_at, self._printed, self._late
@@ -90,84 +90,98 @@ class FileScan:
     def _printed(self, line: bytes) -> tuple[datetime | None, int | None]:
         text = decode(shorten(line))
         place = place_of(text, self.placer.allocation)
-        return self._time(text), place.rank if place.rank is not None else place.task
-
-    def _time(self, text: str) -> datetime | None:
-        """A line's time in UTC, the source's learned zone applied."""
-        found = line_time(text, self.seen_at)
-        if found is None:
-            return None
-        at = found.at
-        if not found.zoned:
-            if self.context.live:
-                learned = learn_offset(at, self.seen_at)
-                if learned is not None:
-                    self.zone = learned.total_seconds()
-            at += timedelta(seconds=self.zone or 0.0)
-        self.last_time = at
-        return at
+        return self.clock.time_of(text), place.rank if place.rank is not None else place.task
 
     def _lines(self, raw: bytes, text: bytes) -> None:
         """A chunk with hits: find the lines, keeping progress between them in order."""
-        lines = text.split(b"\n")
-        numbers = raw_line_numbers(raw) if b"\r" in raw else None
+        closing = b"Exception ignored in" in text or b"Exception ignored in" in self.recent
+        piece = Piece(raw, text, self.line + 1, self.observe, closing=closing)
         match = self.scanner.set.Match
         first_form, first_mark = self.scanner.first_form, self.scanner.first_mark
-        pending_from = 0
-        forms: set[str] = set()
+        lines = piece.lines
         index = 0
         while index < len(lines):
-            if not self.block_lines:
-                until = block_end(lines, index)
-                block_hits = match(b"\n".join(lines[index:until])) or ()
-                forms.update(
-                    self.scanner.forms[hit - first_form] for hit in block_hits if first_form <= hit < first_mark
-                )
-                if all(first_form <= hit < first_mark for hit in block_hits):
-                    index = until
-                    continue
-            else:
-                until = index + 1
-            for position in range(index, until):
-                line = lines[position]
-                number = self.line + 1 + (numbers[position] if numbers else position)
+            until = block_end(lines, index)
+            answers = self._answers(piece, index, until)
+            block = b"\n".join(line for line, answer in zip(lines[index:until], answers, strict=True) if answer is None)
+            hits = (match(block) or ()) if block else ()
+            piece.forms = {self.scanner.forms[hit - first_form] for hit in hits if first_form <= hit < first_mark}
+            piece.pending |= piece.forms
+            asked = any(not first_form <= hit < first_mark for hit in hits)
+            for position, answer in zip(range(index, until), answers, strict=True):
                 if self.block_lines:
-                    self._block_line(line, number)
-                elif self.memo and self._known(line):
-                    continue
-                hits = match(line) or ()
-                ids = [hit for hit in hits if hit < first_form or hit >= first_mark]
-                if not ids:
-                    continue
-                if forms:
-                    start = self.line + 1 + (numbers[pending_from] if numbers else pending_from)
-                    piece = lines[pending_from:position]
-                    self._observe(b"\n".join(piece), forms, start, max(0, len(piece) - 1))
-                pending_from = position
-                self._hit(line, ids, number, lines, position)
+                    self._block_line(lines[position], piece.number(position))
+                if answer is not None:
+                    alike = self.counted.get(answer)
+                    if alike is None or (answer.breaks and (piece.pending or not self.progress.broken)):
+                        self._known(answer, piece, position)
+                    else:
+                        alike.append(lines[position])
+                elif asked:
+                    self._unknown(piece, position)
             index = until
-        if forms and pending_from < len(lines):
-            start = self.line + 1 + (numbers[min(pending_from, len(numbers) - 1)] if numbers else pending_from)
-            self._observe(b"\n".join(lines[pending_from:]), forms, start, len(lines) - pending_from - 1)
+        piece.observe(len(lines))
+        self.chunks_uncounted += 1
+        if self.chunks_uncounted >= _CHUNKS_UNCOUNTED_MAX:
+            self._count()
 
-    def _known(self, line: bytes) -> bool:
-        """Count a line that repeats a known error, without matching it again. Thousands of ranks print the same."""
-        entry = self.memo.get(_alike(line))
-        if entry is None:
-            return False
-        key, ranked = entry
-        found = _FIRST_RANK.search(line) if ranked else None
-        return self._repeated(key, int(found[1]) if found is not None else self.context.rank)
+    def _answers(self, piece: Piece, start: int, end: int) -> Sequence[Answer | None]:
+        """What is known of lines like these."""
+        if not self.alike:
+            return (None,) * (end - start)
+        find, shapes, lines = self.alike.find, piece.shapes, piece.lines
+        answers = [find(shapes[at], lines[at]) for at in range(start, end)]
+        if piece.closing:
+            # What a traceback of a closing interpreter means stands above it.
+            return [None if answer is not None and answer.rule.startswith("python.") else answer for answer in answers]
+        return answers
 
-    def _remember(self, line: bytes, key: str, rank: int | None) -> None:
-        """Let lines like this one be counted by `_known`, where that gives the same answer."""
-        found = _FIRST_RANK.search(line)
-        ranked = found is not None and rank == int(found[1])
-        if (ranked or rank == self.context.rank) and len(self.memo) < _MEMO_MAX:
-            self.memo[_alike(line)] = (key, ranked)
+    def _known(self, answer: Answer, piece: Piece, position: int) -> None:
+        """A line like one that was understood before."""
+        if answer.outcome is Outcome.NOTHING:
+            return
+        if answer.breaks and (piece.pending or not self.progress.broken):
+            piece.observe(position)
+            self.progress = replace(self.progress, broken=True)
+        if (
+            answer.outcome is Outcome.FOREIGN
+            or self.repeats.choose(answer.rule, answer.keys) in self.repeats
+            or self.repeats.full(answer.rule)
+        ):
+            # That stays so: from now on such lines are only counted.
+            self.counted.setdefault(answer, []).append(piece.lines[position])
+        else:
+            self._unknown(piece, position)
 
-    def _hit(self, line: bytes, ids: Sequence[int], number: int, lines: Sequence[bytes], position: int) -> None:
+    def _count(self) -> None:
+        """Count lines that repeat what is known, or are more than what is remembered."""
+        self.chunks_uncounted = 0
+        for answer, lines in self.counted.items():
+            if not lines:
+                continue
+            if answer.outcome is Outcome.FOREIGN:
+                self.foreign += len(lines)
+            else:
+                key = self.repeats.choose(answer.rule, answer.keys)
+                if not self.repeats.again(key, answer.ranks_in(lines), len(lines)):
+                    self.dropped += len(lines)
+            lines.clear()
+
+    def _unknown(self, piece: Piece, position: int) -> None:
+        """Match one line."""
+        line = piece.lines[position]
+        hits = self.scanner.set.Match(line) or ()
+        ids = [hit for hit in hits if hit < self.scanner.first_form or hit >= self.scanner.first_mark]
+        if ids:
+            piece.observe(position)
+            self._hit(line, ids, piece, position, alone=len(ids) == len(hits))
+        elif not hits:
+            self.alike.nothing(line)
+
+    def _hit(self, line: bytes, ids: Sequence[int], piece: Piece, position: int, *, alone: bool) -> None:
+        """`alone`: the line shows no progress besides."""
         scanner = self.scanner
+        number = piece.number(position)
         rule_ids = [hit for hit in ids if hit < scanner.first_form]
         if self.context.trust is Trust.LOG:
             for hit in ids:
@@ -181,23 +195,27 @@ class FileScan:
         text = decode(shorten(line))
         place = place_of(text, self.placer.allocation)
         best = self._best(rule_ids, text, place)
+        cached = alone and len(rule_ids) == len(ids)
         if best is None:
+            if cached:
+                self.alike.nothing(line)
             return
         rule, captures = best
-        at = self._time(text)
+        at = self.clock.by_ours(self.clock.time_of(text))
         if self._not_ours(rule, at):
             return
         if rule.id.startswith("python."):
-            before = self.recent + b"\n" + b"\n".join(lines[max(0, position - 60) : position])
+            before = self.recent + b"\n" + b"\n".join(piece.lines[max(0, position - 60) : position])
             before = printed_alike(before[-_LOOKBACK_BYTES:], line)
             if ignored_before(before):
                 return
             frames = frames_before(before)
             if frames:
                 captures["frames"] = frames
-        key, rank = self._emit(rule, captures, place, text, number, at)
-        if key and len(rule_ids) == len(ids):
-            self._remember(line, key, rank)
+        answer = self._emit(rule, captures, place, text, number, at)
+        if cached:
+            label_is_rank = place.rank is None and not self.placer.label_is_node()
+            self.alike.learn(line, answer, rank_of_file=self.context.rank, label_is_rank=label_is_rank)
 
     def _not_ours(self, rule: Rule, at: datetime | None) -> bool:
         """Kernel sources carry kernel rules only, and nothing from before the attempt."""
@@ -241,26 +259,31 @@ class FileScan:
 
     def _emit(
         self, rule: Rule, captures: dict[str, str], place: Place, text: str, number: int, at: datetime | None
-    ) -> tuple[str, int | None]:
-        """Make or count a signal. Gives key and rank where lines alike are one signal wherever they come from."""
+    ) -> Answer:
+        """Make or count a signal. Says what lines like this one come to."""
         resolved = self.placer.resolve(captures, place)
         if resolved is None:
             self.foreign += 1
-            return "", None
+            return Answer(outcome=Outcome.FOREIGN)
         rank, nodes, peers = resolved
         if place.pci:
             captures.setdefault("pci", place.pci)
-        if rule.role is Role.INITIATING and rule.kind is IncidentKind.CRASH and self.context.trust is Trust.LOG:
+        breaks = rule.role is Role.INITIATING and rule.kind is IncidentKind.CRASH and self.context.trust is Trust.LOG
+        if breaks and not self.progress.broken:
             self.progress = replace(self.progress, broken=True)
         named = bool(captures.get("node") or captures.get("nodes"))
-        placed = (*nodes, *peers) if named or rule.implicates in _PLACED or self.context.trust is not Trust.LOG else ()
-        apart = distinct(rule.id, captures, text)
-        key, together = self._key(rule, placed, place.body, apart)
-        if together:
+        by_place = named or rule.implicates in _PLACED or self.context.trust is not Trust.LOG
+        placed = (*nodes, *peers) if by_place else ()
+        keys = self.repeats.keys_of(rule.id, placed, place.body, distinct(rule.id, captures, text))
+        answer = Answer(outcome=Outcome.ERROR, rule=rule.id, keys=keys, rank=rank, placed=by_place, breaks=breaks)
+        key = self.repeats.choose(rule.id, keys)
+        if self.repeats.again(key, () if rank is None else (rank,)):
+            return answer
+        if self.repeats.full(rule.id):
+            self.dropped += 1
+            return answer
+        if key != keys[0]:
             captures = without_numbers(captures)
-        anywhere = "" if placed else key
-        if self._repeated(key, rank):
-            return anywhere, rank
         context = self.context
         signal = Signal(
             id=hashlib.sha256(f"{context.file}|{number}|{rule.id}|{text}".encode()).hexdigest()[:24],
@@ -282,48 +305,9 @@ class FileScan:
             fields={name: cap(value, 300) for name, value in sorted(captures.items())},
             order=number,
         )
-        if (
-            len(self.repeats) >= REPEATS_MAX
-            or sum(r.rule == rule.id for r in self.repeats.values()) >= REPEATS_PER_RULE_MAX
-        ):
-            self.dropped += 1
-            return "", None
-        self.repeats[key] = Repeat(key=key, id=signal.id, rule=rule.id, ranks="" if rank is None else str(rank))
+        self.repeats.add(Repeat(key=key, id=signal.id, rule=rule.id, ranks="" if rank is None else str(rank)))
         self.signals[key] = signal
-        return anywhere, rank
-
-    def _key(self, rule: Rule, placed: Sequence[str], body: str, apart: str) -> tuple[str, bool]:
-        """What lines that are one signal share, and whether they differ in what should keep them apart.
-
-        Reports of a time-out stay apart by their numbers while they are few; the rest is counted together.
-        """
-        parts = (rule.id, ",".join(placed), mask(body))
-        plain = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
-        if not apart:
-            return plain, False
-        key = hashlib.sha256("|".join((*parts, apart)).encode()).hexdigest()[:16]
-        if key in self.repeats or sum(r.rule == rule.id for r in self.repeats.values()) < APART_MAX:
-            return key, False
-        return plain, True
-
-    def _repeated(self, key: str, rank: int | None) -> bool:
-        known = self.repeats.get(key)
-        if known is None:
-            return False
-        if rank is not None:
-            if key not in self.ranks:
-                self.ranks[key] = set(parse_ranks(known.ranks))
-            if len(self.ranks[key]) < RANKS_MAX:
-                self.ranks[key].add(rank)
-        self.counts[key] = self.counts.get(key, 0) + 1
-        return True
-
-    def _settle_counts(self) -> None:
-        """Put what was counted during this call into the repeats."""
-        for key, more in self.counts.items():
-            known = self.repeats[key]
-            ranks = fold_ranks(self.ranks[key]) if key in self.ranks else known.ranks
-            self.repeats[key] = replace(known, count=known.count + more, ranks=ranks)
+        return answer
 
     def _block_line(self, line: bytes, number: int) -> None:
         """One line of torchelastic's block: collect until it is complete."""
@@ -346,15 +330,14 @@ class FileScan:
                 captures["node"] = node
         where = f"host {host or '?'} rank {block.get('rank', '?')}"
         text = f"{block['text']} {where} exitcode {block['exitcode']} {block.get('error', '')}"
-        at = line_time(block.get("time", ""), self.seen_at)
-        when = at.at + timedelta(seconds=0 if at.zoned else self.zone or 0.0) if at is not None else None
+        when = self.clock.by_ours(self.clock.time_of(block.get("time", "")))
         self._emit(rule, captures, Place(body=text), text.strip(), int(block["line"]), when)
 
     def _waiting_bar(self, tail: bytes) -> None:
         """What an unfinished line announces holds already: a bar waits for its next redraw as long as a phase lasts."""
         if not tail or self.context.trust is not Trust.LOG or tail == self.state.tail.encode("latin-1"):
             return
-        text = clean(tail[-_BLOCK_BYTES:])
+        text = clean(tail[-BLOCK_BYTES:])
         for hit in self.scanner.set.Match(text) or ():
             name = self.scanner.marks[hit - self.scanner.first_mark] if self._is_mark(hit) else ""
             if name in progress_module.ANNOUNCING:
@@ -367,7 +350,8 @@ class FileScan:
         self._waiting_bar(tail)
         if self.any:
             self.progress = progress_module.read_on(self.progress, self.line, self.seen_at)
-        self._settle_counts()
+        self._count()
+        repeats = self.repeats.settled()
         for key, signal in list(self.signals.items()):
             repeat = self.repeats[key]
             fields = dict(signal.fields)
@@ -380,10 +364,11 @@ class FileScan:
             recent=self.recent.decode("latin-1"),
             offset=self.state.offset + read,
             line=self.line,
-            last_time=self.last_time,
-            zone_seconds=self.zone,
+            last_time=self.clock.newest,
+            zone_seconds=self.clock.zone_seconds,
+            lag_seconds=self.clock.lag_seconds,
             progress=self.progress,
-            repeats=tuple(self.repeats.values()),
+            repeats=repeats,
             foreign=self.state.foreign + self.foreign,
             dropped=self.state.dropped + self.dropped,
             block=self.block,
@@ -392,32 +377,14 @@ class FileScan:
         return Scanned(
             state=state,
             signals=tuple(self.signals.values()),
-            repeats=tuple(self.repeats[key] for key in self.counts if key in self.old_keys),
+            repeats=self.repeats.of_earlier_reads(),
             foreign=self.foreign,
             lines=self.line - self.state.line,
-            newest_at=self.last_time or (self.seen_at if self.any else None),
+            newest_at=self.clock.newest or (self.seen_at if self.any else None),
         )
 
 
 _PLACED = frozenset({Implicates.NODE, Implicates.PEER, Implicates.CONDITIONAL})
-
-
-def _alike(line: bytes) -> bytes:
-    """What lines that repeat one error have in common."""
-    common = _VARIES.sub(b"#", line)
-    if b"SeqNum=" in line or b"last enqueued" in line:
-        common += b" ".join(_COLLECTIVE.findall(line))
-    return common
-
-
-def block_end(lines: Sequence[bytes], index: int) -> int:
-    """Where a block of a few lines ends: a set is asked about blocks before it is asked about lines."""
-    size = 0
-    end = index
-    while end < len(lines) and (size < _BLOCK_BYTES or end == index):
-        size += len(lines[end]) + 1
-        end += 1
-    return end
 
 
 def _named(match: Any) -> dict[str, bytes | None]:

@@ -49,6 +49,7 @@ class FileState:
     line: int = 0  # complete lines so far
     last_time: datetime | None = None
     zone_seconds: float | None = None  # learned offset of times without a zone
+    lag_seconds: float | None = None  # least time from a line's own time until it was there; below 0: its clock is fast
     progress: FileProgress = field(default_factory=FileProgress)
     repeats: tuple[Repeat, ...] = ()
     foreign: int = 0

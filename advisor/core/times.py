@@ -85,13 +85,13 @@ def _zone(text: str | None) -> timezone | None:
 def learn_offset(naive: datetime, seen_at: datetime) -> timedelta | None:
     """Offset to add to a source's zone-less times, from one line and the moment it was read.
 
-    Zones are multiples of 15 minutes. A line read up to a minute after it was written settles it; an older one does not
-    (None), since lag and zone cannot be told apart.
+    Zones are multiples of 15 minutes. A line read up to a minute after it was written settles it, by a clock that is no
+    more than two minutes ahead; an older one does not (None), since lag and zone cannot be told apart.
     """
     lag = seen_at - naive
     quarter = timedelta(minutes=15)
     steps = round(lag / quarter)
     offset = steps * quarter
-    if abs(offset) > timedelta(hours=14) or not timedelta(seconds=-5) <= lag - offset <= timedelta(seconds=60):
+    if abs(offset) > timedelta(hours=14) or not timedelta(seconds=-120) <= lag - offset <= timedelta(seconds=60):
         return None
     return offset

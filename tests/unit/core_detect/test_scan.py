@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.core import codec
+from advisor.core.repeats import REPEATS_MAX
 from advisor.core.scan import FileState, fold_signals, set_pattern
-from advisor.core.scan_file import REPEATS_MAX
 from advisor.core.words import Category, Role, Trust
 from tests.unit.core_detect.logs import NODES, NOON, SCANNER, context, kernel, one, scan
 

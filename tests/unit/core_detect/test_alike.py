@@ -1,0 +1,131 @@
+"""Lines like one that was understood before: looked up instead of matched, and the answer stays the same."""
+
+import copy
+import re
+import tracemalloc
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advisor.core import codec
+from advisor.core.alike import ANSWERS_MAX, Alike, AlikeFiles, shape
+from advisor.core.scan import FileState, Scanned, Scanner
+from advisor.rules.loader import load_rules
+from tests.unit.core_detect.logs import NOON, SCANNER, context
+
+FORGETFUL = Scanner(load_rules(), alike=AlikeFiles(answers_max=0))
+PREFIXES = (
+    "",
+    "[rank{n}]: ",
+    "[rank{n}]:[E1129 11:59:{n:02d}.5 P.cpp:1] [Rank {n}] ",
+    "{n}: ",
+    "[default{n}]: ",
+    "node{n}: ",
+)
+LINES = (
+    *(
+        line
+        for rule in SCANNER.rules
+        for line in (*rule.positive, *rule.negative)
+        if "\n" not in line and len(line) < 400
+    ),
+    " iteration 7/ 100 | consumed samples: 7 | lm loss: 1.0 | elapsed time per iteration (ms): 12.0",
+    "epoch 3 loss 0.5",
+    "saving checkpoint at iteration 7",
+    "Exception ignored in: <function x at 0x7f>",
+    "Traceback (most recent call last):",
+    '  File "/a/b/train.py", line 10, in <module>',
+    "Root Cause (first observed failure):",
+)
+
+
+@st.composite
+def storms(draw: st.DrawFn) -> str:
+    """A few errors, printed again and again with other numbers behind other prefixes."""
+    shapes = draw(st.lists(st.tuples(st.sampled_from(PREFIXES), st.sampled_from(LINES)), min_size=1, max_size=5))
+    small = st.integers(0, 20)
+    lines = []
+    for prefix, line in draw(st.lists(st.sampled_from(shapes), min_size=1, max_size=40)):
+        line = prefix.replace("{n:02d}", f"{draw(small):02d}").replace("{n}", str(draw(small))) + line
+        if draw(st.booleans()):
+            line = re.sub(r"\d(?!x)", lambda _: str(draw(st.integers(0, 9))), line, count=draw(st.integers(0, 4)))
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def read(scanner: Scanner, text: str, **how: object) -> Scanned:
+    where = replace(context(), **how)  # type: ignore[arg-type]  # fields of FileContext, by name
+    return scanner.scan(where, FileState(), text.encode(), fresh=True, final=True, seen_at=NOON)
+
+
+@given(st.lists(storms(), min_size=1, max_size=4), st.sampled_from([1, 4, None]))
+@settings(max_examples=60, deadline=None)
+def test_remembering_changes_nothing_but_the_speed(texts: list[str], per_node: int | None) -> None:
+    """Signals, counts, ranks, times and progress are those of a scanner that matches every line anew."""
+    learning = copy.copy(SCANNER)
+    learning.alike = AlikeFiles()
+    for text in texts:  # what the first taught is there for the second
+        assert read(learning, text, tasks_per_node=per_node) == read(FORGETFUL, text, tasks_per_node=per_node)
+
+
+def test_another_allocation_is_another_answer() -> None:
+    """What a file's lines come to depends on which nodes its attempt has."""
+    text = "srun: error: Node failure on node2\n"
+    assert read(SCANNER, text).signals[0].nodes == ("node2",)
+    elsewhere = read(SCANNER, text, nodes=("node7",))
+    assert (elsewhere.signals, elsewhere.foreign) == ((), 1)
+
+
+def test_a_line_about_another_rank_is_not_taken_for_one_of_its_own() -> None:
+    """Where two ranks stand in lines of one shape, they are told apart whichever came first."""
+    pairs = ((3, 3), (4, 4), (5, 3), (3, 3), (6, 6))
+    lines = [f"[rank{a}]: Detected mismatch between collectives on ranks. Rank {b} is running\n" for a, b in pairs]
+    for order in (lines, lines[::-1], lines[2:] + lines[:2]):
+        assert read(SCANNER, "".join(order)) == read(FORGETFUL, "".join(order))
+
+
+def test_a_repeated_error_costs_no_memory() -> None:
+    """2,048 ranks that print an error a hundred times leave the state, and need the memory, of printing it twice."""
+
+    def storm(times: int) -> bytes:
+        line = (
+            "[rank{0}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {1}.00 MiB. GPU {2} has 79 GiB\n"
+        )
+        return "".join(line.format(n % 2_048, n * 7_919 % 100_000, n % 8) for n in range(times * 2_048)).encode()
+
+    def size(data: bytes) -> tuple[int, int]:
+        state = FileState()
+        tracemalloc.start()
+        for start in range(0, len(data), 1 << 18):
+            piece = data[start : start + (1 << 18)]
+            state = SCANNER.scan(context(), state, piece, fresh=False, final=False, seen_at=NOON).state
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return len(codec.encode(replace(state, recent="", tail=""))), peak
+
+    little, much = storm(2), storm(100)
+    size(little)
+    (state_little, peak_little), (state_much, peak_much) = size(little), size(much)
+    assert state_much <= state_little + 64
+    assert peak_much <= peak_little + (4 << 20)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Lines that all differ do not fill the memory: it begins anew."""
+    alike = Alike()
+    for number in range(3 * ANSWERS_MAX):
+        alike.nothing(b"x" * (number % 97) + b" %d" % number)
+    assert 0 < len(alike) <= ANSWERS_MAX
+    files = AlikeFiles()
+    first = files.of("a", 1)
+    assert files.of("a", 1) is first
+    assert files.of("a", 2) is not first
+
+
+def test_numbers_that_tell_errors_apart_are_looked_at() -> None:
+    """Error numbers and exit codes decide; a shape alone answers nothing."""
+    alike = Alike()
+    alike.nothing(b"[rank1]: OSError: [Errno 17] File exists")
+    assert alike.find(shape(line := b"[rank2]: OSError: [Errno 17] File exists"), line) is not None
+    assert alike.find(shape(line := b"[rank1]: OSError: [Errno 28] File exists"), line) is None
