@@ -1,16 +1,20 @@
 """Recording nodes as the scheduler shows them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
 from sqlalchemy import and_, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from advisor.core.words import NodeState
 from advisor.store.records import AttemptKey, ObservedNode
 from advisor.store.sql import AnyRow, any_text, storable, text_array
 from advisor.store.tables import attempts, node_states
 
 _REASON_CHARACTERS_MAX = 1024
+# Left by somebody's hand only. A node that was DOWN may come back by itself, repaired or not.
+_DRAINED = frozenset({NodeState.DRAINED, NodeState.DRAINING})
 
 
 async def record_nodes(
@@ -49,11 +53,12 @@ async def record_nodes(
                 "partitions": partitions,
                 "since": before.since if before is not None and same_state else node.observed_at,
                 "observed_at": node.observed_at,
+                "reinstated_at": _reinstated(before, node),
             }
         )
     if rows:
         statement = upsert(node_states)
-        columns = ("state", "reason", "partitions", "since", "observed_at")
+        columns = ("state", "reason", "partitions", "since", "observed_at", "reinstated_at")
         await connection.execute(
             statement.on_conflict_do_update(
                 index_elements=["cluster", "name"], set_={name: statement.excluded[name] for name in columns}
@@ -68,3 +73,27 @@ async def record_nodes(
         )
     )
     return tuple(AttemptKey(job_key=row.job_key, number=row.number) for row in touched)
+
+
+async def reinstated(
+    connection: AsyncConnection, clusters: Iterable[str], names: Iterable[str]
+) -> Mapping[str, Mapping[str, datetime]]:
+    """When those of the nodes that were ever put back were last put back: by cluster, then by name."""
+    found = await connection.execute(
+        select(node_states.c.cluster, node_states.c.name, node_states.c.reinstated_at).where(
+            node_states.c.cluster == any_text(clusters),
+            node_states.c.name == any_text(names),
+            node_states.c.reinstated_at.is_not(None),
+        )
+    )
+    times: dict[str, dict[str, datetime]] = {}
+    for row in found:
+        times.setdefault(row.cluster, {})[row.name] = row.reinstated_at
+    return times
+
+
+def _reinstated(before: AnyRow | None, node: ObservedNode) -> datetime | None:
+    if before is None:
+        return None
+    put_back = NodeState(before.state) in _DRAINED and node.state is NodeState.UP
+    return node.observed_at if put_back else before.reinstated_at

@@ -412,6 +412,7 @@ node_states = Table(
     _names("partitions"),
     _time("since"),
     _time("observed_at"),
+    _time("reinstated_at", nullable=True),  # last seen going from drained to up: somebody put it back
 )
 
 mode_settings = Table(

@@ -10,13 +10,14 @@ import pytest
 from sqlalchemy import Engine, event
 
 from advisor.core.model import Progress
-from advisor.core.words import Action, AttemptState, Category, Mode, Reason
+from advisor.core.words import Action, AttemptState, Category, Mode, NodeState, Reason
 from advisor.store.records import (
     AgentMode,
     AttemptKey,
     DetectorState,
     Milestone,
     MilestoneKind,
+    ObservedNode,
     Reconciliation,
     ReconciliationReason,
     ReconciliationStatus,
@@ -145,6 +146,38 @@ async def test_past_attempts_carry_their_decisions(store: Store) -> None:
     assert stored.predecessor_state == b"\x00cursor"
     assert stored.successor is not None
     assert stored.successor.number == 2
+
+
+@pytest.mark.parametrize(
+    ("states", "spent"),
+    [
+        ((NodeState.DRAINED, NodeState.UP), True),
+        ((NodeState.DRAINING, NodeState.UP), True),
+        ((NodeState.DOWN, NodeState.UP), False),
+        ((NodeState.NOT_RESPONDING, NodeState.UP), False),
+        ((NodeState.DRAINED,), False),
+    ],
+)
+async def test_exclusions_end_when_somebody_puts_the_node_back(
+    store: Store, states: tuple[NodeState, ...], spent: bool
+) -> None:
+    """A drained node that is up again was put back by a person; one that was down may be as bad as before."""
+    first = await running(store)
+    await store.commit_decision(record(first))
+    await store.record_observations(CLUSTER, (), [_node(NodeState.UP, 0)], complete=False, now=at(1))
+    await report(store, seen(attempt=1, submitted_at=at(90), observed_at=at(100)))
+    second = AttemptKey(job_key=first.job_key, number=1)
+    assert (await store.load([second], now=at(101)))[second].past[0].excluded_nodes == ("node2",)
+    for place, state in enumerate(states):
+        moment = 110 + place
+        await store.record_observations(CLUSTER, (), [_node(state, moment)], complete=False, now=at(moment))
+    past = (await store.load([second], now=at(120)))[second].past[0]
+    assert (past.excluded_nodes == ()) is spent
+    assert past.implicated_nodes == ("node2",)
+
+
+def _node(state: NodeState, seconds: float) -> ObservedNode:
+    return ObservedNode(name="node2", state=state, observed_at=at(seconds))
 
 
 async def test_node_history_of_other_jobs_only(store: Store) -> None:
