@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from advisor.bundle_evidence import is_error_file, read_error_file, recorder_evidence, telemetry_evidence
-from advisor.bundle_facts import STATES, BundleError, JobFacts, read_facts, read_past, reason_of
+from advisor.bundle_facts import STATES, BundleError, JobFacts, OwnRules, read_facts, read_past, reason_of
 from advisor.bundle_logs import READ_BYTES, opened_log, require_text
+from advisor.bundle_rules import judged_by
 from advisor.core.hostlist import fold, short
 from advisor.core.model import (
     Attempt,
@@ -54,19 +55,32 @@ HANG_SECONDS = 600.0  # silence beyond this in a bundle without a state: it was 
 _RANK_NAME = re.compile(r"(?:^|[._-])rank[._-]?(\d{1,7})(?=[._-]|$)", re.IGNORECASE)
 
 
-def read_bundle(path: Path, scanner: Scanner, now: datetime) -> Snapshot:
-    """One bundle folder or log file as a snapshot (`offline`). Raises `BundleError`."""
+def read_bundle(path: Path, scanner: Scanner, now: datetime, rules: OwnRules | None = None) -> Snapshot:
+    """One bundle folder or log file as a snapshot (`offline`). Raises `BundleError`.
+
+    `rules`: log rules of the job's own, in place of those that the bundle brings.
+    """
     kind = _kind(path)
     if kind == "file":
         require_text(path)
-        return _snapshot(path, JobFacts(), [path], [], (), scanner, now)
+        plain = JobFacts(rules=rules)
+        return _judged(_snapshot(path, plain, [path], [], (), scanner, now), plain, path, [path], now)
     logs = _files(path / "logs")
     kernel = _files(path / "kernel")
     facts = read_facts(path / "job.json")
     past = read_past(path / "attempts.jsonl")
     if not logs and not kernel and facts is None and not (path / "metrics.json").is_file():
         raise BundleError(f"{path}: neither logs/ nor kernel/ nor job.json: not a bundle")
-    return _snapshot(path, facts or JobFacts(), logs, kernel, past, scanner, now)
+    facts = facts or JobFacts()
+    facts.rules = rules or facts.rules
+    return _judged(_snapshot(path, facts, logs, kernel, past, scanner, now), facts, path, logs, now)
+
+
+def _judged(snapshot: Snapshot, facts: JobFacts, path: Path, logs: Sequence[Path], now: datetime) -> Snapshot:
+    """With what the job's own log rules say, where it has any."""
+    if facts.rules is None:
+        return snapshot
+    return judged_by(snapshot, facts, [(_label(item, path), item) for item in logs], facts.rules, now)
 
 
 def _kind(path: Path) -> str:

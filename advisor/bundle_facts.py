@@ -48,6 +48,15 @@ class BundleError(ValueError):
     """The input cannot be used. One line: place, then what is wrong."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRules:
+    """A job's log rules as they were given, and where they stand: that locates what is wrong with them."""
+
+    where: str
+    data: bytes = b""
+    problem: str = ""  # why there are none
+
+
 @dataclass(slots=True, kw_only=True)
 class JobFacts:
     """What job.json said, checked."""
@@ -65,6 +74,7 @@ class JobFacts:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     silent_seconds: float | None = None
+    rules: OwnRules | None = None
 
 
 def open_regular(path: Path) -> int:
@@ -131,7 +141,32 @@ def read_facts(path: Path) -> JobFacts | None:
         started_at=reader.time("start"),
         ended_at=reader.time("end"),
         silent_seconds=reader.seconds("silent_seconds"),
+        rules=_own_rules(path, value.get("rules")),
     )
+
+
+def _own_rules(path: Path, value: object) -> OwnRules | None:
+    """Rules that stand in job.json itself, or in a file of the bundle that it names: no other file is opened."""
+    if value is None:
+        return None
+    where = f"{path}: rules"
+    if not isinstance(value, str):
+        return OwnRules(where=where, data=json.dumps(value).encode())
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}", value):
+        return OwnRules(where=where, problem="names no file of the bundle")
+    file = path.parent / value
+    text = _text(file, JSON_BYTES_MAX)
+    if text is None:
+        return OwnRules(where=where, problem=f"{value} is not in the bundle")
+    return OwnRules(where=str(file), data=text.encode("utf-8", "surrogatepass"))
+
+
+def given_rules(path: Path) -> OwnRules:
+    """Rules from a file that somebody names by hand. Raises `BundleError`."""
+    text = _text(path, JSON_BYTES_MAX)
+    if text is None:
+        raise BundleError(f"{path}: no such file")
+    return OwnRules(where=str(path), data=text.encode("utf-8", "surrogatepass"))
 
 
 class _Reader:

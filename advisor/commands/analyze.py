@@ -18,10 +18,12 @@ from typing import Annotated, Any
 import typer
 
 from advisor.bundle import BundleError, read_bundle
+from advisor.bundle_facts import OwnRules, given_rules
 from advisor.bundle_logs import READ_BYTES
 from advisor.clock import SystemClock
 from advisor.commands.options import ConfigOption, SocketOption, given
 from advisor.commands.output import CommandError, complain, one_line
+from advisor.commands.verdict import verdict_text
 from advisor.core.decide import decide
 from advisor.core.document import analysis_document
 from advisor.core.policy import Policy
@@ -31,8 +33,6 @@ from advisor.rules.loader import RulesError, load_rules
 
 app = typer.Typer()
 STDIN_BYTES_MAX = 1 << 30
-TIMELINE_MAX = 12
-EVIDENCE_MAX = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,14 @@ def analyze(
     output: Annotated[
         AnalyzeFormat, typer.Option("--format", help="text, json, or jsonl: one verdict a line.")
     ] = AnalyzeFormat.TEXT,
-    rules_files: Annotated[list[Path] | None, typer.Option("--rules", help="More rules, as TOML.")] = None,
+    rules_files: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--rules",
+            help="More signatures, as TOML (any number), or the job's own log rules, as JSON (one).",
+            metavar="FILE",
+        ),
+    ] = None,
     socket: SocketOption = None,
     configuration: ConfigOption = None,
 ) -> None:
@@ -124,16 +131,23 @@ def _save_standard_input(copy: Path) -> None:
 def _print_verdicts(inputs: list[Input], output: AnalyzeFormat, rules_files: list[Path] | None) -> bool:
     """Print the verdicts there are. False when an input could not be used: that is told on standard error."""
     now = SystemClock().now()
+    own = [path for path in rules_files or () if path.suffix == ".json"]
+    if len(own) > 1:
+        raise CommandError("--rules: a job has one file of log rules (JSON)", code=2)
     try:
-        rules = load_rules(tuple(rules_files or ()))
+        own_rules = given_rules(own[0]) if own else None
+        rules = load_rules(tuple(path for path in rules_files or () if path not in own))
+    except BundleError as error:
+        raise CommandError(str(error), code=2) from error
     except RulesError as error:
         more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
         raise CommandError(f"rules: {error.problems[0]}{more}", code=2) from error
     scanner = Scanner(rules)
+    titles = {rule.id: rule.title for rule in rules.rules}
     documents: list[dict[str, Any]] = []
     for item in inputs:
         try:
-            document = analyze_path(item.path, scanner, rules, Policy(), now)
+            document = analyze_path(item.path, scanner, rules, Policy(), now, own_rules)
         except CommandError as error:
             complain(str(error).replace(str(item.path), item.name))
             continue
@@ -145,93 +159,19 @@ def _print_verdicts(inputs: list[Input], output: AnalyzeFormat, rules_files: lis
         elif output is AnalyzeFormat.TEXT:
             if len(inputs) > 1:
                 print(f"== {one_line(item.name)}")
-            print(verdict_text(document), flush=True)
+            print(verdict_text(document, titles), flush=True)
         documents.append(document)
     if output is AnalyzeFormat.JSON and documents:
         print(json.dumps(documents[0] if len(inputs) == 1 else documents, ensure_ascii=True, indent=2))
     return len(documents) == len(inputs)
 
 
-def analyze_path(path: Path, scanner: Scanner, rules: RuleSet, policy: Policy, now: datetime) -> dict[str, Any]:
+def analyze_path(
+    path: Path, scanner: Scanner, rules: RuleSet, policy: Policy, now: datetime, own_rules: OwnRules | None = None
+) -> dict[str, Any]:
     """The analysis document of one bundle or file. Raises `CommandError` for unusable input."""
     try:
-        snapshot = read_bundle(path, scanner, now)
+        snapshot = read_bundle(path, scanner, now, own_rules)
     except BundleError as error:
         raise CommandError(str(error), code=2) from error
     return analysis_document(decide(snapshot, rules, policy, now), snapshot)
-
-
-def verdict_text(document: dict[str, Any]) -> str:
-    """What a tired operator needs: what happened, who, what to do; then why one should believe it."""
-    incident, attribution, advice = document["incident"], document["attribution"], document["advice"]
-    confidence = round(attribution["confidence"] * 100)
-    lines = [
-        f"what  {incident['kind']}: {attribution['root_cause']}  [{attribution['category']}, {confidence} %]",
-        f"who   {_who(attribution['implicated'])}",
-        f"do    {_what(advice, known=confidence >= 50 or attribution['category'] != 'none')}",
-    ]
-    evidence = attribution["evidence"][:EVIDENCE_MAX]
-    if evidence:
-        lines += ["", "evidence"]
-        lines += [f"  {_place(signal)}  {signal['text'][:200]}" for signal in evidence]
-    timeline = incident["signals"][:TIMELINE_MAX]
-    if len(timeline) > 1:
-        lines += ["", "timeline"]
-        lines += [
-            f"  {signal['at'] or '-':32} {signal['role']:10} {_whose(signal):14} {signal['rule']}{_times(signal)}"
-            for signal in timeline
-        ]
-        left = len(incident["signals"]) - len(timeline) + incident["signals_left_out"]
-        if left:
-            lines.append(f"  … {left} more")
-    alternatives = attribution["alternatives"][:1]
-    if alternatives:
-        other = alternatives[0]
-        lines += ["", f"runner-up  {other['category']}: {other['root_cause']} – {other['why_not']}"]
-    lines += ["", f"sources    {_sources(attribution['sources'])}"]
-    return "\n".join(one_line(line) for line in lines)
-
-
-def _who(implicated: dict[str, Any]) -> str:
-    parts = []
-    if implicated["nodes"]:
-        parts.append("node " + ", ".join(implicated["nodes"]))
-    if implicated["ranks"]:
-        shown = implicated["ranks"][:16]
-        parts.append("rank " + ", ".join(map(str, shown)) + (" …" if len(implicated["ranks"]) > 16 else ""))
-    if implicated["gpus"]:
-        parts.append("gpu " + ", ".join(implicated["gpus"]))
-    return "; ".join(parts) or "nobody in particular"
-
-
-def _what(advice: dict[str, Any], *, known: bool) -> str:
-    """`known`: False where nothing was seen that would deserve to be called healthy."""
-    if not known:
-        return f"{advice['action']}  {advice['explanation']}".rstrip()
-    nodes = f" without {', '.join(advice['exclude_nodes'])}" if advice["exclude_nodes"] else ""
-    return f"{advice['action']}{nodes} ({advice['reason']})  {advice['explanation']}".rstrip()
-
-
-def _place(signal: dict[str, Any]) -> str:
-    return f"{signal['file']}:{signal['line']}" if signal["file"] else signal["trust"]
-
-
-def _whose(signal: dict[str, Any]) -> str:
-    if signal["node"]:
-        return str(signal["node"])
-    return f"rank {signal['rank']}" if signal["rank"] is not None else ""
-
-
-def _times(signal: dict[str, Any]) -> str:
-    return f" ×{signal['count']}" if signal["count"] > 1 else ""
-
-
-def _sources(sources: dict[str, Any]) -> str:
-    parts = []
-    for name, source in sources.items():
-        if not source["available"]:
-            parts.append(f"{name} ({source['reason']})")
-        else:
-            foreign = f", {source['foreign']} foreign" if source["foreign"] else ""
-            parts.append(f"{name} ({source['lines']} lines{foreign})")
-    return ", ".join(parts) or "none"

@@ -129,7 +129,9 @@ def _kind(snapshot: Snapshot, fresh: Iterable[tuple[Signal, Rule]], silent: bool
         # It printed seconds before the bundle was taken: what its log alone complains about has not ended it, nor has
         # an Xid that leaves the GPU at work.
         evidence = [
-            (s, rule) for s, rule in evidence if (s.trust.trusted and _fatal(s, rules)) or rule.kind in _ONGOING
+            (s, rule)
+            for s, rule in evidence
+            if (s.trust.trusted and _fatal(s, rules)) or rule.kind in _ONGOING or is_asked_hang(s)
         ]
     symptom = any(rule.kind is IncidentKind.HANG for _, rule in evidence)
     ending = [(s, rule) for s, rule in evidence if rule.role is Role.INITIATING and rule.ends and _weighs(s, rule)]
@@ -224,8 +226,9 @@ def survived(signal: Signal, snapshot: Snapshot) -> bool:
 def scheduler_signals(snapshot: Snapshot, rules: RuleSet, now: datetime) -> tuple[Signal, ...]:
     """The scheduler's own facts about the attempt, as trusted signals."""
     attempt = snapshot.attempt
-    at = attempt.ended_at
-    when = at or attempt.started_at or now
+    # A bundle may not tell when it ended: then it is only known that this came last.
+    untold = snapshot.offline and attempt.ended_at is None
+    when = now if untold else attempt.ended_at or attempt.started_at or now
     made: list[Signal] = []
     index = rules.by_id()
 
@@ -239,7 +242,7 @@ def scheduler_signals(snapshot: Snapshot, rules: RuleSet, now: datetime) -> tupl
                     trust=Trust.SCHEDULER,
                     source="scheduler",
                     seen_at=seen_at,
-                    at=seen_at,
+                    at=None if untold and seen_at == now else seen_at,
                     nodes=nodes,
                     text=text or rule.title,
                     role=rule.role,
@@ -303,7 +306,7 @@ def _hang_signal(snapshot: Snapshot, rules: RuleSet, policy: Policy, now: dateti
         trust=Trust.LOG,
         source="advisor",
         seen_at=since,
-        at=since,
+        at=None if snapshot.offline and progress.last_at is None else since,
         # The limit, not the seconds so far: the same hang is the same signal at every tick.
         text=f"no progress for more than {limit:.0f} s; last step {step}",
         role=Role.SYMPTOM,
@@ -314,20 +317,20 @@ def _hang_signal(snapshot: Snapshot, rules: RuleSet, policy: Policy, now: dateti
 def causal_order(signals: Iterable[Signal], *, live: bool) -> tuple[Signal, ...]:
     """Earliest first. A line without a usable time stands where it stands in its file."""
     by_file: dict[str, datetime] = {}
-    keyed: list[tuple[datetime, str, int, int, Signal]] = []
+    keyed: list[tuple[datetime, bool, str, int, int, Signal]] = []
     pool = list(signals)
     floor = min((s.at or s.seen_at for s in pool), default=None)
     for index, signal in enumerate(sorted(pool, key=lambda s: (s.source, s.file, s.order))):
         if signal.at is not None:
             when = signal.at
-        elif live:
+        elif live or not signal.file:
             when = signal.seen_at
         else:
             when = by_file.get(signal.file, floor or signal.seen_at)
         by_file[signal.file] = max(when, by_file.get(signal.file, when))
-        keyed.append((when, signal.file, signal.order, index, signal))
-    keyed.sort(key=lambda item: item[:4])
-    return tuple(item[4] for item in keyed)
+        keyed.append((when, not signal.file, signal.file, signal.order, index, signal))
+    keyed.sort(key=lambda item: item[:5])  # at one moment, lines come before what was concluded from them
+    return tuple(item[5] for item in keyed)
 
 
 def _summary(kind: IncidentKind, snapshot: Snapshot, signals: tuple[Signal, ...]) -> str:

@@ -69,10 +69,10 @@ def symptom_hypothesis(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]]
         )
     stuck = next((s for s in hang if s.rule == "torch.watchdog_stuck"), None)
     if not ranks and stuck is not None and len(ranks_of(stuck)) == 1:
-        ranks, how = tuple(ranks_of(stuck)), "its watchdog is stuck"
+        ranks, how = tuple(ranks_of(stuck)), "waits in a CUDA or NCCL call that does not return"
     said = next((s.text for s in hang if s.rule == JOB_HANG), None)
     cause = _timed_out(arrival(hang, snapshot.attempt.world_size)) if timed_out else said or "progress stopped"
-    who = f": ranks {', '.join(map(str, ranks[:8]))} {how}" if ranks else ", and it is not visible which rank began it"
+    who = f": {_ranks(ranks)} {how}" if ranks else ", and it is not visible which rank began it"
     return Hypothesis(
         category=Category.UNKNOWN,
         root_cause=cause + who,
@@ -80,6 +80,11 @@ def symptom_hypothesis(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]]
         ranks=ranks[:RANKS_MAX],
         evidence=evidence,
     )
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
 
 
 def _timed_out(found: Arrival) -> str:

@@ -207,3 +207,38 @@ def test_site_rules_are_used_and_bad_ones_refused(tmp_path: Path, capsys: pytest
         main(["analyze", str(log), "--rules", str(rules)])
     assert caught.value.code == 2
     assert "site.melt: category" in capsys.readouterr().err
+
+
+def test_the_first_three_lines_say_what_who_and_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For somebody who has ten seconds; then the evidence with its place, the course of things, and the runner-up."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "job.log").write_text("step 1 loss 2.0\n[rank9]: RuntimeError: CUDA error: unknown error\n")
+    (tmp_path / "kernel").mkdir()
+    (tmp_path / "kernel" / "node2.log").write_text(
+        "2026-11-29T11:59:00+00:00 node2 kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+    )
+    job = {"job_id": "7", "state": "FAILED", "exit_code": "1:0", "nodes": "node[1-2]", "world_size": 16}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    run("analyze", tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("what  crash: Xid 79 (rc_gpu_has_fallen_off_the_bus) (node2)  [gpu_hardware, 9")
+    assert lines[1] == "who   node node2; rank 9; gpu node2:3b:00"
+    assert lines[2] == "do    restart without node2: the evidence is against it"
+    assert lines[4:6] == ["evidence", next(line for line in lines if line.startswith("  kernel/node2.log:1  2026"))]
+    timeline = lines[lines.index("timeline") + 1 :]
+    course = " ".join(timeline[0].split())
+    assert course == "2026-11-29 11:59:00 initiating node2 The NVIDIA driver reports an Xid (kernel.xid)"
+    assert any("exit code 1, signal 0" in line and line.lstrip().startswith("- ") for line in timeline)
+    assert any(line.startswith("runner-up  unknown: ") for line in lines)
+
+
+def test_log_rules_of_the_job_are_given_as_json(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside signatures as TOML; two such files are one too many."""
+    rules = tmp_path / "rules.json"
+    rules.write_text('[{"name": "any", "logPattern": ".*", "faultOnMatch": true}]')
+    run("analyze", path, "--rules", rules, "--format", "json")
+    found = json.loads(capsys.readouterr().out)
+    assert "job-rules" in found["attribution"]["sources"]
+    run("analyze", path, "--rules", rules, "--rules", rules, code=2)
+    run("analyze", path, "--rules", tmp_path / "gone.json", code=2)
+    assert "gone.json: no such file" in capsys.readouterr().err

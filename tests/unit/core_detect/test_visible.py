@@ -20,7 +20,8 @@ def visible_at(**changes: Any) -> datetime | None:
         replace(signal, seen_at=READ_AT, **changes) for signal in scan(XID, kernel("node2"), seen_at=READ_AT).signals
     )
     assert signals
-    return detect(replace(snapshot(), signals=signals), RULES, Policy(), READ_AT + timedelta(seconds=1)).visible_at
+    world = replace(snapshot(ended_at=READ_AT), signals=signals)
+    return detect(world, RULES, Policy(), READ_AT + timedelta(seconds=1)).visible_at
 
 
 @pytest.mark.parametrize(
