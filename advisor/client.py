@@ -92,6 +92,9 @@ class Client:
         for page in self._pages(self.audit.ListNodes, audit_pb2.ListNodesRequest(filter=chosen), most):
             yield from page.nodes
 
+    def lemons(self, request: audit_pb2.ListLemonsRequest) -> audit_pb2.ListLemonsResponse:
+        return self.call(self.audit.ListLemons, request)
+
     def _pages(self, method: Callable[..., Listed], request: Any, most: int) -> Iterator[Listed]:
         while most > 0:
             request.page.page_size = min(PAGE_SIZE, most)

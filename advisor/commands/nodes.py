@@ -1,4 +1,4 @@
-"""`advisor nodes`: nodes that are isolated, and what an operator does about them."""
+"""`advisor nodes`: nodes that are isolated or fail again and again, and what an operator does about them."""
 
 from datetime import UTC
 from typing import Annotated
@@ -9,9 +9,11 @@ from advisor.client import reason_name, status_name
 from advisor.commands.decisions import connected
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given
 from advisor.commands.output import CommandError, Format, one_line, print_json, print_table, short_time
-from advisor.v1 import operator_pb2
+from advisor.v1 import audit_pb2, operator_pb2
 
-app = typer.Typer(rich_markup_mode=None, help="Isolated nodes: see them, reinstate them, reset the breaker.")
+app = typer.Typer(rich_markup_mode=None, help="Isolated nodes and lemons: see them, reinstate them, reset the breaker.")
+
+EVIDENCE_SHOWN = 5
 
 NodeArgument = Annotated[str, typer.Argument(help="The node's name, as the scheduler has it.")]
 ClusterOption = Annotated[str | None, typer.Option(help="The cluster. Needed where more than one has agents.")]
@@ -65,6 +67,56 @@ def isolations(
     )
     columns = ("node", "cluster", "is", "category", "since", "ends", "agent says", "why")
     print_table(columns, rows, empty="no isolated nodes")
+
+
+@app.command("lemons")
+def list_lemons(
+    cluster: Annotated[str | None, typer.Option(help="Only this cluster.")] = None,
+    node: Annotated[str | None, typer.Option(help="Only this node.")] = None,
+    failures: Annotated[int, typer.Option(min=1, max=1000, help="With at least so many failures.")] = 3,
+    limit: Annotated[int, typer.Option(min=1, max=250, help="How many at most.")] = 50,
+    socket: SocketOption = None,
+    configuration: ConfigOption = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Nodes that fail again and again by their own hardware, worst first, with the evidence.
+
+    Counted are failures that began on the node within the history window, of which the kernel, telemetry or the
+    scheduler tells; several jobs that one failure takes down are one. The chance is of another failure within a week,
+    from how repaired nodes did; any node's is 1.5 %.
+
+    \b
+    Examples:
+      advisor nodes lemons
+      advisor nodes lemons --failures 1 --node gpu017 --format json
+    """
+    request = audit_pb2.ListLemonsRequest(
+        cluster=given("--cluster", cluster), node=given("--node", node), failures_min=failures, limit=limit
+    )
+    with connected(socket, configuration) as client:
+        answer = client.lemons(request)
+    if form is Format.JSON:
+        print_json({"lemons": [_lemon(item) for item in answer.lemons], "capped": answer.capped})
+        return
+    rows = (
+        (
+            item.name if at == 0 else "",
+            item.cluster if at == 0 else "",
+            f"{item.score:.2f}" if at == 0 else "",
+            f"{len(item.failures)} of {item.jobs} jobs" if at == 0 else "",
+            f"{item.fails_within_week:.0%}" if at == 0 and item.HasField("fails_within_week") else "",
+            short_time(failure.at.ToDatetime(UTC)),
+            failure.rule,
+            failure.trust,
+            f"{failure.attempt.job_id}#{failure.attempt.attempt}",
+        )
+        for item in answer.lemons
+        for at, failure in enumerate(item.failures[:EVIDENCE_SHOWN])
+    )
+    columns = ("node", "cluster", "score", "failures", "in a week", "evidence", "rule", "told by", "job")
+    print_table(columns, rows, empty="no lemons")
+    if answer.capped:
+        print("there were more failures than are looked at: the oldest are left out")
 
 
 @app.command()
@@ -164,3 +216,29 @@ def _document(item: operator_pb2.NodeIsolation) -> dict[str, object]:
 
 def _breaker(item: operator_pb2.Breaker) -> dict[str, str]:
     return {"cluster": item.cluster, "tripped_at": item.tripped_at.ToJsonString(), "why": item.why}
+
+
+def _lemon(item: audit_pb2.Lemon) -> dict[str, object]:
+    return {
+        "node": item.name,
+        "cluster": item.cluster,
+        "score": round(item.score, 3),
+        "jobs": item.jobs,
+        "users": item.users,
+        "up_since": item.up_since.ToDatetime(UTC).isoformat() if item.HasField("up_since") else None,
+        "fails_within_week": item.fails_within_week if item.HasField("fails_within_week") else None,
+        "failures": [
+            {
+                "at": failure.at.ToDatetime(UTC).isoformat(),
+                "incident": failure.incident_id,
+                "job": failure.attempt.job_id,
+                "attempt": failure.attempt.attempt,
+                "user": failure.attempt.user,
+                "category": failure.category,
+                "rule": failure.rule,
+                "trust": failure.trust,
+                "weight": failure.weight,
+            }
+            for failure in item.failures
+        ],
+    }

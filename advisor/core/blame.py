@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from advisor.core.history import implication_weight
 from advisor.core.hypotheses import Scored
 from advisor.core.model import Implication, Snapshot
 from advisor.core.places_of_signals import PlaceMap, ranks_of
@@ -13,7 +14,13 @@ from advisor.core.words import Category, Implicates
 
 # States of a node's GPUs that name nobody by themselves and support what does.
 SUPPORTING = frozenset(
-    {"telemetry.row_remap_pending", "telemetry.pcie_replays", "telemetry.low_clock", "telemetry.low_power"}
+    {
+        "telemetry.row_remap_pending",
+        "telemetry.pcie_replays",
+        "telemetry.low_clock",
+        "telemetry.low_power",
+        "telemetry.throttled",
+    }
 )
 HARDWARE = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT, Category.SYSTEM_SOFTWARE})
 
@@ -152,11 +159,11 @@ def implications(
             blamed = node in nodes
             if not blamed and item.rule.implicates is not Implicates.CONDITIONAL:
                 continue
-            weight = (1.0 if item.signal.trust.trusted else 0.5) * confidence * (1.0 if blamed else 0.5)
+            weight = implication_weight(item.signal.trust, item.rule.role, confidence, blamed=blamed)
             if node not in made or made[node].weight < weight:
                 made[node] = Implication(
                     node=node,
-                    weight=round(weight, 3),
+                    weight=weight,
                     trust=item.signal.trust,
                     role=item.rule.role,
                     category=item.rule.category,

@@ -17,6 +17,7 @@ from datetime import datetime
 from statistics import median
 
 from advisor.core.course import Numbers
+from advisor.core.history import implication_weight
 from advisor.core.model import Attribution, Implication, PastAttempt, Snapshot
 from advisor.core.policy import Policy
 from advisor.core.words import Category, Role, Trust
@@ -29,7 +30,6 @@ FAR_FACTOR = 1.5
 DEVIATIONS = 10.0
 _MAD = 1.4826
 SUSPECTS_MAX = 1  # more nodes in common say nothing about one of them
-SUSPICION = 0.3
 
 _NUMBER = r"[-+]?(?:nan|inf(?:inity)?|\d+(?:\.\d*)?(?:e[-+]?\d+)?)"
 _LOSS = re.compile(
@@ -149,7 +149,7 @@ def with_suspects(attribution: Attribution, snapshot: Snapshot, policy: Policy) 
     )
     implied = Implication(
         node=node,
-        weight=round(SUSPICION * attribution.confidence * (1.0 if known else 0.5), 3),
+        weight=implication_weight(Trust.LOG, Role.INITIATING, attribution.confidence, blamed=known),
         trust=Trust.LOG,
         role=Role.INITIATING,
         category=Category.NODE_HARDWARE,

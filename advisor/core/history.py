@@ -5,9 +5,10 @@ of a repair, against a base rate of 0.2 % and 1.5 %. The half-life comes from po
 what it is worth. The rows themselves are never forgotten by this arithmetic.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import assert_never
 
 from advisor.core.policy import Policy
@@ -15,7 +16,7 @@ from advisor.core.words import Category, Role, Trust
 
 LEMON_FAILURES = 3
 ONE_EVENT = timedelta(hours=1)  # what fails again so soon is the same failure, seen by the next job
-_HARDWARE = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT})
+HARDWARE = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,13 @@ class PastImplication:
     job: str  # the job's key
     weight: float
     at: datetime
+    user: str = ""
+    trusted: bool = True  # a source said so that no job can write to
+
+    @property
+    def witness(self) -> str:
+        """Who says it. What a job prints is its user's word: many jobs of one user are one witness."""
+        return self.job if self.trusted or not self.user else f"user {self.user}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +48,7 @@ class NodeImplication:
     role: Role
     category: Category
     rule: str
+    user: str = ""
 
     @property
     def own_hardware(self) -> bool:
@@ -47,7 +56,7 @@ class NodeImplication:
         return (
             self.trust.trusted
             and self.role is Role.INITIATING
-            and self.category in _HARDWARE
+            and self.category in HARDWARE
             and self.weight >= 0.5 * trust_weight(self.trust)
         )
 
@@ -59,6 +68,7 @@ class Lemon:
     node: str
     failures: tuple[NodeImplication, ...]
     jobs: int
+    users: int
     score: float
 
 
@@ -84,8 +94,9 @@ def lemons(
             seen = item.at
         if len(failures) >= failures_min:
             score = sum(decayed(item.weight, item.at, now, policy) for item in failures)
-            jobs = len({item.job for item in failures})
-            found.append(Lemon(node=node, failures=tuple(reversed(failures)), jobs=jobs, score=score))
+            jobs, users = len({item.job for item in items}), len({item.user for item in items})
+            newest = tuple(reversed(failures))
+            found.append(Lemon(node=node, failures=newest, jobs=jobs, users=users, score=score))
     return tuple(sorted(found, key=lambda lemon: (-lemon.score, lemon.node)))
 
 
@@ -117,9 +128,10 @@ def role_weight(role: Role) -> float:
             assert_never(role)
 
 
-def implication_weight(trust: Trust, role: Role, confidence: float) -> float:
-    """trust × role × confidence, 0..1."""
-    return trust_weight(trust) * role_weight(role) * min(1.0, max(0.0, confidence))
+def implication_weight(trust: Trust, role: Role, confidence: float, *, blamed: bool = True) -> float:
+    """trust × role × confidence, 0..1; half of it for a node that is only suspected. The one formula for it."""
+    share = 1.0 if blamed else 0.5
+    return round(trust_weight(trust) * role_weight(role) * min(1.0, max(0.0, confidence)) * share, 3)
 
 
 def decayed(weight: float, at: datetime, now: datetime, policy: Policy) -> float:
@@ -134,25 +146,67 @@ def decayed(weight: float, at: datetime, now: datetime, policy: Policy) -> float
 
 
 def node_score(
-    history: Iterable[PastImplication], now: datetime, policy: Policy, *, except_job: str | None = None
+    history: Iterable[PastImplication],
+    now: datetime,
+    policy: Policy,
+    *,
+    except_job: str | None = None,
+    except_user: str | None = None,
 ) -> float:
-    """Decayed score of one node. Each job counts once, by its heaviest incident: one job that fails a hundred times on
-    a node says no more about the node than once. `except_job` leaves out the job that asks.
+    """Decayed score of one node. Each witness counts once, by its heaviest incident: one job that fails a hundred times
+    on a node says no more about the node than once, and what jobs print counts once for their user. `except_job` leaves
+    out the job that asks, `except_user` what else its user's jobs print.
     """
     heaviest: dict[str, float] = {}
-    for item in history:
-        if item.job != except_job:
-            heaviest[item.job] = max(heaviest.get(item.job, 0.0), decayed(item.weight, item.at, now, policy))
+    for item in _of_others(history, except_job, except_user):
+        weight = decayed(item.weight, item.at, now, policy)
+        heaviest[item.witness] = max(heaviest.get(item.witness, 0.0), weight)
     # Added up in one order, so that equal histories give equal scores to the last bit.
-    return sum(heaviest[job] for job in sorted(heaviest))
+    return sum(heaviest[witness] for witness in sorted(heaviest))
 
 
 def other_jobs(
-    history: Iterable[PastImplication], now: datetime, policy: Policy, *, except_job: str | None = None
+    history: Iterable[PastImplication],
+    now: datetime,
+    policy: Policy,
+    *,
+    except_job: str | None = None,
+    except_user: str | None = None,
 ) -> int:
-    """How many distinct other jobs implicated the node within the window."""
+    """How many distinct other jobs (by what they print: other users) implicated the node within the window."""
     window = timedelta(days=policy.history_window_days)
-    return len({item.job for item in history if item.job != except_job and item.weight > 0 and now - item.at <= window})
+    others = _of_others(history, except_job, except_user)
+    return len({item.witness for item in others if item.weight > 0 and now - item.at <= window})
+
+
+def _of_others(
+    history: Iterable[PastImplication], except_job: str | None, except_user: str | None
+) -> Iterator[PastImplication]:
+    for item in history:
+        own_word = not item.trusted and except_user is not None and item.user == except_user
+        if item.job != except_job and not own_word:
+            yield item
+
+
+# Share of repaired nodes whose hardware failed again within so many days (InfiniteHBD trace, hardware faults only).
+_FAILED_AGAIN = ((0.0, 0.0), (1.0, 0.095), (7.0, 0.181), (30.0, 0.276))
+
+
+def recurrence(days_back: float, ahead_days: float = 7.0) -> float:
+    """The chance that a repaired node fails again within `ahead_days`, `days_back` days after it came back and well
+    until then. For any node it is 1.5 % within a week; beyond a month what is known of its repair says nothing more.
+    """
+    before, after = _failed_by(days_back), _failed_by(days_back + ahead_days)
+    return round((after - before) / (1.0 - before), 4)
+
+
+def _failed_by(days: float) -> float:
+    (end, share), base_a_day = _FAILED_AGAIN[-1], 0.015 / 7
+    if days >= end:
+        return 1.0 - (1.0 - share) * float((1.0 - base_a_day) ** (days - end))
+    pairs = pairwise(_FAILED_AGAIN)
+    (left, low), (right, high) = next(pair for pair in pairs if days < pair[1][0])
+    return low + (high - low) * max(0.0, days - left) / (right - left)
 
 
 def is_suspect(score: float, policy: Policy) -> bool:

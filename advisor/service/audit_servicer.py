@@ -12,7 +12,7 @@ from advisor.ports import Clock
 from advisor.service import outgoing, wire
 from advisor.service.errors import BadRequestError, NotFoundError
 from advisor.store import errors as store_errors
-from advisor.store.records import PAGE_SIZE_MAX, AuditFilter, Page, ReconciliationStatus
+from advisor.store.records import PAGE_SIZE_MAX, AuditFilter, LemonsWanted, Page, ReconciliationStatus
 from advisor.store.store import Store
 from advisor.v1 import audit_pb2, audit_pb2_grpc
 
@@ -97,6 +97,21 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
         return audit_pb2.ListNodesResponse(
             nodes=[outgoing.node_message(row, suspect_score=self._suspect_score) for row in listing.rows],
             next_cursor=listing.next_cursor,
+        )
+
+    async def ListLemons(self, request: audit_pb2.ListLemonsRequest, context: Context) -> audit_pb2.ListLemonsResponse:
+        if request.limit > PAGE_SIZE_MAX:
+            raise BadRequestError(f"limit: {request.limit}, at most {PAGE_SIZE_MAX}")
+        plain = LemonsWanted()
+        wanted = LemonsWanted(
+            cluster=wire.text_of(request.cluster, "cluster", most=wire.NAME_MAX),
+            node=wire.text_of(request.node, "node", most=wire.NAME_MAX),
+            failures_min=request.failures_min or plain.failures_min,
+            limit=request.limit or plain.limit,
+        )
+        found = await self._store.lemons(wanted, now=self._clock.now())
+        return audit_pb2.ListLemonsResponse(
+            lemons=[outgoing.lemon_message(row) for row in found.rows], capped=found.capped
         )
 
 

@@ -11,6 +11,7 @@ from advisor.store.records import (
     DecisionRow,
     ImplicationRow,
     IncidentRow,
+    LemonRow,
     Milestone,
     NodeRow,
     Reconciliation,
@@ -145,6 +146,19 @@ def node_message(row: NodeRow, *, suspect_score: float) -> audit_pb2.Node:
         suspect=row.score >= suspect_score,
         implications=[_implication(item) for item in row.implications],
         last_implicated_at=stamp(row.last_implicated_at),
+    )
+
+
+def lemon_message(row: LemonRow) -> audit_pb2.Lemon:
+    return audit_pb2.Lemon(
+        cluster=row.cluster,
+        name=row.name,
+        score=row.score,
+        jobs=row.jobs,
+        users=row.users,
+        failures=[_implication(item) for item in row.failures],
+        up_since=stamp(row.up_since),
+        fails_within_week=row.fails_within_week,
     )
 
 

@@ -27,8 +27,8 @@ from advisor.core.policy import Policy
 from advisor.core.words import Action, AttemptState, Category, NodeState, Reason
 from advisor.store.agents import remembered_until
 from advisor.store.dependents import dependents
-from advisor.store.node_states import reinstated
 from advisor.store.documents import unpack_signals
+from advisor.store.node_queries import past_implication
 from advisor.store.records import AttemptKey, MilestoneKind, StoredAttempt
 from advisor.store.sql import AnyRow, any_text, of_attempt, wanted_attempts
 from advisor.store.tables import (
@@ -74,8 +74,6 @@ async def load(
         )
     }
     chains = await _chains(connection, keys)
-    excluded = {name for chain in chains.values() for item in chain for name in item.advised_exclusions or ()}
-    put_back = await reinstated(connection, {row.cluster for row in rows.values()}, excluded) if excluded else {}
     applied = await _applied(connection, keys)
     reached = await _milestones(connection, keys)
     before = await _predecessor_states(connection, keys)
@@ -91,7 +89,6 @@ async def load(
             predecessor=before.get(key, b""),
             nodes=facts(row),
             dependents_running=running_beside(row),
-            put_back=put_back.get(row.cluster, {}),
         )
         for key, row in rows.items()
     }
@@ -199,6 +196,8 @@ async def _node_facts(connection: AsyncConnection, rows: Iterable[AnyRow], polic
                 implications.c.cluster,
                 implications.c.node,
                 implications.c.job_key,
+                implications.c.user_name,
+                implications.c.trust,
                 implications.c.weight,
                 implications.c.at,
             ).where(
@@ -208,9 +207,7 @@ async def _node_facts(connection: AsyncConnection, rows: Iterable[AnyRow], polic
                 implications.c.weight > 0,
             )
         ):
-            history[found.cluster, found.node].append(
-                PastImplication(job=found.job_key, weight=found.weight, at=found.at)
-            )
+            history[found.cluster, found.node].append(past_implication(found))
 
     places = {(row.cluster, name) for row in rows for name in row.nodes or ()}
     blank = {place: _node_fact(place[1], states.get(place)) for place in places}
@@ -221,8 +218,8 @@ async def _node_facts(connection: AsyncConnection, rows: Iterable[AnyRow], polic
             return blank[row.cluster, name]
         return replace(
             blank[row.cluster, name],
-            score=node_score(implicated, now, policy, except_job=row.job_key),
-            other_jobs=other_jobs(implicated, now, policy, except_job=row.job_key),
+            score=node_score(implicated, now, policy, except_job=row.job_key, except_user=row.user_name),
+            other_jobs=other_jobs(implicated, now, policy, except_job=row.job_key, except_user=row.user_name),
         )
 
     def facts(row: AnyRow) -> tuple[NodeFact, ...]:
@@ -248,7 +245,6 @@ def _stored(
     predecessor: bytes,
     nodes: tuple[NodeFact, ...],
     dependents_running: bool,
-    put_back: Mapping[str, datetime],
 ) -> StoredAttempt:
     own = next(item for item in chain if item.number == key.number)
     later = [item for item in chain if item.number > key.number]
@@ -260,7 +256,7 @@ def _stored(
         job=_job(row),
         attempt=_attempt(row),
         successor=_successor(key, later[0]) if later else None,
-        past=tuple(_past(item, put_back) for item in chain if item.number < key.number),
+        past=tuple(_past(item) for item in chain if item.number < key.number),
         nodes=nodes,
         advice=_advice(own, applied),
         advice_expires_at=own.expires_at,
@@ -332,10 +328,8 @@ def _successor(key: AttemptKey, row: AnyRow) -> Successor:
     )
 
 
-def _past(row: AnyRow, put_back: Mapping[str, datetime]) -> PastAttempt:
-    """`put_back`: nodes that somebody reinstated, and when: what was excluded before that is spent."""
+def _past(row: AnyRow) -> PastAttempt:
     decided = row.generation is not None
-    excluded = tuple(row.advised_exclusions) if decided else ()
     return PastAttempt(
         number=row.number,
         category=Category(row.category) if decided else Category.UNKNOWN,
@@ -343,7 +337,7 @@ def _past(row: AnyRow, put_back: Mapping[str, datetime]) -> PastAttempt:
         reason=Reason(row.reason) if decided else None,
         action=Action(row.action) if decided else None,
         implicated_nodes=tuple(row.implicated_nodes) if decided else (),
-        excluded_nodes=tuple(node for node in excluded if node not in put_back or put_back[node] < row.created_at),
+        excluded_nodes=tuple(row.advised_exclusions) if decided else (),
         trusted=row.trusted if decided else False,
         nodes=tuple(row.nodes or ()),
         first_step=row.first_step,

@@ -1,4 +1,4 @@
-"""Audit of nodes: who was implicated, by what, and what the history says now.
+"""Audit of nodes: who was implicated, by what, what the history says now, and who fails again and again.
 
 The list is of nodes with a history, newest implication first. That order changes whenever a node is implicated again,
 so the first page fixes a head: later pages show the order as it was then, and no node is missed or seen twice.
@@ -12,18 +12,19 @@ from typing import Any
 from sqlalchemy import Select, and_, func, literal_column, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from advisor.core.history import PastImplication, node_score
+from advisor.core.history import HARDWARE, Lemon, NodeImplication, PastImplication, lemons, node_score, recurrence
 from advisor.core.policy import Policy
-from advisor.core.words import NodeState
+from advisor.core.words import Category, NodeState, Role, Trust
 from advisor.store.audit_queries import NOBODY, refuse
 from advisor.store.ids import as_id
 from advisor.store.open_advice import reference, reference_columns
 from advisor.store.paging import Position, not_newer_than, older_than, page_size, read_cursor, write_cursor
-from advisor.store.records import AuditFilter, ImplicationRow, Listing, NodeRow, Page
+from advisor.store.records import AuditFilter, ImplicationRow, LemonRow, Lemons, LemonsWanted, Listing, NodeRow, Page
 from advisor.store.sql import AnyRow, any_text, of_attempt, storable
 from advisor.store.tables import attempts, implications, node_states
 
 _IMPLICATIONS_MAX = 100
+FAILURES_MAX = 20_000  # looked at for one list of lemons
 _UNANSWERABLE = ("action", "reason", "mode", "status")
 
 
@@ -106,11 +107,7 @@ async def _node_rows(
     if not places:
         return {}
     clusters, names = {cluster for cluster, _ in places}, {name for _, name in places}
-    states: dict[tuple[str, str], AnyRow] = {}
-    for row in await connection.execute(
-        select(node_states).where(node_states.c.cluster == any_text(clusters), node_states.c.name == any_text(names))
-    ):
-        states[row.cluster, row.name] = row
+    states = await _states(connection, clusters, names)
     newest = await _implications(connection, clusters, names)
     history = await _history(connection, clusters, names, now - timedelta(days=policy.history_window_days))
     return {
@@ -151,19 +148,7 @@ async def _implications(
     )
     rows: dict[tuple[str, str], list[ImplicationRow]] = defaultdict(list)
     for row in found:
-        rows[row.cluster, row.node].append(
-            ImplicationRow(
-                node=row.node,
-                incident_id=row.incident_id,
-                attempt=reference(row),
-                category=row.category,
-                rule=row.rule,
-                trust=row.trust,
-                role=row.role,
-                weight=row.weight,
-                at=row.at,
-            )
-        )
+        rows[row.cluster, row.node].append(_implication(row))
     return rows
 
 
@@ -173,7 +158,9 @@ async def _history(
     columns = implications.c
     history: dict[tuple[str, str], list[PastImplication]] = defaultdict(list)
     for row in await connection.execute(
-        select(columns.cluster, columns.node, columns.job_key, columns.weight, columns.at).where(
+        select(
+            columns.cluster, columns.node, columns.job_key, columns.user_name, columns.trust, columns.weight, columns.at
+        ).where(
             and_(
                 columns.cluster == any_text(clusters),
                 columns.node == any_text(names),
@@ -182,5 +169,107 @@ async def _history(
             )
         )
     ):
-        history[row.cluster, row.node].append(PastImplication(job=row.job_key, weight=row.weight, at=row.at))
+        history[row.cluster, row.node].append(past_implication(row))
     return history
+
+
+def failures_statement(cluster: str, node: str, oldest: datetime, size: int) -> Select[Any]:
+    """The newest failures of nodes' own hardware, of which trusted sources tell."""
+    own = implications.c
+    query = select(implications, *reference_columns()).join(attempts, of_attempt(attempts, implications))
+    query = query.where(
+        own.at >= oldest,
+        own.role == Role.INITIATING.value,
+        own.trust.in_([trust.value for trust in Trust if trust.trusted]),
+        own.category.in_(sorted(category.value for category in HARDWARE)),
+    )
+    if cluster:
+        query = query.where(own.cluster == storable(cluster))
+    if node:
+        query = query.where(own.node == storable(node))
+    return query.order_by(own.at.desc(), own.incident_id.desc(), own.node.desc()).limit(size)
+
+
+async def list_lemons(connection: AsyncConnection, wanted: LemonsWanted, *, policy: Policy, now: datetime) -> Lemons:
+    """Nodes that failed by themselves at least so often within the window, worst first, with the evidence."""
+    oldest = now - timedelta(days=policy.history_window_days)
+    query = failures_statement(wanted.cluster, wanted.node, oldest, FAILURES_MAX + 1)
+    rows = (await connection.execute(query)).all()
+    capped = len(rows) > FAILURES_MAX
+    of_cluster: dict[str, list[NodeImplication]] = defaultdict(list)
+    shown: dict[tuple[str, str], ImplicationRow] = {}
+    for row in rows[:FAILURES_MAX]:
+        shown[row.incident_id, row.node] = _implication(row)
+        of_cluster[row.cluster].append(
+            NodeImplication(
+                node=row.node,
+                incident=row.incident_id,
+                job=row.job_key,
+                weight=row.weight,
+                at=row.at,
+                trust=Trust(row.trust),
+                role=Role(row.role),
+                category=Category(row.category),
+                rule=row.rule,
+                user=row.user_name,
+            )
+        )
+    ranked = [
+        (cluster, lemon)
+        for cluster, items in of_cluster.items()
+        for lemon in lemons(items, now, policy, failures_min=wanted.failures_min)
+    ]
+    ranked.sort(key=lambda item: (-item[1].score, item[0], item[1].node))
+    ranked = ranked[: wanted.limit]
+    states = await _states(connection, {c for c, _ in ranked}, {lemon.node for _, lemon in ranked})
+    return Lemons(
+        rows=tuple(_lemon(cluster, lemon, shown, states.get((cluster, lemon.node)), now) for cluster, lemon in ranked),
+        capped=capped,
+    )
+
+
+def _lemon(
+    cluster: str, lemon: Lemon, shown: Mapping[tuple[str, str], ImplicationRow], state: AnyRow | None, now: datetime
+) -> LemonRow:
+    up = state is not None and state.state == NodeState.UP.value
+    since = state.since if state is not None and up else None
+    days = max((now - since) / timedelta(days=1), 0.0) if since is not None else None
+    return LemonRow(
+        cluster=cluster,
+        name=lemon.node,
+        score=lemon.score,
+        jobs=lemon.jobs,
+        users=lemon.users,
+        failures=tuple(shown[item.incident, item.node] for item in lemon.failures[:_IMPLICATIONS_MAX]),
+        up_since=since,
+        fails_within_week=recurrence(days) if days is not None else None,
+    )
+
+
+async def _states(connection: AsyncConnection, clusters: set[str], names: set[str]) -> Mapping[tuple[str, str], AnyRow]:
+    if not names:
+        return {}
+    query = select(node_states).where(
+        node_states.c.cluster == any_text(clusters), node_states.c.name == any_text(names)
+    )
+    return {(row.cluster, row.name): row for row in await connection.execute(query)}
+
+
+def _implication(row: AnyRow) -> ImplicationRow:
+    return ImplicationRow(
+        node=row.node,
+        incident_id=row.incident_id,
+        attempt=reference(row),
+        category=row.category,
+        rule=row.rule,
+        trust=row.trust,
+        role=row.role,
+        weight=row.weight,
+        at=row.at,
+    )
+
+
+def past_implication(row: AnyRow) -> PastImplication:
+    return PastImplication(
+        job=row.job_key, weight=row.weight, at=row.at, user=row.user_name, trusted=Trust(row.trust).trusted
+    )

@@ -516,6 +516,36 @@ class NodeRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LemonsWanted:
+    cluster: str = ""
+    node: str = ""
+    failures_min: int = 3
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LemonRow:
+    """A node that fails again and again by itself. `fails_within_week`: a chance, None while it is not up."""
+
+    cluster: str
+    name: str
+    score: float
+    jobs: int
+    users: int
+    failures: tuple[ImplicationRow, ...]  # newest first, at most 100
+    up_since: datetime | None
+    fails_within_week: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lemons:
+    """Worst first. `capped`: the oldest failures within the window were not looked at."""
+
+    rows: tuple[LemonRow, ...]
+    capped: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEvent:
     """Who did what, why, from where. Append-only."""
 

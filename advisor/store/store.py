@@ -46,6 +46,8 @@ from advisor.store.records import (
     DecisionRow,
     DetectorState,
     IncidentRow,
+    Lemons,
+    LemonsWanted,
     Listing,
     Milestone,
     NodeReconciliation,
@@ -378,6 +380,11 @@ class Store:
         """Nodes with a history, newest implication first."""
         async with self._reading() as connection:
             return await node_queries.list_nodes(connection, wanted, page, policy=self._policy, now=now)
+
+    async def lemons(self, wanted: LemonsWanted, *, now: datetime) -> Lemons:
+        """Nodes that fail again and again by themselves, worst first."""
+        async with self._reading() as connection:
+            return await node_queries.list_lemons(connection, wanted, policy=self._policy, now=now)
 
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[AsyncConnection]:

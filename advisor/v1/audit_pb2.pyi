@@ -756,3 +756,113 @@ class ListNodesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListNodesResponse: _TypeAlias = ListNodesResponse  # noqa: Y015
+
+@_typing.final
+class Lemon(_message.Message):
+    """Several jobs that one failure takes down are one failure."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    USERS_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    UP_SINCE_FIELD_NUMBER: _builtins.int
+    FAILS_WITHIN_WEEK_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    name: _builtins.str
+    score: _builtins.float
+    """of its failures, decayed, now"""
+    jobs: _builtins.int
+    """that met them"""
+    users: _builtins.int
+    fails_within_week: _builtins.float
+    """chance, from how repaired nodes did; unset while it is not up"""
+    @_builtins.property
+    def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___Implication]:
+        """newest first"""
+
+    @_builtins.property
+    def up_since(self) -> _timestamp_pb2.Timestamp:
+        """when the scheduler last had it back; unset while it is not up"""
+
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        name: _builtins.str = ...,
+        score: _builtins.float = ...,
+        jobs: _builtins.int = ...,
+        users: _builtins.int = ...,
+        failures: _abc.Iterable[Global___Implication] | None = ...,
+        up_since: _timestamp_pb2.Timestamp | None = ...,
+        fails_within_week: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fails_within_week", b"_fails_within_week", "fails_within_week", b"fails_within_week", "up_since", b"up_since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fails_within_week", b"_fails_within_week", "cluster", b"cluster", "fails_within_week", b"fails_within_week", "failures", b"failures", "jobs", b"jobs", "name", b"name", "score", b"score", "up_since", b"up_since", "users", b"users"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fails_within_week: _TypeAlias = _typing.Literal["fails_within_week"]  # noqa: Y015
+    _WhichOneofArgType__fails_within_week: _TypeAlias = _typing.Literal["_fails_within_week", b"_fails_within_week"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fails_within_week) -> _WhichOneofReturnType__fails_within_week | None: ...
+
+Global___Lemon: _TypeAlias = Lemon  # noqa: Y015
+
+@_typing.final
+class ListLemonsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    FAILURES_MIN_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    """empty: all"""
+    node: _builtins.str
+    """empty: all"""
+    failures_min: _builtins.int
+    """0: 3"""
+    limit: _builtins.int
+    """1..250, 0: 50"""
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        node: _builtins.str = ...,
+        failures_min: _builtins.int = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "failures_min", b"failures_min", "limit", b"limit", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLemonsRequest: _TypeAlias = ListLemonsRequest  # noqa: Y015
+
+@_typing.final
+class ListLemonsResponse(_message.Message):
+    """capped: there were more failures within the window than are looked at; the oldest are left out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEMONS_FIELD_NUMBER: _builtins.int
+    CAPPED_FIELD_NUMBER: _builtins.int
+    capped: _builtins.bool
+    @_builtins.property
+    def lemons(self) -> _containers.RepeatedCompositeFieldContainer[Global___Lemon]: ...
+    def __init__(
+        self,
+        *,
+        lemons: _abc.Iterable[Global___Lemon] | None = ...,
+        capped: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capped", b"capped", "lemons", b"lemons"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLemonsResponse: _TypeAlias = ListLemonsResponse  # noqa: Y015

@@ -79,6 +79,11 @@ class AuditServiceStub:
                 request_serializer=advisor_dot_v1_dot_audit__pb2.ListNodesRequest.SerializeToString,
                 response_deserializer=advisor_dot_v1_dot_audit__pb2.ListNodesResponse.FromString,
                 _registered_method=True)
+        self.ListLemons = channel.unary_unary(
+                '/advisor.v1.AuditService/ListLemons',
+                request_serializer=advisor_dot_v1_dot_audit__pb2.ListLemonsRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_audit__pb2.ListLemonsResponse.FromString,
+                _registered_method=True)
 
 
 class AuditServiceServicer:
@@ -139,6 +144,13 @@ class AuditServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListLemons(self, request, context):
+        """Nodes that fail again and again by their own hardware, as trusted sources tell, worst first, with the evidence.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AuditServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -186,6 +198,11 @@ def add_AuditServiceServicer_to_server(servicer, server):
                     servicer.ListNodes,
                     request_deserializer=advisor_dot_v1_dot_audit__pb2.ListNodesRequest.FromString,
                     response_serializer=advisor_dot_v1_dot_audit__pb2.ListNodesResponse.SerializeToString,
+            ),
+            'ListLemons': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLemons,
+                    request_deserializer=advisor_dot_v1_dot_audit__pb2.ListLemonsRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_audit__pb2.ListLemonsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -431,6 +448,33 @@ class AuditService:
             '/advisor.v1.AuditService/ListNodes',
             advisor_dot_v1_dot_audit__pb2.ListNodesRequest.SerializeToString,
             advisor_dot_v1_dot_audit__pb2.ListNodesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLemons(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.AuditService/ListLemons',
+            advisor_dot_v1_dot_audit__pb2.ListLemonsRequest.SerializeToString,
+            advisor_dot_v1_dot_audit__pb2.ListLemonsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,8 @@ class AuditServiceStub:
     ListAttempts: _grpc.UnaryUnaryMultiCallable[_audit_pb2.ListAttemptsRequest, _audit_pb2.ListAttemptsResponse]
     GetNode: _grpc.UnaryUnaryMultiCallable[_audit_pb2.GetNodeRequest, _audit_pb2.Node]
     ListNodes: _grpc.UnaryUnaryMultiCallable[_audit_pb2.ListNodesRequest, _audit_pb2.ListNodesResponse]
+    ListLemons: _grpc.UnaryUnaryMultiCallable[_audit_pb2.ListLemonsRequest, _audit_pb2.ListLemonsResponse]
+    """Nodes that fail again and again by their own hardware, as trusted sources tell, worst first, with the evidence."""
 
 @_typing.type_check_only
 class AuditServiceAsyncStub(AuditServiceStub):
@@ -55,6 +57,8 @@ class AuditServiceAsyncStub(AuditServiceStub):
     ListAttempts: _aio.UnaryUnaryMultiCallable[_audit_pb2.ListAttemptsRequest, _audit_pb2.ListAttemptsResponse]  # type: ignore[assignment]
     GetNode: _aio.UnaryUnaryMultiCallable[_audit_pb2.GetNodeRequest, _audit_pb2.Node]  # type: ignore[assignment]
     ListNodes: _aio.UnaryUnaryMultiCallable[_audit_pb2.ListNodesRequest, _audit_pb2.ListNodesResponse]  # type: ignore[assignment]
+    ListLemons: _aio.UnaryUnaryMultiCallable[_audit_pb2.ListLemonsRequest, _audit_pb2.ListLemonsResponse]  # type: ignore[assignment]
+    """Nodes that fail again and again by their own hardware, as trusted sources tell, worst first, with the evidence."""
 
 class AuditServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -120,5 +124,13 @@ class AuditServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _audit_pb2.ListNodesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_audit_pb2.ListNodesResponse, _abc.Awaitable[_audit_pb2.ListNodesResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListLemons(
+        self,
+        request: _audit_pb2.ListLemonsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_audit_pb2.ListLemonsResponse, _abc.Awaitable[_audit_pb2.ListLemonsResponse]]:
+        """Nodes that fail again and again by their own hardware, as trusted sources tell, worst first, with the evidence."""
 
 def add_AuditServiceServicer_to_server(servicer: AuditServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

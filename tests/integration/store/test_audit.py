@@ -13,14 +13,15 @@ from sqlalchemy import text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from advisor.core.words import Action, Mode
+from advisor.core.words import Action, Mode, Role, Trust
 from advisor.store.audit_queries import attempts_statement, decisions_statement, incidents_statement
 from advisor.store.errors import Ambiguous, CursorRefused, FilterRefused, PageRefused
-from advisor.store.node_queries import nodes_statement
+from advisor.store.node_queries import failures_statement, nodes_statement
 from advisor.store.paging import Position
 from advisor.store.records import (
     AttemptKey,
     AuditFilter,
+    LemonsWanted,
     Listing,
     Page,
     Reconciliation,
@@ -194,6 +195,46 @@ async def test_node_with_its_history(store: Store) -> None:
     assert await store.node("other", "node2", now=at(0)) is None
 
 
+async def failed(store: Store, number: int, *nodes: str, hours: float = 0.0, user: str = "ada", **changes: Any) -> None:
+    """Job `number` met a failure of these nodes, as the kernel tells, so many hours after the first one."""
+    key = await running(store, job_id=str(number), submitted_at=at(number), user=user)
+    blamed = tuple(replace(implication(node), **changes) for node in nodes)
+    moment = at(1000 + hours * 3600)
+    told = decision(
+        attribution=replace(decision().attribution, implications=blamed),
+        incident=replace(decision().incident, detected_at=moment),
+    )
+    await store.commit_decision(record(key, created_at=moment, decision=told))
+
+
+async def test_lemons_are_ranked_with_their_evidence(store: Store) -> None:
+    """Worst first; several jobs within the hour are one failure; what a log says, and what only follows, is none."""
+    for number, hours in enumerate((0, 20, 20.5, 40)):
+        await failed(store, number, "node1", hours=hours, user=("ada", "bob")[number % 2])
+    for number, hours in enumerate((30, 35, 39, 41), 10):
+        await failed(store, number, "node2", hours=hours)
+    for number, hours in enumerate((1, 5, 9), 20):
+        await failed(store, number, "node3", hours=hours, trust=Trust.LOG)
+        await failed(store, number + 10, "node4", hours=hours, role=Role.SYMPTOM)
+    now = at(1000 + 42 * 3600)
+    found = await store.lemons(LemonsWanted(), now=now)
+    assert [(row.name, len(row.failures), row.jobs, row.users) for row in found.rows] == [
+        ("node2", 4, 4, 1),
+        ("node1", 3, 4, 2),
+    ]
+    assert [item.attempt.job_id for item in found.rows[1].failures] == ["3", "1", "0"]
+    assert (found.rows[0].cluster, found.rows[0].failures[0].rule, found.capped) == (CLUSTER, "nvidia.xid", False)
+
+    async def names(**wanted: Any) -> list[str]:
+        return [row.name for row in (await store.lemons(LemonsWanted(**wanted), now=now)).rows]
+
+    assert await names(limit=1) == ["node2"]
+    assert await names(node="node1") == ["node1"]
+    assert await names(cluster="other") == []
+    assert await names(failures_min=4) == ["node2"]
+    assert (await store.lemons(LemonsWanted(), now=now + timedelta(days=31))).rows == ()
+
+
 async def test_attempt_by_id_is_the_last_owners(store: Store) -> None:
     """An id that was reused names its last owner; the key names the other one for ever."""
     old = await running(store, user="ada")
@@ -340,5 +381,11 @@ async def test_every_list_is_served_by_an_index(url: str) -> None:
                         for table in _BIG
                         if f"Seq Scan on {table}" in plan
                     ]
+        for cluster, node in (("", ""), (CLUSTER, ""), (CLUSTER, "node42"), ("", "node42")):
+            query = failures_statement(cluster, node, at(-86400 * 20), 100).compile(
+                dialect=postgresql.dialect(), compile_kwargs={"literal_binds": True}
+            )
+            plan = "\n".join((await connection.execute(text(f"EXPLAIN {query}".replace(":", r"\:")))).scalars())
+            scanned += [f"lemons of {cluster!r}, {node!r}:\n{plan}" for t in _BIG if f"Seq Scan on {t}" in plan]
     await engine.dispose()
     assert not scanned, "\n\n".join(scanned)
