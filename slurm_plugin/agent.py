@@ -35,7 +35,8 @@ log = structlog.get_logger(__name__)
 COMPLETE_REPORT_SECONDS = 5.0
 EMPTY_SECONDS = 30.0  # an empty listing is believed only after having been one for so long
 FOLLOW_SECONDS = 15.0  # how long a job whose end was announced is looked at closely
-FOLLOW_PAUSE_SECONDS = 0.06
+FOLLOW_PAUSE_SECONDS = 0.06  # the first one; an end takes some 45 ms to become visible, or as long as a node is silent
+FOLLOW_PAUSE_FACTOR = 1.4
 FOLLOWED_MAX = 32
 
 
@@ -194,7 +195,7 @@ class Agent:
         """Say that the attempt has ended, then look until its outcome is visible."""
         try:
             await self._announce(notice)
-            until = self.clock.monotonic() + FOLLOW_SECONDS
+            until, pause = self.clock.monotonic() + FOLLOW_SECONDS, FOLLOW_PAUSE_SECONDS
             while self.clock.monotonic() < until:
                 try:
                     row = await self.looks.one(notice.job_id)
@@ -206,7 +207,8 @@ class Agent:
                 self.reconciler.seen((row,))
                 if phase_of(row.state) is not Phase.COMPLETING:
                     break
-                await asyncio.sleep(FOLLOW_PAUSE_SECONDS)
+                await asyncio.sleep(pause)
+                pause = min(pause * FOLLOW_PAUSE_FACTOR, self.config.poll_seconds)
         finally:
             self._following.discard(notice.job_id)
             self._wake.set()

@@ -18,11 +18,13 @@ import structlog
 
 from slurm_plugin import check, observe
 from slurm_plugin.agent import Agent
+from slurm_plugin.applier import apply_in_process
 from slurm_plugin.config import AgentConfig, ConfigError, decode, load
 from slurm_plugin.guard import phase_of
 from slurm_plugin.hook_socket import HookSocketError
 from slurm_plugin.install import command as install
-from slurm_plugin.squeue import Slurm, SlurmError
+from slurm_plugin.pace import Pace, paced
+from slurm_plugin.squeue import Run, Slurm, SlurmError, run_process
 
 DEFAULT_CONFIG = "/etc/recovery-advisor/agent.toml"
 DEFAULT_WATCHDOG_CONFIG = "/etc/recovery-advisor/watchdog.toml"
@@ -95,8 +97,9 @@ def _configuration(options: argparse.Namespace) -> AgentConfig:
     return load(options.config, os.environ)
 
 
-def slurm_of(config: AgentConfig) -> Slurm:
-    return Slurm(conf=config.slurm.conf, bin_dir=config.slurm.bin, timeout_seconds=config.slurm.timeout_seconds)
+def slurm_of(config: AgentConfig, run: Run = run_process) -> Slurm:
+    where = config.slurm
+    return Slurm(conf=where.conf, bin_dir=where.bin, timeout_seconds=where.timeout_seconds, run=run)
 
 
 def _run(config: AgentConfig, level: str) -> int:
@@ -116,7 +119,8 @@ async def _until_signal(config: AgentConfig) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await Agent(config, slurm_of(config)).run(stop)
+    pace = Pace(run_process, per_second=config.slurm.calls_per_second)
+    await Agent(config, slurm_of(config, pace), apply=paced(apply_in_process, pace)).run(stop)
 
 
 def _logging(level: str) -> None:

@@ -28,11 +28,14 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSection:
-    """`conf`: slurm.conf, "" for Slurm's own default. `bin`: folder of its tools, "" for PATH."""
+    """`conf`: slurm.conf, "" for Slurm's own default. `bin`: folder of its tools, "" for PATH. `calls_per_second`: how
+    often any of the tools may be run, in all.
+    """
 
     conf: str = ""
     bin: str = ""
     timeout_seconds: float = 5.0
+    calls_per_second: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,7 @@ _KEYS: dict[str, tuple[str, object]] = {
     "slurm.conf": ("optional_path", ""),
     "slurm.bin": ("optional_path", ""),
     "slurm.timeout_seconds": ("seconds", 5.0),
+    "slurm.calls_per_second": ("rate", 30.0),
     "scope.opt_in": ("flag", True),
     "scope.partitions": ("names", ()),
     "scope.users": ("names", ()),
@@ -222,6 +226,10 @@ def _checked(kind: str, value: object) -> object:
     if kind == "seconds":
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0.05 <= value <= 86_400:
             raise ValueError("give seconds from 0.05 to 86400")
+        return float(value)
+    if kind == "rate":
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 1 <= value <= 10_000:
+            raise ValueError("give a number per second from 1 to 10000")
         return float(value)
     return _checked_text(kind, value)
 

@@ -1,0 +1,111 @@
+"""How often slurmctld is asked: a rate that is never exceeded, and a pause that grows while it gives no answer.
+
+One object for all of the agent's questions, whoever asks: polling, followed ends, and the processes that act (which
+take their share beforehand). A slurmctld that hangs is tried by one question at a time; when it comes back there is
+nobody waiting to ask at once, so that a restart is not met by a storm.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from slurm_plugin.applier import Apply
+from slurm_plugin.apply import Request, Result
+from slurm_plugin.squeue import Output, Run, SlurmError, first_line
+from slurm_plugin.words import Reason, Status
+
+PAUSE_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)  # after the first, second, … question without an answer
+ACTING_CALLS = 5  # two to look, one for the comment, two verbs: the usual action
+_AWAY = ("unable to contact", "connection refused", "timed out", "zero bytes", "communication")
+
+
+def _sleep(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+class Pace:
+    """Wraps `run`. `per_second` in the long run, as many at once. Thread-safe; waits by blocking its thread."""
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        per_second: float,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = _sleep,
+    ) -> None:
+        self._run, self._rate, self._monotonic, self._sleep = run, per_second, monotonic, sleep
+        self._lock = threading.Lock()
+        self._free, self._at = per_second, monotonic()  # calls that may be made at once, as of then
+        self._unanswered = 0
+        self._closed_until = 0.0
+        self._trying = False
+        self.calls = 0
+
+    def __call__(self, argv: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> Output:
+        """Raises SlurmError("timeout") without asking while the last question has gone unanswered."""
+        trying = self._enter()
+        self._take(1)
+        try:
+            output = self._run(argv, environment, timeout_seconds)
+        except SlurmError as error:
+            self._heard(answered=error.problem != "timeout", trying=trying)
+            raise
+        except BaseException:
+            self._heard(answered=True, trying=trying)
+            raise
+        away = output.returncode != 0 and any(word in first_line(output.stderr).lower() for word in _AWAY)
+        self._heard(answered=not away, trying=trying)
+        return output
+
+    def take(self, count: int) -> None:
+        """Wait for the turn of a process that is to make `count` calls. Raises SlurmError like a call."""
+        with self._lock:
+            self._refuse_if_closed()
+        self._take(count)
+
+    def _enter(self) -> bool:
+        """True for the one question that tries whether slurmctld is back."""
+        with self._lock:
+            self._refuse_if_closed()
+            self._trying = self._unanswered > 0
+            return self._trying
+
+    def _refuse_if_closed(self) -> None:
+        if self._unanswered and (self._trying or self._monotonic() < self._closed_until):
+            raise SlurmError("timeout", f"not asked again yet: {self._unanswered} questions in a row got no answer")
+
+    def _heard(self, *, answered: bool, trying: bool) -> None:
+        with self._lock:
+            if trying:
+                self._trying = False
+            if answered:
+                self._unanswered = 0
+                return
+            pause = PAUSE_SECONDS[min(self._unanswered, len(PAUSE_SECONDS) - 1)]
+            self._unanswered += 1
+            self._closed_until = self._monotonic() + pause
+
+    def _take(self, count: int) -> None:
+        with self._lock:
+            now = self._monotonic()
+            self._free = min(self._rate, self._free + (now - self._at) * self._rate) - count
+            self._at = now
+            self.calls += count
+            wait = -self._free / self._rate
+        if wait > 0:
+            self._sleep(wait)
+
+
+def paced(apply: Apply, pace: Pace) -> Apply:
+    """`apply` that waits for its turn, and is not started at all while slurmctld gives no answer."""
+
+    async def act(request: Request) -> Result:
+        try:
+            await asyncio.to_thread(pace.take, ACTING_CALLS)
+        except SlurmError as error:
+            return Result(status=Status.PENDING, reason=Reason.SCHEDULER_UNAVAILABLE, detail=str(error))
+        return await apply(request)
+
+    return act

@@ -1,0 +1,104 @@
+"""How often slurmctld is asked: a rate, and a growing pause while it gives no answer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from slurm_plugin.pace import PAUSE_SECONDS, Pace
+from slurm_plugin.squeue import Output, SlurmError
+
+GOOD = Output(returncode=0, stdout=b"", stderr=b"")
+AWAY = Output(returncode=1, stdout=b"", stderr=b"slurm_load_jobs error: Unable to contact slurm controller\n")
+REFUSED = Output(returncode=1, stdout=b"", stderr=b"Invalid job id specified\n")
+
+
+@dataclass
+class Controller:
+    """Answers `answer`, or nothing at all; time passes only by waiting."""
+
+    now: float = 0.0
+    answer: Output | None = GOOD
+    asked: list[float] = field(default_factory=list)
+
+    def __call__(self, argv: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> Output:
+        self.asked.append(self.now)
+        if self.answer is None:
+            self.now += timeout_seconds
+            raise SlurmError("timeout", "no answer")
+        return self.answer
+
+    def pace(self, per_second: float = 10.0) -> Pace:
+        return Pace(self, per_second=per_second, monotonic=lambda: self.now, sleep=self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def ask(pace: Pace) -> Output:
+    return pace(("squeue",), {}, 2.0)
+
+
+def test_the_rate_is_never_exceeded() -> None:
+    """One second's worth at once, then evenly; a process that acts counts for all its calls."""
+    controller = Controller()
+    pace = controller.pace()
+    for _ in range(40):
+        ask(pace)
+    assert controller.now == pytest.approx(3.0)
+    for second in range(1, 4):
+        assert sum(second - 1 < at <= second for at in controller.asked) <= 10
+    pace.take(20)
+    ask(pace)
+    assert controller.now == pytest.approx(5.1)
+
+
+@pytest.mark.parametrize("answer", [None, AWAY])
+def test_a_controller_that_gives_no_answer_is_asked_ever_more_rarely(answer: Output | None) -> None:
+    """Within a minute of silence a handful of questions; everybody else hears at once that nobody was asked."""
+    controller = Controller(answer=answer)
+    pace = controller.pace()
+    refused = 0
+    while controller.now < 60:
+        try:
+            ask(pace)
+        except SlurmError as error:
+            refused += "not asked again yet" in error.detail
+        controller.now += 0.1
+    assert len(controller.asked) <= 12
+    assert refused > 100
+    gaps = [later - earlier for earlier, later in zip(controller.asked, controller.asked[1:], strict=False)]
+    assert all(gap >= pause for gap, pause in zip(gaps, PAUSE_SECONDS, strict=False))
+
+
+def test_when_it_is_back_one_question_tells() -> None:
+    """While that one is under way the others still wait; after its answer everything is as before."""
+    controller = Controller(answer=None)
+    pace = controller.pace()
+    with pytest.raises(SlurmError):
+        ask(pace)
+    controller.now += PAUSE_SECONDS[0]
+    controller.answer = GOOD
+    inner: list[str] = []
+
+    class Slow:
+        def __call__(self, argv: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> Output:
+            try:
+                pace.take(1)
+            except SlurmError as error:
+                inner.append(error.problem)
+            return GOOD
+
+    pace._run = Slow()
+    ask(pace)
+    assert inner == ["timeout"]
+    ask(pace)
+    pace.take(5)
+
+
+def test_a_refusal_is_an_answer() -> None:
+    """Slurm that says no is there."""
+    controller = Controller(answer=REFUSED)
+    pace = controller.pace()
+    for _ in range(5):
+        assert ask(pace) is REFUSED
