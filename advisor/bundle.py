@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from advisor.bundle_evidence import is_error_file, read_error_file, recorder_evidence, telemetry_evidence
-from advisor.bundle_facts import STATES, BundleError, JobFacts, OwnRules, read_facts, read_past, reason_of
+from advisor.bundle_facts import STATES, BundleError, JobFacts, read_facts, read_past, reason_of
 from advisor.bundle_logs import READ_BYTES, opened_log, require_text
-from advisor.bundle_rules import judged_by
 from advisor.core.hostlist import fold, short
 from advisor.core.model import (
     Attempt,
@@ -46,7 +45,7 @@ from advisor.core.scan import FileContext, FileState, Scanned, Scanner, fold_sig
 from advisor.core.words import AttemptState, Role, Trust, UnavailableReason
 from advisor.core.wrapping import unwrap
 
-__all__ = ["BundleError", "job_facts", "read_bundle", "write_bundle"]
+__all__ = ["BundleError", "facts_and_logs", "job_facts", "read_bundle", "write_bundle"]
 
 FILES_MAX = 5_000
 SIGNALS_MAX = 500
@@ -55,32 +54,26 @@ HANG_SECONDS = 600.0  # silence beyond this in a bundle without a state: it was 
 _RANK_NAME = re.compile(r"(?:^|[._-])rank[._-]?(\d{1,7})(?=[._-]|$)", re.IGNORECASE)
 
 
-def read_bundle(path: Path, scanner: Scanner, now: datetime, rules: OwnRules | None = None) -> Snapshot:
-    """One bundle folder or log file as a snapshot (`offline`). Raises `BundleError`.
-
-    `rules`: log rules of the job's own, in place of those that the bundle brings.
-    """
+def read_bundle(path: Path, scanner: Scanner, now: datetime) -> Snapshot:
+    """One bundle folder or log file as a snapshot (`offline`). Raises `BundleError`."""
     kind = _kind(path)
     if kind == "file":
         require_text(path)
-        plain = JobFacts(rules=rules)
-        return _judged(_snapshot(path, plain, [path], [], (), scanner, now), plain, path, [path], now)
+        return _snapshot(path, JobFacts(), [path], [], (), scanner, now)
     logs = _files(path / "logs")
     kernel = _files(path / "kernel")
     facts = read_facts(path / "job.json")
     past = read_past(path / "attempts.jsonl")
     if not logs and not kernel and facts is None and not (path / "metrics.json").is_file():
         raise BundleError(f"{path}: neither logs/ nor kernel/ nor job.json: not a bundle")
-    facts = facts or JobFacts()
-    facts.rules = rules or facts.rules
-    return _judged(_snapshot(path, facts, logs, kernel, past, scanner, now), facts, path, logs, now)
+    return _snapshot(path, facts or JobFacts(), logs, kernel, past, scanner, now)
 
 
-def _judged(snapshot: Snapshot, facts: JobFacts, path: Path, logs: Sequence[Path], now: datetime) -> Snapshot:
-    """With what the job's own log rules say, where it has any."""
-    if facts.rules is None:
-        return snapshot
-    return judged_by(snapshot, facts, [(_label(item, path), item) for item in logs], facts.rules, now)
+def facts_and_logs(path: Path) -> tuple[JobFacts, list[tuple[str, Path]]]:
+    """What a bundle says of its job, and its logs by the names that its signals carry. Raises `BundleError`."""
+    if _kind(path) == "file":
+        return JobFacts(), [(_label(path, path), path)]
+    return read_facts(path / "job.json") or JobFacts(), [(_label(item, path), item) for item in _files(path / "logs")]
 
 
 def _kind(path: Path) -> str:

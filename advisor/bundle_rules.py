@@ -13,6 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
+from advisor.bundle import facts_and_logs, read_bundle
 from advisor.bundle_facts import JobFacts, OwnRules
 from advisor.bundle_logs import READ_BYTES, opened_log
 from advisor.core import job_watch
@@ -21,6 +22,7 @@ from advisor.core.job_rules import LINES_MAX, OWN, Batch, JobRuleEvaluator
 from advisor.core.job_watch import Applied, Run, Watch
 from advisor.core.lines import cap
 from advisor.core.model import Snapshot, SourceReport
+from advisor.core.scan import Scanner
 from advisor.core.times import line_time
 from advisor.core.words import Trust
 from advisor.rules.job_rules import located, read_job_rules
@@ -32,10 +34,20 @@ _PROBLEM_CHARS = 300
 _ANY = datetime(2000, 1, 1, tzinfo=UTC)  # when a piece of a finished file was read does not matter
 
 
-def judged_by(
+def read_judged(path: Path, scanner: Scanner, now: datetime, given: OwnRules | None = None) -> Snapshot:
+    """A bundle or log file as a snapshot, with what the job's own log rules say: those given, else those it brings.
+
+    Raises `BundleError`.
+    """
+    snapshot = read_bundle(path, scanner, now)
+    facts, logs = facts_and_logs(path)
+    rules = given or facts.rules
+    return snapshot if rules is None else _judged_by(snapshot, facts, logs, rules, now)
+
+
+def _judged_by(
     snapshot: Snapshot, facts: JobFacts, logs: Sequence[tuple[str, Path]], rules: OwnRules, now: datetime
 ) -> Snapshot:
-    """The snapshot with what the rules say of these logs (by name and path) and what is wrong with the rules."""
     if rules.problem:
         report = SourceReport(source=job_watch.SOURCE, trust=Trust.LOG, problems=(f"{rules.where}: {rules.problem}",))
         return replace(snapshot, sources=(*snapshot.sources, report))

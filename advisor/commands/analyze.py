@@ -17,9 +17,9 @@ from typing import Annotated, Any
 
 import typer
 
-from advisor.bundle import BundleError, read_bundle
-from advisor.bundle_facts import OwnRules, given_rules
+from advisor.bundle_facts import BundleError, OwnRules, given_rules
 from advisor.bundle_logs import READ_BYTES
+from advisor.bundle_rules import read_judged
 from advisor.clock import SystemClock
 from advisor.commands.options import ConfigOption, SocketOption, given
 from advisor.commands.output import CommandError, complain, one_line
@@ -171,7 +171,7 @@ def analyze_path(
 ) -> dict[str, Any]:
     """The analysis document of one bundle or file. Raises `CommandError` for unusable input."""
     try:
-        snapshot = read_bundle(path, scanner, now, own_rules)
+        snapshot = read_judged(path, scanner, now, own_rules)
     except BundleError as error:
         raise CommandError(str(error), code=2) from error
     return analysis_document(decide(snapshot, rules, policy, now), snapshot)
