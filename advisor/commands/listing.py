@@ -57,6 +57,8 @@ def listed(decisions: Sequence[audit_pb2.Decision], columns: int | None) -> Iter
         job = f"{advice.attempt.job_id}#{advice.attempt.attempt}"
         first = f"{short[advice.advice_id]}  {when}  {job}  {what(advice)}"
         second = f"{advice.attempt.user}  {advice.category}  {advice.reason}  {outcome(decision)}"
+        if decision.unreadable:
+            second += f"  (of build {decision.build}, which this one cannot read)"
         first, second = one_line(first), one_line(second)
         if columns is None:
             yield f"{first}  {second}"

@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta
 
 from advisor.core.model import Decision
+from advisor.core.words import Action, Mode
 from advisor.service.wire import clean, duration, evidence_message, evidence_of, ref_message, stamp, to_wire
 from advisor.store.records import (
     AdviceRow,
@@ -15,6 +16,7 @@ from advisor.store.records import (
     Milestone,
     NodeRow,
     Reconciliation,
+    UnreadDecision,
 )
 from advisor.v1 import audit_pb2, common_pb2
 
@@ -56,8 +58,29 @@ def _advice(decision: Decision, evidence_max: int) -> common_pb2.Advice:
     )
 
 
+def _unread_advice(decision: UnreadDecision) -> common_pb2.Advice:
+    """What columns tell. An action or a mode that this build does not know stays unspecified."""
+    message = common_pb2.Advice(
+        category=clean(decision.category),
+        reason=clean(decision.reason),
+        exclude_nodes=decision.excluded_nodes,
+        explanation=clean(decision.why),
+    )
+    for action in Action:
+        if action.value == decision.action:
+            message.action = to_wire(action)
+    for mode in Mode:
+        if mode.value == decision.mode:
+            message.mode = to_wire(mode)
+    return message
+
+
 def decision_message(row: DecisionRow, *, incarnation: str, evidence_max: int) -> audit_pb2.Decision:
-    advice = _advice(row.decision, evidence_max)
+    decision, unreadable = row.decision, ""
+    if isinstance(decision, UnreadDecision):
+        advice, unreadable = _unread_advice(decision), clean(decision.why)
+    else:
+        advice = _advice(decision, evidence_max)
     advice.advice_id = row.decision_id
     advice.incarnation = incarnation
     advice.attempt.CopyFrom(ref_message(row.attempt))
@@ -75,6 +98,7 @@ def decision_message(row: DecisionRow, *, incarnation: str, evidence_max: int) -
         milestones=[_milestone(item) for item in row.milestones],
         status=to_wire(row.status),
         in_scope=row.in_scope,
+        unreadable=unreadable,
     )
 
 
@@ -116,6 +140,7 @@ def incident_message(row: IncidentRow) -> audit_pb2.Incident:
         closed_at=stamp(row.closed_at),
         implicated_nodes=row.implicated_nodes,
         evidence=[evidence_message(signal) for signal in row.signals],
+        unreadable=clean(row.unreadable),
     )
 
 

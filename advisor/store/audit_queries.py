@@ -12,11 +12,11 @@ from typing import Any, TypeAlias, TypeVar
 from sqlalchemy import ColumnElement, FromClause, Select, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from advisor.core.codec import decode
-from advisor.core.model import Progress
+from advisor.core.codec import CodecError, decode
+from advisor.core.model import Decision, Progress, Signal
 from advisor.core.words import AttemptState
 from advisor.store.documents import unpack_decision, unpack_signals
-from advisor.store.errors import Ambiguous, FilterRefused
+from advisor.store.errors import Ambiguous, FilterRefused, Unreadable
 from advisor.store.ids import as_id, span_of
 from advisor.store.open_advice import reference, reference_columns
 from advisor.store.paging import Position, older_than, page_size, read_cursor, write_cursor
@@ -34,6 +34,7 @@ from advisor.store.records import (
     Reconciliation,
     ReconciliationReason,
     ReconciliationStatus,
+    UnreadDecision,
 )
 from advisor.store.sql import AnyRow, any_id, of_attempt, storable, text_array, wanted_attempts
 from advisor.store.tables import advice, attempts, blobs, decisions, incidents, jobs, milestones, reconciliations
@@ -183,7 +184,7 @@ async def _decision_rows(connection: AsyncConnection, rows: Sequence[AnyRow]) ->
             attempt=reference(row),
             partition=row.partition,
             generation=row.generation,
-            decision=unpack_decision(row.id, row.build, row.decision),
+            decision=_decision(row),
             analysis_json=row.analysis,
             incident_id=row.incident_id or "",
             inputs_hash=row.inputs_hash,
@@ -199,6 +200,21 @@ async def _decision_rows(connection: AsyncConnection, rows: Sequence[AnyRow]) ->
         )
         for row in rows
     )
+
+
+def _decision(row: AnyRow) -> Decision | UnreadDecision:
+    """One row that this build cannot read is told as such: the others of its page are."""
+    try:
+        return unpack_decision(row.id, row.build, row.decision)
+    except Unreadable as error:
+        return UnreadDecision(
+            why=str(error),
+            action=row.action,
+            reason=row.reason,
+            category=row.category,
+            mode=row.mode,
+            excluded_nodes=tuple(row.excluded_nodes),
+        )
 
 
 # incidents
@@ -243,6 +259,12 @@ async def get_incident(connection: AsyncConnection, incident_id: str) -> Inciden
 
 
 def _incident(row: AnyRow) -> IncidentRow:
+    signals: tuple[Signal, ...] = ()
+    unreadable = ""
+    try:
+        signals = unpack_signals(row.signals)
+    except CodecError as error:
+        unreadable = f"its evidence was written by another build, in another form: {error}"
     return IncidentRow(
         incident_id=row.id,
         attempt=reference(row),
@@ -252,7 +274,8 @@ def _incident(row: AnyRow) -> IncidentRow:
         opened_at=row.opened_at,
         closed_at=row.closed_at,
         implicated_nodes=tuple(row.implicated_nodes),
-        signals=unpack_signals(row.signals),
+        signals=signals,
+        unreadable=unreadable,
     )
 
 
@@ -268,6 +291,10 @@ def _attempts_query(page: FromClause) -> Select[Any]:
             attempts.c.ended_at,
             attempts.c.nodes,
             attempts.c.progress,
+            attempts.c.first_step,
+            attempts.c.last_step,
+            attempts.c.checkpoint_step,
+            attempts.c.in_job_restarts,
             attempts.c.foreign_count,
             attempts.c.partition,
             jobs.c.name,
@@ -324,7 +351,7 @@ async def _attempt_rows(connection: AsyncConnection, rows: Sequence[AnyRow]) -> 
             started_at=row.started_at,
             ended_at=row.ended_at,
             nodes=tuple(row.nodes or ()),
-            progress=Progress() if row.progress is None else decode(Progress, row.progress),
+            progress=_progress(row),
             foreign=row.foreign_count,
             partition=row.partition,
             job_name=row.name,
@@ -333,6 +360,19 @@ async def _attempt_rows(connection: AsyncConnection, rows: Sequence[AnyRow]) -> 
         )
         for row in rows
     )
+
+
+def _progress(row: AnyRow) -> Progress:
+    """What another build wrote in a form of its own is read from the columns: they hold what a list shows."""
+    try:
+        return Progress() if row.progress is None else decode(Progress, row.progress)
+    except CodecError:
+        return Progress(
+            first_step=row.first_step,
+            last_step=row.last_step,
+            checkpoint_step=row.checkpoint_step,
+            in_job_restarts=row.in_job_restarts,
+        )
 
 
 # what they share

@@ -426,6 +426,18 @@ class Listing(Generic[Row]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadDecision:
+    """A decision that another build wrote in a form that this one does not know: what its columns tell, as text."""
+
+    why: str
+    action: str
+    reason: str
+    category: str
+    mode: str
+    excluded_nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRow:
     """A decision with what came of it."""
 
@@ -433,7 +445,7 @@ class DecisionRow:
     attempt: AttemptRef
     partition: str
     generation: int
-    decision: Decision
+    decision: Decision | UnreadDecision
     analysis_json: str
     incident_id: str  # "" when nothing was wrong
     inputs_hash: str
@@ -472,6 +484,7 @@ class IncidentRow:
     closed_at: datetime | None
     implicated_nodes: tuple[str, ...]
     signals: tuple[Signal, ...]  # the evidence, decisive first
+    unreadable: str = ""  # why its signals cannot be read by this build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

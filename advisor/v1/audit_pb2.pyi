@@ -152,6 +152,7 @@ class Decision(_message.Message):
     MILESTONES_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     IN_SCOPE_FIELD_NUMBER: _builtins.int
+    UNREADABLE_FIELD_NUMBER: _builtins.int
     incident_id: _builtins.str
     partition: _builtins.str
     analysis_json: _builtins.str
@@ -161,6 +162,8 @@ class Decision(_message.Message):
     status: _common_pb2.ReconciliationStatus.ValueType
     in_scope: _builtins.bool
     """Whether the job is one that the agent may act on."""
+    unreadable: _builtins.str
+    """Why this build cannot read what another one decided; then `advice` holds what its columns tell. Empty: it can."""
     @_builtins.property
     def advice(self) -> _common_pb2.Advice: ...
     @_builtins.property
@@ -180,10 +183,11 @@ class Decision(_message.Message):
         milestones: _abc.Iterable[Global___MilestoneAt] | None = ...,
         status: _common_pb2.ReconciliationStatus.ValueType = ...,
         in_scope: _builtins.bool | None = ...,
+        unreadable: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_in_scope", b"_in_scope", "advice", b"advice", "in_scope", b"in_scope"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_in_scope", b"_in_scope", "advice", b"advice", "analysis_json", b"analysis_json", "build", b"build", "in_scope", b"in_scope", "incident_id", b"incident_id", "inputs_hash", b"inputs_hash", "milestones", b"milestones", "partition", b"partition", "reconciliations", b"reconciliations", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_in_scope", b"_in_scope", "advice", b"advice", "analysis_json", b"analysis_json", "build", b"build", "in_scope", b"in_scope", "incident_id", b"incident_id", "inputs_hash", b"inputs_hash", "milestones", b"milestones", "partition", b"partition", "reconciliations", b"reconciliations", "status", b"status", "unreadable", b"unreadable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__in_scope: _TypeAlias = _typing.Literal["in_scope"]  # noqa: Y015
     _WhichOneofArgType__in_scope: _TypeAlias = _typing.Literal["_in_scope", b"_in_scope"]  # noqa: Y015
@@ -358,10 +362,13 @@ class Incident(_message.Message):
     CLOSED_AT_FIELD_NUMBER: _builtins.int
     IMPLICATED_NODES_FIELD_NUMBER: _builtins.int
     EVIDENCE_FIELD_NUMBER: _builtins.int
+    UNREADABLE_FIELD_NUMBER: _builtins.int
     incident_id: _builtins.str
     kind: _builtins.str
     category: _builtins.str
     root_cause: _builtins.str
+    unreadable: _builtins.str
+    """why this build cannot read the evidence that another one wrote; empty: it can"""
     @_builtins.property
     def attempt(self) -> _common_pb2.AttemptRef: ...
     @_builtins.property
@@ -384,10 +391,11 @@ class Incident(_message.Message):
         closed_at: _timestamp_pb2.Timestamp | None = ...,
         implicated_nodes: _abc.Iterable[_builtins.str] | None = ...,
         evidence: _abc.Iterable[_common_pb2.Evidence] | None = ...,
+        unreadable: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "closed_at", b"closed_at", "opened_at", b"opened_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "category", b"category", "closed_at", b"closed_at", "evidence", b"evidence", "implicated_nodes", b"implicated_nodes", "incident_id", b"incident_id", "kind", b"kind", "opened_at", b"opened_at", "root_cause", b"root_cause"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "category", b"category", "closed_at", b"closed_at", "evidence", b"evidence", "implicated_nodes", b"implicated_nodes", "incident_id", b"incident_id", "kind", b"kind", "opened_at", b"opened_at", "root_cause", b"root_cause", "unreadable", b"unreadable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,6 +14,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from advisor.core.words import Action, Mode, Role, Trust
+from advisor.service.outgoing import decision_message
 from advisor.store.audit_queries import attempts_statement, decisions_statement, incidents_statement
 from advisor.store.errors import Ambiguous, CursorRefused, FilterRefused, PageRefused
 from advisor.store.node_queries import failures_statement, nodes_statement
@@ -27,6 +28,7 @@ from advisor.store.records import (
     Reconciliation,
     ReconciliationReason,
     ReconciliationStatus,
+    UnreadDecision,
 )
 from advisor.store.store import Store
 from tests.integration.store.worlds import CLUSTER, at, decision, healthy, implication, record, running
@@ -205,6 +207,37 @@ async def failed(store: Store, number: int, *nodes: str, hours: float = 0.0, use
         incident=replace(decision().incident, detected_at=moment),
     )
     await store.commit_decision(record(key, created_at=moment, decision=told))
+
+
+async def test_what_another_build_wrote_spoils_only_its_own_row(store: Store, url: str) -> None:
+    """Its decision, evidence and progress are told as unreadable, with id, build and columns; the page is whole."""
+    for number in range(3):
+        await decided(store, number)
+    rows = (await store.decisions(ALL, Page())).rows
+    engine = create_async_engine(url)
+    async with engine.begin() as connection:
+        await connection.execute(text("SET LOCAL session_replication_role = replica"))  # the tables are append-only
+        for spoil in (
+            "UPDATE decisions SET decision = :data WHERE job_id = '1'",
+            "UPDATE incidents SET signals = :data WHERE job_id = '1'",
+            "UPDATE attempts SET progress = :data, last_step = 77 WHERE job_id = '1'",
+        ):
+            await connection.execute(text(spoil), {"data": b'{"new":1}'})
+    await engine.dispose()
+    listed = (await store.decisions(ALL, Page())).rows
+    assert [row.decision for row in (listed[0], listed[2])] == [rows[0].decision, rows[2].decision]
+    unread = listed[1].decision
+    assert isinstance(unread, UnreadDecision)
+    assert (listed[1].decision_id, listed[1].build) == (rows[1].decision_id, rows[1].build)
+    assert (unread.action, unread.category) == (rows[1].decision.action, "gpu_hardware")
+    assert f"build {rows[1].build!r}" in unread.why
+    assert await store.decision(rows[1].decision_id) == listed[1]
+    message = decision_message(listed[1], incarnation="i", evidence_max=9)
+    assert message.unreadable == message.advice.explanation == unread.why
+    assert (message.advice.advice_id, message.advice.category) == (rows[1].decision_id, "gpu_hardware")
+    incidents = (await store.incidents(ALL, Page())).rows
+    assert [bool(row.unreadable) for row in incidents] == [False, True, False]
+    assert [row.progress.last_step for row in (await store.attempts(ALL, Page())).rows][1] == 77
 
 
 async def test_lemons_are_ranked_with_their_evidence(store: Store) -> None:
