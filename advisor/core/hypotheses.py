@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from advisor.core.detection import AFTERMATH, survived
 from advisor.core.model import Incident, Signal, Snapshot
@@ -17,6 +17,8 @@ SURVIVED_PENALTY = 0.35
 AFTERMATH_PENALTY = 0.3
 TRUSTED_BONUS = 0.3
 RECORDED_BONUS = 0.15
+WAIT_BONUS = 0.1
+AROUND_WAIT = timedelta(seconds=60)  # of when a collective began to wait: what came then made somebody late
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,7 @@ def score(
     first = next(((s, rule) for s, rule in initiating if rule.weight >= 0.5 and rule.id not in RECORDED), None)
     late = frozenset(rank for s, rule in initiating if rule.id in RECORDED for rank in ranks_of(s))
     stalled = next((s for s, rule in judged if rule.kind is IncidentKind.HANG and rule.role is Role.SYMPTOM), None)
+    waiting = _waiting_since(s for s, _ in judged)
     scored: list[Scored] = []
     for position, (signal, rule) in enumerate(initiating):
         score, against = rule.weight, ""
@@ -57,7 +60,9 @@ def score(
             against = "it came after the time-out, when processes were being ended"
         if rule.id not in RECORDED and _of(signal, late):
             score += RECORDED_BONUS  # printed by a rank that the others waited for
-        if rule.clears and incident.kind is not IncidentKind.NONE and survived(signal, snapshot):
+        if _when_waiting_began(signal, waiting, snapshot):
+            score += WAIT_BONUS  # also where a step or two was still finished after it
+        elif rule.clears and incident.kind is not IncidentKind.NONE and survived(signal, snapshot):
             # However trusted: a GPU that went on computing did not end the attempt.
             score = rule.weight - SURVIVED_PENALTY
             against = "training went on after it"
@@ -74,6 +79,23 @@ def score(
         scored.append(Scored(signal=signal, rule=rule, score=score - position * 1e-6, against=against))
     scored.sort(key=lambda item: -item.score)
     return scored
+
+
+def _waiting_since(signals: Iterable[Signal]) -> datetime | None:
+    """When the first collective that timed out began to wait: its time-out before the line that says so."""
+    since = [
+        s.at - timedelta(milliseconds=int(limit))
+        for s in signals
+        if s.at is not None and (limit := s.fields.get("timeout", "")).isdigit() and len(limit) < 10
+    ]
+    return min(since, default=None)
+
+
+def _when_waiting_began(signal: Signal, waiting: datetime | None, snapshot: Snapshot) -> bool:
+    if waiting is None or signal.at is None:
+        return False
+    around = max(AROUND_WAIT, timedelta(seconds=3.0 * (snapshot.progress.interval_seconds or 0.0)))
+    return abs(signal.at - waiting) <= around
 
 
 def _machine_gone(signal: Signal, rule: Rule, snapshot: Snapshot) -> bool:

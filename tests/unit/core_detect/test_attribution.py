@@ -268,3 +268,22 @@ def test_order_of_signals_given_does_not_matter() -> None:
     world = snapshot((context(), KEY_ERROR + timeouts(8, 9)), (kernel("node2"), XID.format("node2", 79)))
     assert judge(world) == judge(replace(world, signals=tuple(reversed(world.signals))))
     assert world.attempt.ended_at == NOON
+
+
+def test_a_time_out_looks_back_to_when_it_began_to_wait() -> None:
+    """Of two errors that were survived, the one at that moment made somebody late; the older one did not."""
+    step = " iteration {:8d}/     100 | consumed samples: 1 | elapsed time per iteration (ms): 9.1 | lm loss: 2.0 |\n"
+    steps = "".join(step.format(number) for number in (1, 2, 3))
+    adapter = "2026-11-29 11:09:40 NCCL WARN NET/IB : Got async event : local catastrophic error\n"
+    upload = (
+        "2026-11-29 11:29:40 ERROR botocore.exceptions.ClientError: An error occurred (SlowDown) "
+        "when calling the PutObject operation: Please reduce your request rate\n"
+    )
+    more = "".join(step.format(number) for number in (4, 5, 6))
+    watchdog = (
+        "2026-11-29 12:00:00 [rank1]:[E P.cpp:1] [Rank 1] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=1800000) ran for 1800001 ms\n"
+    )
+    incident, blame = judge(snapshot((context(), adapter + steps + upload + more + watchdog)))
+    assert (incident.kind, blame.category) == (IncidentKind.HANG, Category.STORAGE)
+    assert blame.alternatives[0].why_not == "training went on after it"
