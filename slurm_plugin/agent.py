@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from advisor.v1 import agent_pb2
-from slurm_plugin import guard, notice, observe, tick_file, wire
+from slurm_plugin import guard, notice, observe, stop_file, tick_file, wire
 from slurm_plugin.applier import Apply, apply_in_process
 from slurm_plugin.clock import Clock, SystemClock
 from slurm_plugin.config import AgentConfig
@@ -64,6 +64,7 @@ class Agent:
     _following: set[str] = field(default_factory=set)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _tick_problem: str = ""
+    _stopped: str = ""
 
     def __post_init__(self) -> None:
         self.looks = Looks(self.slurm, self.config, self.clock)
@@ -117,16 +118,24 @@ class Agent:
             if settings is not None and settings.slurm_user_id is not None:
                 hooks.trust(settings.slurm_user_id)
             self.link.check_registration()
+            self._tell_stop()
             self.reconciler.reconcile(self.looks.rows)
             await self.tender.look(self.looks.rows)
             await self.drainer.reconcile(self.looks.nodes)
-            self.isolated_file.tell(self.drainer.isolated(), (node.name for node in self.looks.nodes))
+            names = tuple(node.name for node in self.looks.nodes)
+            self.isolated_file.tell(self.drainer.isolated(len(names)), names)
             self.alive()
             try:
                 async with asyncio.timeout(self.config.poll_seconds):
                     await self._wake.wait()
             except TimeoutError:
                 continue
+
+    def _tell_stop(self) -> None:
+        stopped = stop_file.engaged(self.config.stop_file)
+        if stopped != self._stopped:
+            log.warning("agent_stopped_by_file" if stopped else "agent_no_longer_stopped", why=stopped or self._stopped)
+        self._stopped = stopped
 
     async def look_and_tell(self) -> bool:
         """One full look, and a report of what changed; everything when the last complete report is old or lost."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import grpc
 
 from advisor.v1 import agent_pb2, agent_pb2_grpc
-from slurm_plugin import consequences
+from slurm_plugin import consequences, stop_file
 from slurm_plugin.applier import limit_seconds
 from slurm_plugin.config import TICK_FILE, AgentConfig
 from slurm_plugin.scope import OPT_IN
@@ -70,6 +70,7 @@ def examine(config: AgentConfig, slurm: Slurm, watchdog_file: Path) -> Iterator[
     if settings is not None:
         yield from _settings(config, settings)
     yield from _writable(config)
+    yield from _permitted(config)
     yield from _advisor(config)
     yield from _watchdog(config, watchdog_file)
     yield from _reach(config)
@@ -91,6 +92,19 @@ def _settings(config: AgentConfig, settings: SlurmConfig) -> Iterator[Finding]:
         yield _bad(f"MinJobAge is too short for a look every {config.poll_seconds:g} s: raise it or lower poll_seconds")
     yield _rights(config, settings)
     yield from _hook(config, settings.epilog_slurmctld)
+
+
+def _permitted(config: AgentConfig) -> Iterator[Finding]:
+    """What this agent may do to nodes, and whether it may do anything."""
+    stopped = stop_file.engaged(config.stop_file)
+    yield _warn(f"stop file: {stopped}: nothing is done") if stopped else _ok(f"stop file: no {config.stop_file}")
+    nodes = config.isolation
+    share = f", at most {nodes.nodes_max} nodes and {nodes.percent_max:g} % at once"
+    yield _ok(f"isolation of nodes: {nodes.mode}{'' if nodes.mode == 'off' else share}")
+    if nodes.mode == "act" and config.mode != "act":
+        yield _warn('isolation of nodes: "act", but the agent\'s own mode is "observe": no node is drained')
+    if nodes.down_dead_nodes:
+        yield _ok(f"dead nodes: may be set DOWN after {nodes.down_after_seconds:g} s, {nodes.downs_per_hour} an hour")
 
 
 def _rights(config: AgentConfig, settings: SlurmConfig) -> Finding:

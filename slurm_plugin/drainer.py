@@ -67,13 +67,18 @@ class Drainer:
             for key, wish in wishes.items()
         )
 
-    def isolated(self) -> tuple[str, ...]:
-        """Nodes that the advisor holds isolated at this moment; none while somebody has pulled the stop."""
-        if stop_file.engaged(self.config.stop_file):
+    def isolated(self, nodes: int) -> tuple[str, ...]:
+        """Nodes that the advisor holds isolated at this moment, of `nodes` in all, for new jobs to avoid.
+
+        None while somebody has pulled the stop, and never more than this agent itself would drain.
+        """
+        limits = self._limits()
+        if limits.stopped:
             return ()
         now = self.clock.monotonic()
-        held = (wish for wish in self._wishes.values() if wish.drained and not wish.dry_run)
-        return tuple(wish.node for wish in held if now < wish.expires_monotonic)
+        held = [wish for wish in self._wishes.values() if wish.drained and not wish.dry_run]
+        current = [wish.node for wish in held if now < wish.expires_monotonic]
+        return tuple(current[: draining.cap(nodes, limits)])
 
     async def reconcile(self, nodes: Sequence[NodeRow]) -> None:
         """One pass with the nodes of a recent look; a fresh one, and a step, only where that differs from what we said.

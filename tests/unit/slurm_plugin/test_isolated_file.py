@@ -90,6 +90,7 @@ def test_what_is_isolated_is_what_is_wanted_drained_now(
             wanted("node4", agent_pb2.NODE_DESIRE_NOT_DRAINED),
         ]
     )
-    assert drainer.isolated() == expected
+    assert drainer.isolated(100) == expected
+    assert drainer.isolated(10) == ()  # the agent's own cap: two in a hundred
     clock.at += 31
-    assert drainer.isolated() == ()
+    assert drainer.isolated(100) == ()
