@@ -4,6 +4,7 @@ What is shown with it is what the agent does whatever it is told: late, stale or
 """
 
 import shutil
+import tempfile
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -66,8 +67,8 @@ class ScriptedAdvisor(agent_pb2_grpc.AgentServiceServicer):
 
     # --- what tests say and ask --------------------------------------------------------------------------------
 
-    def restart(self, row: JobRow, *nodes: str, attempt: int = 0, generation: int = 1, **more: Any) -> str:
-        """Opens RESTART for the attempt that `row` shows, and returns its id."""
+    def restart(self, row: JobRow, *nodes: str, attempt: int = 0, generation: int = 1, **times: int) -> str:
+        """Opens RESTART for the attempt that `row` shows, and returns its id. `times`: epoch seconds by field."""
         made = common_pb2.Advice(
             advice_id=f"{row.job_id}.{row.submitted}.{generation}",
             incarnation="i",
@@ -86,8 +87,8 @@ class ScriptedAdvisor(agent_pb2_grpc.AgentServiceServicer):
             mode=common_pb2.MODE_AUTONOMOUS,
             time_to_live=wire.duration(600),
         )
-        for name, value in more.items():
-            setattr(made, name, value)
+        for name, at in times.items():
+            getattr(made, name).FromSeconds(at)
         self.open = [item for item in self.open if item.attempt.job_id != str(row.job_id)] + [made]
         return made.advice_id
 
@@ -122,12 +123,10 @@ class Bench:
 
 
 @contextmanager
-def scripted_agents(
-    cluster: Cluster, name: str, *, agents: int = 1, bin_dir: str = "", more: str = ""
-) -> Iterator[Bench]:
+def scripted_agents(cluster: Cluster, *, agents: int = 1, bin_dir: str = "", more: str = "") -> Iterator[Bench]:
     """`agents` of them, each as if it were on a host of its own, and one advisor for all."""
-    folder = cluster.runtime.root / name
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(dir=cluster.runtime.root, prefix="b-"))  # short: a socket's path is
+    folder.chmod(0o755)
     shutil.chown(folder, SLURM_USER, SLURM_USER)
     advisor = ScriptedAdvisor()
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=8))

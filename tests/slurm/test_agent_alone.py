@@ -15,8 +15,8 @@ _FAILS = '#!/bin/sh\n[ "${SLURM_RESTART_COUNT:-0}" != 0 ] || exit 3\nsleep 2\n'
 
 
 @pytest.fixture
-def bench(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    with scripted_agents(cluster, request.node.name.removeprefix("test_")[:20]) as made:
+def bench(cluster: Cluster) -> Iterator[Bench]:
+    with scripted_agents(cluster) as made:
         yield made
 
 
@@ -74,7 +74,7 @@ def test_not_left_in_bad_constraints(bench: Bench) -> None:
 
 def test_two_agents_on_one_cluster_requeue_once(cluster: Cluster, kernel: KernelLogWriter) -> None:
     """Both hear the same advice; one is stopped in the middle and goes on later: one requeue per attempt."""
-    with scripted_agents(cluster, "pair", agents=2) as bench:
+    with scripted_agents(cluster, agents=2) as bench:
         rows = [failed(cluster) for _ in range(6)]
         advice = [bench.advisor.restart(row, "node1") for row in rows[:3]]
         for item in advice:
