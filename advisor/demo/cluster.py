@@ -108,6 +108,14 @@ class Cluster:
     def stop_controller(self) -> None:
         self._end("slurmctld", signal.SIGTERM)
 
+    def kill_controller(self) -> None:
+        """kill -9: what it had not saved yet is lost."""
+        self._end("slurmctld", signal.SIGKILL)
+
+    def pid(self, daemon: str) -> int:
+        """Of `slurmctld`, or of a node's slurmd by the node's name."""
+        return self._daemons[daemon].pid
+
     def start_node(self, node: str) -> None:
         self._daemons[node] = self._spawn(node, "slurmd", "-D", "-N", node, "-f", str(self.conf))
 

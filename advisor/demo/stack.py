@@ -140,6 +140,12 @@ class Stack:
         return self.root / "agent" / "stop"
 
     @property
+    def postgres_pid(self) -> int:
+        """Of the advisor's embedded Postgres."""
+        file = self.root / "advisor" / "data" / "postgres" / "data" / "postmaster.pid"
+        return int(file.read_text(encoding="ascii").splitlines()[0])
+
+    @property
     def programs(self) -> tuple[Program, ...]:
         return self.advisor, self.agent, self.watchdog
 

@@ -114,12 +114,12 @@ def _plain(seen: agent_pb2.JobObservation, now: float, generations: int) -> Wish
 
 
 def _leased(seen: agent_pb2.JobObservation, now: float, generations: int) -> Wish | None:
-    """Exclusions may still change for 25 s, so StartTime is leased; node4 comes to them after 12 s."""
+    """Exclusions may still change for 25 s, so StartTime is leased; after 12 s node4 takes node5's place in them."""
     if not _failed(seen):
         return None
     ended = seen.ended_at.seconds - EPOCH
     if now < ended + 12:
-        return Wish(exclude=("node2",), start_not_before=ended + 25, decision_deadline=ended + 30)
+        return Wish(exclude=("node2", "node5"), start_not_before=ended + 25, decision_deadline=ended + 30)
     return Wish(exclude=("node2", "node4"))
 
 
@@ -204,13 +204,16 @@ def a_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="fm-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
 
 
-def play(combination: Combination, also: Callable[[str], object] = lambda step: None) -> Seen:
+def play(
+    combination: Combination, also: Callable[[str], object] = lambda step: None, *, scheduler_first: bool = False
+) -> Seen:
     """Run one combination to its end; `also` hears every step."""
     story, folder = STORIES[combination.story], a_folder()
     loop = Loop()
     try:
         with structlog.testing.capture_logs(), redirect_stderr(StringIO()):
             site = Site(loop, folder, a_cluster(), story.decide, agents=story.agents)
+            site.scheduler_first = scheduler_first
             seen = Seen(combination=combination, site=site)
             seen.bit = dict.fromkeys(combination.faults)
             loop.run_until_complete(_played(story, seen, also))
@@ -415,6 +418,8 @@ def _lost(seen: Seen) -> Iterable[str]:
     wanted = frozenset(site.database.advice[f"{JOB}/0"][-1][0].exclude)
     told = {reason for items in site.database.said.values() for _, reason in items}
     late = {common_pb2.RECONCILIATION_REASON_TOO_LATE, common_pb2.RECONCILIATION_REASON_ATTEMPT_MOVED_ON}
+    if excluded - wanted and not told & late:
+        yield f"{sorted(excluded - wanted)} are excluded, which nobody wants any more"
     if not wanted <= excluded and not told & late:
         yield f"it started without {sorted(wanted - excluded)} excluded, and nobody said so"
 

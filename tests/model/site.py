@@ -271,13 +271,18 @@ class ModelLink:
 
 @dataclass(slots=True)
 class Site:
-    """`step_hook` is told each step of the protocol and the process that is at it."""
+    """`step_hook` is told each step of the protocol.
+
+    `scheduler_first`: a slurmctld that goes on starts jobs before it serves what was sent to it meanwhile. Real ones
+    serve first: their RPC threads wake at once, the scheduler with its next pass.
+    """
 
     loop: Loop
     folder: Path
     slurm: ModelSlurm
     decide: Decide
     agents: int = 1
+    scheduler_first: bool = False
     step_hook: Callable[[str], None] = lambda step: None
     slurmctld: Process = field(init=False)
     database: Database = field(init=False)
@@ -460,8 +465,10 @@ class Site:
         """Everything that was sent meanwhile is done now, whether anybody still waits for it or not."""
         self.slurmctld.go_on()
         queue, self._queue = self._queue, []
+        if self.scheduler_first:
+            self.slurm.advance(EPOCH + self.loop.time())
         for handle, future in queue:
-            answer = handle()  # before the scheduler's next pass
+            answer = handle()
             if not future.done():
                 future.set_result(answer)
 

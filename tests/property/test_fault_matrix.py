@@ -87,6 +87,16 @@ def test_the_checks_can_fail() -> None:
     assert any("was never reached" in problem for problem in problems(seen))
 
 
+def test_the_race_that_remains_is_the_one_that_is_named() -> None:
+    """docs/slurm.md: a second agent's requeue that a stopped slurmctld serves only after the next attempt's start."""
+    stopped = (Fault("slurmctld", "SIGSTOP"),)
+    race = Combination(story="two agents", step="applying process: requeue accepted", faults=stopped)
+    assert problems(play(race)) == []
+    assert any("attempt 1, which had not failed" in problem for problem in problems(play(race, scheduler_first=True)))
+    alone = Combination(story="failed", step="applying process: requeue accepted", faults=stopped)
+    assert problems(play(alone, scheduler_first=True)) == []
+
+
 class StormMachine(RuleBasedStateMachine):
     """Faults and people in any order, at any moment: the invariants hold all the while and everything ends well."""
 

@@ -46,6 +46,26 @@ class Knife:
     def used(self) -> bool:
         return not self.file.exists()
 
+    def wait_at(self, when: str, verb: str) -> None:
+        """The next `scontrol VERB` of the agent stops before it is run, or after it was accepted, until `go`."""
+        for name in ("reached", "go"):
+            (self.file.parent / name).unlink(missing_ok=True)
+        self._point(when, verb).touch()
+
+    @property
+    def reached(self) -> bool:
+        return (self.file.parent / "reached").exists()
+
+    def go(self) -> None:
+        (self.file.parent / "go").touch()
+
+    def forget(self) -> None:
+        for point in self.file.parent.glob("at-*"):
+            point.unlink()
+
+    def _point(self, when: str, verb: str) -> Path:
+        return self.file.parent / f"at-{when}-{verb}"
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
@@ -84,8 +104,15 @@ def knife(runtime: Runtime) -> Knife:
     script.unlink()
     script.write_text(
         "#!/bin/sh\n"
+        "point() {\n"
+        f"  [ -e {folder}/at-$1 ] || return 0\n"
+        f"  /bin/mv {folder}/at-$1 {folder}/reached\n"
+        f"  i=0; while [ ! -e {folder}/go ] && [ $i -lt 300 ]; do /bin/sleep 0.01; i=$((i + 1)); done\n"
+        "}\n"
+        'point "before-$1"\n'
         '/usr/bin/scontrol "$@"\n'
         "code=$?\n"
+        '[ $code != 0 ] || point "after-$1"\n'
         f'case " $* " in *" requeue "*) if [ $code = 0 ] && [ -f {file} ]; then\n'
         f"  pids=$(/bin/cat {file}); /bin/rm -f {file}; kill -9 $pids $PPID\n"
         "fi;; esac\n"
