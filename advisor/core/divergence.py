@@ -14,6 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
 from statistics import median
 
 from advisor.core.course import Numbers
@@ -26,6 +27,7 @@ KEPT = 32
 LEARNED = 12  # values from which a median says something
 NOT_FINITE = 5  # progress lines in a row
 FAR = 20  # the same for a spike: most heal sooner
+SAME_LINES = 2 * FAR  # progress lines from one divergence to another that is the same
 FAR_FACTOR = 1.5
 DEVIATIONS = 10.0
 _MAD = 1.4826
@@ -120,7 +122,8 @@ def suspects(snapshot: Snapshot) -> tuple[str, ...]:
     if nodes is None or here is None or not bad:
         return ()
     steps = [here, *(past.last_step for past in bad if past.last_step is not None)]
-    if len(steps) != len(bad) + 1 or len(set(steps)) != len(steps):
+    near = _near(snapshot)
+    if len(steps) != len(bad) + 1 or any(right - left <= near for left, right in pairwise(sorted(steps))):
         return ()
     common = set(nodes).intersection(*(past.nodes for past in bad))
     if len(nodes) == 1 or common == set(nodes):
@@ -130,16 +133,39 @@ def suspects(snapshot: Snapshot) -> tuple[str, ...]:
     return left if len(left) <= SUSPECTS_MAX else ()
 
 
+def _near(snapshot: Snapshot) -> int:
+    """Steps apart at which two attempts went bad at the same one: bad numbers are told some lines later."""
+    return SAME_LINES * max(1, snapshot.progress.pace.stride)
+
+
+def repeated(snapshot: Snapshot) -> int | None:
+    """The newest earlier attempt whose numbers went bad at the same step, None where none did."""
+    here = snapshot.progress.last_step
+    alike = (
+        past.number
+        for past in snapshot.past
+        if past.category is Category.NUMERICS
+        and past.last_step is not None
+        and here is not None
+        and abs(past.last_step - here) <= _near(snapshot)
+    )
+    return max(alike, default=None)
+
+
 def _passed(past: PastAttempt, step: int) -> bool:
     return past.category is not Category.NUMERICS and past.last_step is not None and past.last_step > step
 
 
 def with_suspects(attribution: Attribution, snapshot: Snapshot, policy: Policy) -> Attribution:
-    """An attribution to numerics, with the node that it moved with, if any. The node is blamed only where other jobs
-    implicated it before.
+    """An attribution to numerics: of the job or its data where it came at the same step before, else with the node that
+    it moved with, if any. The node is blamed only where other jobs implicated it before.
     """
     if attribution.category is not Category.NUMERICS:
         return attribution
+    before = repeated(snapshot)
+    if before is not None:
+        cause = f"{attribution.root_cause}; at the same step as attempt {before}: the job itself or its data"
+        return replace(attribution, root_cause=cause, deterministic=True)
     found = suspects(snapshot)
     if not found:
         return attribution

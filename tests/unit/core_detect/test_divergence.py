@@ -157,9 +157,23 @@ def test_the_same_step_or_the_same_nodes_are_no_suspicion() -> None:
     """The job brings it along, or nothing can be told apart."""
     job = Job(first=900).steps(5)
     here = job.world(nodes=("node1", "node2"))
-    assert suspects(replace(here, past=(past(0, 904, ("node1", "node3")),))) == ()
+    for step in (904, 911, 895):
+        assert suspects(replace(here, past=(past(0, step, ("node1", "node3")),))) == (), step
     assert suspects(replace(here, past=(past(0, 300, ("node1", "node2")),))) == ()
     assert suspects(replace(here, past=())) == ()
+
+
+def test_what_comes_at_the_same_step_again_is_the_jobs_own() -> None:
+    """On whatever nodes; told some lines later each time, and the attempts ended when we or it ended them."""
+    job = Job(first=900).steps(20)
+    job.steps(9, loss=math.nan).say("[rank5]: RuntimeError: loss is not finite")
+    world = job.world(AttemptState.FAILED, nodes=("node1", "node2"))
+    for step, same in ((925, True), (940, True), (300, False)):
+        earlier = past(3, step, ("node1", "node3"))
+        decision = decide(replace(world, past=(earlier,)), RULES, POLICY, NOON + timedelta(hours=1))
+        assert ("same step as attempt 3: the job itself or its data" in decision.attribution.root_cause) == same, step
+        assert (decision.attribution.implications == ()) == same
+        assert decision.isolation.exclude_for_job == ()
 
 
 def test_suspected_corruption_implicates_and_excludes_only_with_history() -> None:
