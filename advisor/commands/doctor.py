@@ -231,6 +231,11 @@ def _withheld(client: Client) -> Iterator[Check]:
             found=f"the breaker of {tripped.cluster} tripped: {tripped.why}",
             to_do=to_do,
         )
+    if nodes.orphaned:
+        names = " ".join(item.node for item in nodes.orphaned[:MODES_SHOWN])
+        to_do = "nobody will undo them: scontrol update NodeName=… State=UNDRAIN when the node is well"
+        found = f"{len(nodes.orphaned)} nodes carry a drain of ours that is not known any more: {names}"
+        yield Check(name="isolation", state=State.WARN, found=found, to_do=to_do)
     held = [item for item in nodes.isolations if not item.ended_by]
     if held:
         names = " ".join(f"{item.node}{' (on paper)' if item.dry_run else ''}" for item in held[:MODES_SHOWN])

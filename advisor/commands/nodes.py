@@ -46,12 +46,17 @@ def isolations(
             {
                 "isolations": [_document(item) for item in answer.isolations],
                 "tripped": [_breaker(item) for item in answer.tripped],
+                "orphaned": [
+                    {"cluster": item.cluster, "node": item.node, "reason": item.reason} for item in answer.orphaned
+                ],
             }
         )
         return
     for item in answer.tripped:
         print(one_line(f"breaker of {item.cluster} tripped {short_time(item.tripped_at.ToDatetime(UTC))}: {item.why}"))
         print(one_line(f"  → when you have looked: advisor nodes reset-breaker --cluster {item.cluster} --why …"))
+    for orphan in answer.orphaned:
+        print(one_line(f"{orphan.node} of {orphan.cluster} carries a drain of ours that is not known any more"))
     rows = (
         (
             item.node,

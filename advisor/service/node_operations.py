@@ -69,6 +69,10 @@ class NodeOperations:
         return operator_pb2.ListIsolationsResponse(
             isolations=[isolation_message(item) for item in found],
             tripped=[breaker_message(item) for item in tripped],
+            orphaned=[
+                operator_pb2.OrphanedDrain(cluster=where, node=name, reason=wire.clean(reason))
+                for where, name, reason in await self._store.orphaned_drains(cluster=cluster)
+            ],
         )
 
     async def reinstate(self, request: operator_pb2.ReinstateRequest) -> operator_pb2.NodeIsolation:

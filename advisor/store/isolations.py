@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, insert, select, update
+from sqlalchemy import ColumnElement, Text, cast, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.node_isolation import RATE_WINDOW, Cluster, Held, Plan, Want, expires_at, plan
 from advisor.core.policy import Policy
-from advisor.core.words import IsolationEnd
+from advisor.core.words import IsolationEnd, NodeState
 from advisor.store.audit_log import append
 from advisor.store.errors import NotFound
 from advisor.store.ids import as_id, new_id
@@ -33,6 +33,7 @@ LISTED_MAX = 250
 _OPEN_MAX = 10_000
 _TEXT_MAX = 1000
 _US = "advisor"
+_OUR_REASON = r"^advisor: [0-9a-f-]{36} [a-z_]+$"
 _ENDED_BY_REPORT = {
     ReconciliationReason.REPAIR_SEEN: IsolationEnd.REPAIR_SEEN,
     ReconciliationReason.DRAINED_BY_OTHERS: IsolationEnd.TAKEN_OVER,
@@ -159,6 +160,32 @@ async def list_isolations(
         select(isolations).where(*where).order_by(columns.opened_at.desc(), columns.id.desc()).limit(LISTED_MAX)
     )
     return tuple(_stored(row) for row in found)
+
+
+async def orphaned(connection: AsyncConnection, cluster: str) -> tuple[tuple[str, str, str], ...]:
+    """(cluster, node, reason) of nodes drained with a reason of ours that no open isolation accounts for."""
+    states, columns = node_states.c, isolations.c
+    known = (
+        select(columns.id)
+        .where(
+            columns.open,
+            columns.cluster == states.cluster,
+            columns.node == states.name,
+            states.reason.like(func.concat("advisor: ", cast(columns.id, Text()), " %")),
+        )
+        .exists()
+    )
+    drained = (NodeState.DRAINED.value, NodeState.DRAINING.value)
+    where = [states.state.in_(drained), states.reason.regexp_match(_OUR_REASON), ~known]
+    if cluster:
+        where.append(states.cluster == storable(cluster))
+    found = await connection.execute(
+        select(states.cluster, states.name, states.reason)
+        .where(*where)
+        .order_by(states.cluster, states.name)
+        .limit(LISTED_MAX)
+    )
+    return tuple((row.cluster, row.name, row.reason) for row in found)
 
 
 async def end(

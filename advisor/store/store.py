@@ -283,6 +283,11 @@ class Store:
                 connection, cluster, node, passed=passed, who=who, why=why, policy=self._policy, now=now
             )
 
+    async def orphaned_drains(self, *, cluster: str = "") -> tuple[tuple[str, str, str], ...]:
+        """(cluster, node, reason) of nodes that carry our drain while no isolation of them is known."""
+        async with self._engine.connect() as connection:
+            return await isolations.orphaned(connection, cluster)
+
     async def breakers(self) -> tuple[StoredBreaker, ...]:
         """Those that have tripped."""
         async with self._engine.connect() as connection:

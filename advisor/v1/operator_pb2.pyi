@@ -599,23 +599,54 @@ class ListIsolationsResponse(_message.Message):
 
     ISOLATIONS_FIELD_NUMBER: _builtins.int
     TRIPPED_FIELD_NUMBER: _builtins.int
+    ORPHANED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def isolations(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeIsolation]: ...
     @_builtins.property
     def tripped(self) -> _containers.RepeatedCompositeFieldContainer[Global___Breaker]: ...
+    @_builtins.property
+    def orphaned(self) -> _containers.RepeatedCompositeFieldContainer[Global___OrphanedDrain]:
+        """Nodes that carry our drain while no isolation of them is known: of a store that was lost or restored, say."""
+
     def __init__(
         self,
         *,
         isolations: _abc.Iterable[Global___NodeIsolation] | None = ...,
         tripped: _abc.Iterable[Global___Breaker] | None = ...,
+        orphaned: _abc.Iterable[Global___OrphanedDrain] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["isolations", b"isolations", "tripped", b"tripped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["isolations", b"isolations", "orphaned", b"orphaned", "tripped", b"tripped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListIsolationsResponse: _TypeAlias = ListIsolationsResponse  # noqa: Y015
+
+@_typing.final
+class OrphanedDrain(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    node: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        node: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "node", b"node", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OrphanedDrain: _TypeAlias = OrphanedDrain  # noqa: Y015
 
 @_typing.final
 class ReinstateRequest(_message.Message):
