@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_plugin.maintenance import PARTITION_FORMAT, Maintenance, parse_partitions, parse_reservations
-from slurm_plugin.maintenance import PARTITION_FORMAT, Maintenance, parse_partitions, parse_reservations
 from slurm_plugin.records import COLUMNS, NODE_FORMAT, RECORD, UNIT
 from slurm_plugin.records import JobDetails as JobDetails
 from slurm_plugin.records import JobRow as JobRow
@@ -126,6 +125,11 @@ class Slurm:
             if ids and _UNKNOWN_JOB in error.detail:
                 return ()
             raise
+        if ids and not listing and "_" not in ids[0]:
+            # Slurm says of a job that it does not know that it does not know it; of several it says nothing.
+            if len(ids) > 1:
+                return self.jobs(ids[0])
+            raise SlurmError("garbled", f"squeue: nothing about job {ids[0]}, which it did not call unknown")
         # Of a job that a node's failure requeues Slurm shows the end that was expected: with no time limit, in a year.
         horizon = self._wall() + FUTURE_SECONDS
         rows = [
@@ -155,12 +159,6 @@ class Slurm:
     def nodes(self) -> tuple[NodeRow, ...]:
         end = _record_end()
         return parse_nodes(self._answer("sinfo", "-h", "-a", "-N", "-o", NODE_FORMAT + end), end=end)
-
-    def maintenance(self) -> Maintenance:
-        end = _record_end()
-        closed = parse_partitions(self._answer("sinfo", "-h", "-a", "-o", PARTITION_FORMAT + end), end=end)
-        reserved = parse_reservations(self._answer("scontrol", "-o", "show", "reservation"))
-        return Maintenance(partitions=closed, reservations=reserved)
 
     def maintenance(self) -> Maintenance:
         end = _record_end()
