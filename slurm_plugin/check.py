@@ -68,7 +68,7 @@ def examine(config: AgentConfig, slurm: Slurm, watchdog_file: Path) -> Iterator[
         except SlurmError as error:
             yield _bad(f"{name}: {error}")
     if settings is not None:
-        yield from _settings(config, settings)
+        yield from _settings(config, settings, slurm)
     yield from _writable(config)
     yield from _permitted(config)
     yield from _advisor(config)
@@ -76,7 +76,7 @@ def examine(config: AgentConfig, slurm: Slurm, watchdog_file: Path) -> Iterator[
     yield from _reach(config)
 
 
-def _settings(config: AgentConfig, settings: SlurmConfig) -> Iterator[Finding]:
+def _settings(config: AgentConfig, settings: SlurmConfig, slurm: Slurm) -> Iterator[Finding]:
     if settings.cluster and settings.cluster != config.cluster:
         yield _bad(f'cluster: configured as "{config.cluster}", but Slurm\'s ClusterName is "{settings.cluster}"')
     delay = settings.requeue_delay_seconds
@@ -90,7 +90,7 @@ def _settings(config: AgentConfig, settings: SlurmConfig) -> Iterator[Finding]:
         yield _ok(f"an action may take {limit:g} s of that before it is ended")
     if 0 < settings.min_job_age_seconds <= config.poll_seconds * 5:
         yield _bad(f"MinJobAge is too short for a look every {config.poll_seconds:g} s: raise it or lower poll_seconds")
-    yield _rights(config, settings)
+    yield _rights(config, settings, slurm)
     yield from _hook(config, settings.epilog_slurmctld)
 
 
@@ -107,7 +107,7 @@ def _permitted(config: AgentConfig) -> Iterator[Finding]:
         yield _ok(f"dead nodes: may be set DOWN after {nodes.down_after_seconds:g} s, {nodes.downs_per_hour} an hour")
 
 
-def _rights(config: AgentConfig, settings: SlurmConfig) -> Finding:
+def _rights(config: AgentConfig, settings: SlurmConfig, slurm: Slurm) -> Finding:
     if settings.slurm_user_id is not None and os.geteuid() == settings.slurm_user_id:
         return _ok(f"this user, {_own_name()}, is SlurmUser; mode is {config.mode}")
     if os.geteuid() == 0:
@@ -115,7 +115,18 @@ def _rights(config: AgentConfig, settings: SlurmConfig) -> Finding:
     text = f"this user, {_own_name()}, is neither SlurmUser nor root"
     if config.mode == "observe":
         return _ok(f"{text}; enough for mode observe")
+    if _admin_level(slurm) == "Administrator":
+        return _ok(f"{text}, but has AdminLevel=Administrator; mode is {config.mode}")
     return _bad(f"{text}: Slurm refuses its updates unless it has AdminLevel=Administrator in accounting")
+
+
+def _admin_level(slurm: Slurm) -> str:
+    """What accounting says of this user; "" where there is no accounting, or no answer."""
+    try:
+        out = slurm.tool("sacctmgr", "-n", "-P", "show", "user", _own_name(), "format=AdminLevel")
+    except SlurmError:
+        return ""
+    return out.stdout.decode("ascii", "replace").strip() if out.returncode == 0 else ""
 
 
 def _hook(config: AgentConfig, hook: str) -> Iterator[Finding]:

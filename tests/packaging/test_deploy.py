@@ -21,7 +21,7 @@ OPT_IN = '{"advisor": {"enabled": true}}'
 
 
 def unit(name: str) -> ConfigParser:
-    found = ConfigParser(interpolation=None, strict=True)
+    found = ConfigParser(interpolation=None, strict=False)  # SystemCallFilter= is given twice
     found.optionxform = str  # type: ignore[assignment,method-assign]  # systemd's keys have capitals
     found.read(DEPLOY / "systemd" / name, encoding="utf-8")
     return found
