@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC
 from pathlib import Path
 
 import grpc
@@ -18,7 +20,16 @@ from advisor.ports import Clock, LogBatch, LogChunk, LogRequest, LogSource
 from advisor.replay import Packed, reproduce
 from advisor.service.wire import stamp
 from advisor.v1 import agent_pb2, audit_pb2, common_pb2, operator_pb2
-from tests.integration.service.world import CLUSTER, configuration, iteration, now, own_sources, short_folder, world_of
+from tests.integration.service.world import (
+    CLUSTER,
+    XID_79,
+    configuration,
+    iteration,
+    now,
+    own_sources,
+    short_folder,
+    world_of,
+)
 
 pytestmark = pytest.mark.postgres
 
@@ -69,6 +80,52 @@ async def test_a_job_that_lost_a_gpu_is_advised_to_restart_without_that_node(fol
         world.log().unlink()
         packed = Packed(inputs=inputs.inputs, rules=inputs.rules, policy=inputs.policy)
         assert codec.encode(reproduce(packed)) == inputs.decision
+
+
+async def test_a_lost_gpu_needs_no_rank_to_notice(folder: Path) -> None:
+    """The kernel tells, the job is running and silent, no collective has timed out: an incident at once, a restart
+    without the node as soon as the grace time has passed without a step, and the node's failure in the list of lemons.
+    """
+    (folder / "policy.toml").write_text("trusted_fatal_grace_seconds = 2\n")
+    config = configuration(folder, f'policy_file = "{folder}/policy.toml"')
+    async with world_of(folder, config) as world:
+        world.log().write_text("".join(map(iteration, range(1, 20))))
+        await world.report(world.job("RUNNING"))
+        await world.ticks(2)
+        assert await world.decisions() == []
+        began = now()
+        world.kernel("node2", XID_79)
+        advice = next(a for a in await world.advice_where(_restart_without_node2) if a.exclude_nodes)
+        assert (advice.reason, advice.may_end_live_attempt) == ("trusted_fatal", True)
+        assert {item.trust for item in advice.evidence} == {"kernel"}
+        decision = await world.audit.GetDecision(audit_pb2.GetDecisionRequest(decision_id=advice.advice_id))
+        reached = {item.kind: item.at.ToDatetime(UTC) for item in decision.milestones}
+        assert (reached[common_pb2.MILESTONE_KIND_DETECTED] - began).total_seconds() < 5.0
+        assert (reached[common_pb2.MILESTONE_KIND_ADVISED] - began).total_seconds() > 1.9
+
+        answer = await world.audit.ListLemons(audit_pb2.ListLemonsRequest(failures_min=1))
+        assert [(lemon.name, lemon.jobs, lemon.failures[0].rule) for lemon in answer.lemons] == [
+            ("node2", 1, "kernel.xid")
+        ]
+        assert not (await world.audit.ListLemons(audit_pb2.ListLemonsRequest())).lemons
+        told = await advisor(folder, "nodes", "lemons", "--failures", "1")
+        assert "node2" in told
+        assert "kernel.xid" in told
+        assert "17#0" in told
+        (lemon,) = json.loads(await advisor(folder, "nodes", "lemons", "--failures", "1", "--format", "json"))["lemons"]
+        assert (lemon["node"], lemon["failures"][0]["job"], lemon["failures"][0]["trust"]) == ("node2", "17", "kernel")
+        assert "no lemons" in await advisor(folder, "nodes", "lemons", "--node", "node1", "--failures", "1")
+
+
+async def advisor(folder: Path, *arguments: str) -> str:
+    """The command line, against the service of this folder."""
+    socket = ("--socket", str(folder / "run" / "advisor.sock"))
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "advisor", *arguments, *socket, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await child.communicate()
+    assert child.returncode == 0
+    return out.decode()
 
 
 async def test_a_decision_is_found_by_the_beginning_of_its_id(folder: Path) -> None:
