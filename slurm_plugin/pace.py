@@ -15,6 +15,7 @@ from slurm_plugin.apply import Request, Result
 from slurm_plugin.squeue import Output, Run, SlurmError, first_line
 from slurm_plugin.words import Reason, Status
 
+BURST_SECONDS = 0.3  # this much of a second's calls may be made at once
 PAUSE_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)  # after the first, second, … question without an answer
 ACTING_CALLS = 5  # two to look, one for the comment, two verbs: the usual action
 _AWAY = ("unable to contact", "connection refused", "timed out", "zero bytes", "communication")
@@ -25,7 +26,7 @@ def _sleep(seconds: float) -> None:
 
 
 class Pace:
-    """Wraps `run`. `per_second` in the long run, as many at once. Thread-safe; waits by blocking its thread."""
+    """Wraps `run`. `per_second` in the long run, some of them at once. Thread-safe; waits by blocking its thread."""
 
     def __init__(
         self,
@@ -37,7 +38,8 @@ class Pace:
     ) -> None:
         self._run, self._rate, self._monotonic, self._sleep = run, per_second, monotonic, sleep
         self._lock = threading.Lock()
-        self._free, self._at = per_second, monotonic()  # calls that may be made at once, as of then
+        self._most = max(per_second * BURST_SECONDS, 1.0)
+        self._free, self._at = self._most, monotonic()  # calls that may be made at once, as of then
         self._unanswered = 0
         self._closed_until = 0.0
         self._trying = False
@@ -90,7 +92,7 @@ class Pace:
     def _take(self, count: int) -> None:
         with self._lock:
             now = self._monotonic()
-            self._free = min(self._rate, self._free + (now - self._at) * self._rate) - count
+            self._free = min(self._most, self._free + (now - self._at) * self._rate) - count
             self._at = now
             self.calls += count
             wait = -self._free / self._rate

@@ -67,11 +67,13 @@ class ScriptedAdvisor(agent_pb2_grpc.AgentServiceServicer):
 
     # --- what tests say and ask --------------------------------------------------------------------------------
 
-    def restart(self, row: JobRow, *nodes: str, attempt: int = 0, generation: int = 1, **times: int) -> str:
+    def restart(
+        self, row: JobRow, *nodes: str, attempt: int = 0, generation: int = 1, incarnation: str = "i", **times: int
+    ) -> str:
         """Opens RESTART for the attempt that `row` shows, and returns its id. `times`: epoch seconds by field."""
         made = common_pb2.Advice(
             advice_id=f"{row.job_id}.{row.submitted}.{generation}",
-            incarnation="i",
+            incarnation=incarnation,
             attempt=common_pb2.AttemptRef(
                 job_key=f"key-{row.job_id}",
                 cluster=CLUSTER_NAME,

@@ -56,6 +56,7 @@ def test_a_job_that_could_no_longer_start_loses_the_least_certain_exclusion(benc
         bench.cluster.must("scontrol", "update", "NodeName=node[5-6]", "State=RESUME")
 
 
+@pytest.mark.long
 def test_not_left_in_bad_constraints(bench: Bench) -> None:
     """With what its user excludes besides, Slurm says BadConstraints: one of ours goes, and the job runs."""
     row = failed(bench.cluster, "-N2", "--exclusive")
@@ -72,6 +73,7 @@ def test_not_left_in_bad_constraints(bench: Bench) -> None:
     assert ("VERIFIED", "CAPACITY") in bench.advisor.reasons(advice)
 
 
+@pytest.mark.long
 def test_two_agents_on_one_cluster_requeue_once(cluster: Cluster, kernel: KernelLogWriter) -> None:
     """Both hear the same advice; one is stopped in the middle and goes on later: one requeue per attempt."""
     with scripted_agents(cluster, agents=2) as bench:

@@ -35,6 +35,7 @@ def tasks(cluster: Cluster, array: int) -> dict[str, JobRow]:
     return {task: rows[int(job)] for job, task in pairs if sum(job == other for other, _ in pairs) == 1}
 
 
+@pytest.mark.long
 def test_a_task_of_a_throttled_array_is_restarted_alone(bench: Bench) -> None:
     """`0-3%2`: a middle task and the last one, which keeps the array's own id; the others run as if nothing were."""
     fails = f'case "$SLURM_ARRAY_TASK_ID" in 1|3) {_ONCE % 5};; *) sleep 2;; esac\n'
