@@ -172,6 +172,7 @@ def main() -> None:
         comments_are_judged(site)
         harmless_when_the_agent_is_not_well(site)
         isolated_nodes_are_avoided(site)
+        a_lease_is_ended_by_the_watchdog(site)
         taken_out_all_is_as_before(site, before)
         the_first_hook_of_a_site(site)
     except BaseException:
@@ -281,6 +282,32 @@ def given_back_by_the_watchdog(site: Site) -> None:
     site.cluster.must("scontrol", "update", "NodeName=node3", "State=DRAIN", "Reason=maintenance")
     job = site.accepted("-N2", f"--comment={OPT_IN}", script="#!/bin/sh\nexit 0\n")
     assert site.cluster.job(job).state == "PENDING"
+    assert f"job {job}: exclusion of node2 given back" in run_by_cron(site)
+    site.cluster.wait_state(job, "COMPLETED", seconds=20)
+    site.cluster.must("scontrol", "update", "NodeName=node3", "State=RESUME")
+
+
+def a_lease_is_ended_by_the_watchdog(site: Site) -> None:
+    """All of us died while StartTime was leased for ten minutes: one look by cron brings it to what Slurm allows."""
+    job = site.accepted(script='#!/bin/sh\n[ "$SLURM_RESTART_COUNT" = 1 ]\n')
+    site.cluster.wait_state(job, "FAILED", seconds=20)
+    site.cluster.must("scontrol", "requeue", str(job), user="slurm")
+    found = site.cluster.job(job)
+    assert found.submitted is not None
+    lease = found.submitted + 600
+    ours = mark.Mark(job="k", attempt=0, generation=1, deadline=lease, start=lease, found=found.submitted + 6)
+    changes = (f"StartTime=uts{lease}", f"AdminComment={mark.render(ours)}")
+    site.cluster.must("scontrol", "update", f"JobId={job}", *changes, user="slurm")
+    assert f"job {job}: StartTime {lease} brought forward" in run_by_cron(site)
+    assert run_by_cron(site).count("given back") == 0
+    row = site.cluster.wait_state(job, "COMPLETED", seconds=30, restarts=1)
+    assert row.start is not None
+    print(f"a lease of 600 s ended by cron: started {row.start - found.submitted} s after the requeue")
+    assert row.start < lease - 500
+
+
+def run_by_cron(site: Site) -> str:
+    """`advisor-watchdog --once` as SlurmUser, with no other program of ours anywhere. Returns what it says."""
     config = site.root / "watchdog.toml"
     config.write_text(f'mode = "act"\ntick_file = "{site.root}/none"\n[slurm]\nconf = "{site.cluster.conf}"\n')
     done = subprocess.run(
@@ -297,9 +324,7 @@ def given_back_by_the_watchdog(site: Site) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert f"job {job}: exclusion of node2 given back" in done.stderr
-    site.cluster.wait_state(job, "COMPLETED", seconds=20)
-    site.cluster.must("scontrol", "update", "NodeName=node3", "State=RESUME")
+    return done.stderr
 
 
 def taken_out_all_is_as_before(site: Site, before: dict[Path, bytes]) -> None:
