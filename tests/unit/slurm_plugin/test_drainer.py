@@ -37,12 +37,14 @@ class Nodes:
 
     shown: dict[str, tuple[str, str]] = field(default_factory=lambda: {f"n{i}": ("idle", "none") for i in range(1, 9)})
     verbs: list[tuple[str, ...]] = field(default_factory=list)
+    looks: int = 0
     silent: bool = False
 
     def __call__(self, argv: Sequence[str], environment: object, timeout_seconds: float) -> Output:
         if self.silent:
             raise SlurmError("timeout", "no answer")
         if argv[0] == "sinfo":
+            self.looks += 1
             end = argv[-1].rpartition("%E")[2]
             rows = (UNIT.join((name, s, "main", "1", "1", "", "", r)) for name, (s, r) in self.shown.items())
             return Output(returncode=0, stdout="".join(f"{row}{end}\n" for row in rows).encode(), stderr=b"")
@@ -106,6 +108,7 @@ async def test_drained_once_verified_and_put_back(world: World) -> None:
         await world.look()
     assert world.slurm.verbs == [("update", "NodeName=n1", "State=DRAIN", f"Reason={OURS}")]
     assert (world.last, len(world.said)) == (("VERIFIED", "OBSERVED"), 1)
+    assert world.slurm.looks == 3 + 2  # once per pass by us, and around the one step; nothing more while all is well
     for _ in range(3):
         world.hear(generation=2, drained=False)
         await world.look()

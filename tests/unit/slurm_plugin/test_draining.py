@@ -87,6 +87,8 @@ def test_the_smaller_of_the_agents_caps_holds() -> None:
     held = [replace(node(f"h{i}", "drained"), reason=f"advisor: {OTHER} gpu_hardware") for i in range(2)]
     assert told(WISH, node(), *held) == (Status.WITHHELD, Reason.CAP_NODES)
     assert isinstance(outcome(WISH, node(), held[0]), Drain)
+    theirs = [node(f"t{i}", "drained", "RMA") for i in range(5)]
+    assert isinstance(outcome(WISH, node(), *theirs), Drain)  # what others drained is not ours to count
     share = replace(LIMITS, nodes_max=100, percent_max=10.0)
     assert told(WISH, node(), limits=share) == (Status.WITHHELD, Reason.CAP_NODES)
 
