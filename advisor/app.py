@@ -28,6 +28,7 @@ from advisor.config import Config, ConfigError, Problem, read_dsn
 from advisor.core.scan import Scanner
 from advisor.core.words import UnavailableReason
 from advisor.gathering import Gatherer
+from advisor.log_stores import open_log_store
 from advisor.pipeline import Pipeline, Rulebook, TicksFailedError
 from advisor.ports import Clock, LogSource
 from advisor.rules.job_rules import CONFIGURATION_BYTES_MAX
@@ -108,8 +109,11 @@ def load_site_rules(config: Config) -> Checked | None:
 
 
 def open_sources(config: Config, clock: Clock) -> tuple[LogSource, ...]:
-    """The configured connectors. One `kind` each so far."""
-    sources: list[LogSource] = [JobFileLogs(log.name, clock=clock) for log in config.logs]
+    """The configured connectors."""
+    sources: list[LogSource] = [
+        JobFileLogs(log.name, clock=clock) if log.kind == "files" else open_log_store(log, config.rules_files, clock)
+        for log in config.logs
+    ]
     for kernel in config.kernel:
         try:
             sources.append(KernelFileLogs(kernel.name, clock=clock, path=kernel.path))

@@ -87,6 +87,8 @@ OptionalPath = Annotated[Path | None, BeforeValidator(_optional_path)]
 AccountName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}\$?$")]
 SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+LabelName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}$")]
+OptionalLabel = Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_.-]{0,99})?$")]
 
 
 class _Section(BaseModel):
@@ -142,10 +144,29 @@ class TickSection(_Section):
 
 
 class LogsSection(_Section):
-    """Job output. Its lines are never trusted."""
+    """Job output. Its lines are never trusted. Keys below `name` are for servers; see docs/configuration.md."""
 
-    kind: Literal["files"] = "files"
+    kind: Literal["files", "loki", "victorialogs"] = "files"
     name: SourceName = "job-output"
+    url: Annotated[str, Field(pattern=r"^(https?://[^\s?#]+)?$", max_length=2_000)] = ""
+    selector: Annotated[str, Field(max_length=2_000)] = ""
+    job_label: LabelName = "job_id"
+    job_label_indexed: bool = True
+    node_label: OptionalLabel = ""
+    rank_label: OptionalLabel = ""
+    sequence_label: OptionalLabel = ""
+    tenant: Annotated[str, Field(pattern=r"^[A-Za-z0-9!._*'():-]{0,150}$")] = ""
+    user: Annotated[str, Field(pattern=r"^[^:\x00-\x1f]{0,200}$")] = ""
+    password_file: OptionalPath = None
+    token_file: OptionalPath = None
+    ca_file: OptionalPath = None
+    certificate_file: OptionalPath = None
+    key_file: OptionalPath = None
+    push_down: bool = True
+    questions_per_second: float = Field(default=5.0, gt=0, le=5.0, allow_inf_nan=False)
+    timeout_seconds: float = Field(default=30.0, ge=1, le=300, allow_inf_nan=False)
+    overlap_seconds: float = Field(default=120.0, ge=10, le=3600, allow_inf_nan=False)
+    settle_seconds: float = Field(default=10.0, ge=0, le=120, allow_inf_nan=False)
 
 
 class KernelSection(_Section):
@@ -370,9 +391,37 @@ def _cross_checks(config: Config, path: Path | None, origins: Mapping[str, str])
         ("logs" if name in {log.name for log in config.logs} else "kernel", f"two sources are named {name!r}")
         for name in sorted({name for name in names if names.count(name) > 1})
     )
+    for at, source in enumerate(config.logs):
+        found.extend((f"logs[{at}].{key}", message) for key, message in _log_server_problems(source))
     if config.store.dsn_file is not None and config.store.postgres_user:
         found.append(("store.postgres_user", "has no meaning with dsn_file: it is for our own Postgres"))
     return [Problem(key=key, message=message, origin=_origin(key, path, origins)) for key, message in found]
+
+
+def _log_server_problems(source: LogsSection) -> list[tuple[str, str]]:
+    """Keys of a log source that do not go with each other."""
+    given = source.model_fields_set
+    if source.kind == "files":
+        return [(key, "has no meaning for files: it is for a server") for key in sorted(given - {"kind", "name"})]
+    found = []
+    if not source.url:
+        found.append(("url", f"must be given for {source.kind}: http://host:port"))
+    if source.kind == "loki" and not re.fullmatch(r"\{[^{}]+\}", source.selector.strip()):
+        found.append(("selector", "write the streams with job output in braces: '{source=\"slurm\"}'"))
+    if source.kind == "victorialogs" and "job_label_indexed" in given:
+        found.append(("job_label_indexed", "has no meaning for victorialogs: all fields can be asked for"))
+    if source.kind == "victorialogs" and source.tenant and not re.fullmatch(r"\d{1,10}:\d{1,10}", source.tenant):
+        found.append(("tenant", "write AccountID:ProjectID, both numbers"))
+    if source.token_file is not None and (source.user or source.password_file is not None):
+        found.append(("token_file", "give a token or user and password, not both"))
+    if bool(source.user) != (source.password_file is not None):
+        found.append(("user", "user and password_file go together"))
+    if (source.certificate_file is None) != (source.key_file is None):
+        found.append(("key_file", "certificate_file and key_file go together"))
+    secret = source.token_file is not None or source.password_file is not None
+    if secret and source.url.startswith("http://") and not re.match(r"http://(localhost|127\.|\[::1\])", source.url):
+        found.append(("url", "a secret would be sent in the clear: use https"))
+    return found
 
 
 def read_dsn(path: Path) -> str:

@@ -190,6 +190,7 @@ class Gatherer:
             cursor=held.cursor,
             bytes_max=self._read_bytes_max,
             predecessor=held.predecessor,
+            whole=bool(self.brought.of(item)) or self.brought.awaited(item),
         )
 
     def _absorb_all(

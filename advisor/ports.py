@@ -48,6 +48,7 @@ class LogRequest:
     # The cursor with which reading the attempt before this one ended, "" when there was none. The next attempt writes
     # into the same file, truncating it or (`--open-mode=append`) after the last one's end: only this tells which.
     predecessor: str = ""
+    whole: bool = False  # every line is wanted: sources that could leave out what no rule of ours speaks of must not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

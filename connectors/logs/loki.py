@@ -1,0 +1,314 @@
+"""Grafana Loki as a `LogStore`: range queries only, paged so that nothing is lost and nothing loops.
+
+What was measured on real servers and shapes this module:
+
+* A page holds the first `limit` lines by time over all streams, grouped by stream. Its last nanosecond may be cut, so
+  a full page counts up to that one only, and the next begins with it. A page that holds nothing but one nanosecond is
+  read from both ends, then stream by stream, and what is then still missing is counted and said.
+* Structured metadata and labels that Loki makes up (`detected_level`) split streams; asked for apart from the labels
+  (`categorize-labels`) they do not.
+* Errors are text. What the server limits (lines per page) is told by its refusal, and kept to from then on.
+* Range ends are exclusive; times must be nanoseconds, for milliseconds are taken and answered with nothing.
+"""
+
+import json
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from advisor.core.line_filter import LineFilter
+from advisor.core.words import UnavailableReason
+from connectors.logs.store import NS, Answer, Ask, Labels, Seen, Stream, stream_name
+from connectors.web.server import AskError, Server
+
+PAGE_LINES = 5_000
+PAGES_MAX = 40  # of one question
+PARTS_MAX = 30  # queries, each twice, that the lines of one nanosecond may take
+MADE_UP = frozenset({"detected_level", "service_name"})
+_HEADERS = {"X-Loki-Response-Encoding-Flags": "categorize-labels"}
+_ENTRIES = re.compile(r"max_entries_limit\w* ?\(?\d* ?>? ?(\d+)\)")
+_SELECTOR = re.compile(r"\{[^{}]*\}")
+
+Entry = tuple[str, int, bytes, int]  # name of the stream, nanosecond, text, mark
+
+
+class Loki:
+    """`selector`: of the streams with jobs' output, in braces. `chosen`: the lines that are sent; None: all."""
+
+    def __init__(self, server: Server, *, selector: str, labels: Labels, chosen: LineFilter | None) -> None:
+        if not _SELECTOR.fullmatch(selector.strip()):
+            raise ValueError(f'selector {selector!r}: expected {{label="value", ...}}')
+        self._server = server
+        self._selector = selector.strip()
+        self._labels = labels
+        self._chosen = chosen
+        self._page_lines = PAGE_LINES
+
+    async def lines(self, ask: Ask) -> Answer:
+        query = self._query(ask.jobs, whole=ask.whole)
+        got = _Gathered(self._labels)
+        start_ns = ask.start_ns
+        for _ in range(PAGES_MAX):
+            page = await self._page(query, start_ns, ask.end_ns, urgent=ask.urgent)
+            if len(page.times) < self._page_lines:
+                got.take(page, ask.end_ns)
+                return got.answer(ask.end_ns)
+            last_ns = max(page.times)
+            if min(page.times) < last_ns:
+                got.take(page, last_ns)
+                start_ns = last_ns
+            else:
+                await self._one_moment(query, last_ns, got)
+                start_ns = last_ns + 1
+            if got.size >= ask.bytes_max:
+                break
+        return got.answer(start_ns)
+
+    async def counts(self, jobs: Sequence[str], start_ns: int, end_ns: int) -> Mapping[str, int]:
+        seconds = max(1, -(-(end_ns - start_ns) // NS))
+        label = self._labels.job
+        query = f"sum by ({label}) (count_over_time({self._query(jobs, whole=True)}[{seconds}s]))"
+        found = {}
+        for item in await self._instant(query, end_ns):
+            job, count = item["metric"].get(label, ""), int(float(item["value"][1]))
+            if job and count:
+                found[job] = count
+        return found
+
+    async def anything(self, start_ns: int, end_ns: int) -> bool:
+        form = {"match[]": self._selector, "start": str(start_ns), "end": str(end_ns)}
+        body = await self._json("/loki/api/v1/series", form)
+        return bool(body.get("data"))
+
+    async def look(self, start_ns: int, end_ns: int) -> Seen:
+        form = {"match[]": self._selector, "start": str(start_ns), "end": str(end_ns)}
+        series = [item for item in (await self._json("/loki/api/v1/series", form)).get("data") or () if item]
+        page = await self._page(self._selector, start_ns, end_ns, backward=True, limit=100)
+        got = _Gathered(self._labels)
+        got.take(page, end_ns)
+        label, node = self._labels.job, self._labels.node
+        jobs = {item[label] for item in series if label in item} | {stream.job for stream in got.streams}
+        nodes = {item[node] for item in series if node in item} | {s.node for s in got.streams if s.node}
+        notes = [f"pages of {self._page_lines} lines"]
+        if series and not any(label in item for item in series) and self._labels.indexed:
+            notes.append(f"no stream has the label {label!r}: name the one with the job's id in job_label")
+        return Seen(
+            streams=len(series),
+            lines=len(page.times),
+            jobs=len(jobs - {""}),
+            nodes=len(nodes),
+            newest_ns=max(page.times, default=None),
+            notes=tuple(notes),
+        )
+
+    async def close(self) -> None:
+        await self._server.close()
+
+    # Queries
+
+    def _query(self, jobs: Sequence[str], *, whole: bool) -> str:
+        label, escaped = self._labels.job, [re.escape(job) for job in jobs]
+        matcher = f"{label}={_quoted(jobs[0])}" if len(jobs) == 1 else f"{label}=~{_quoted('|'.join(escaped))}"
+        if self._labels.indexed:
+            inside = self._selector[1:-1].strip().rstrip(",")
+            query = f"{{{inside}{', ' if inside else ''}{matcher}}}"
+        else:
+            query = f"{self._selector} | {matcher}"
+        if whole or self._chosen is None:
+            return query
+        return f"{query} |~ {_quoted(self._chosen.word_pattern)} or {_quoted(self._chosen.rest_pattern)}"
+
+    async def _page(
+        self, query: str, start_ns: int, end_ns: int, *, backward: bool = False, limit: int = 0, urgent: bool = True
+    ) -> "_Page":
+        while True:
+            lines = limit or self._page_lines
+            form = {
+                "query": query,
+                "start": str(start_ns),
+                "end": str(end_ns),
+                "limit": str(lines),
+                "direction": "backward" if backward else "forward",
+            }
+            try:
+                return _Page(await self._json("/loki/api/v1/query_range", form, urgent=urgent))
+            except AskError as error:
+                allowed = _ENTRIES.search(error.detail) if error.status == 400 else None
+                if allowed is None or int(allowed[1]) >= lines or not int(allowed[1]):
+                    raise
+                self._page_lines = limit = int(allowed[1])
+
+    async def _one_moment(self, query: str, ns: int, got: "_Gathered") -> None:
+        """All lines of one nanosecond that fills a page by itself. What cannot be had is counted and said."""
+        both = [await self._page(query, ns, ns + 1, backward=backward) for backward in (False, True)]
+        before = got.count
+        got.take_once(both, ns + 1)
+        there = await self._number(query, ns)
+        parts = [_narrowed(query, dict(labels)) for labels in sorted(both[0].label_sets() | both[1].label_sets())]
+        left = PARTS_MAX
+        while there > got.count - before and parts and left:
+            left -= 1
+            part = parts.pop(0)
+            ends = [await self._page(part, ns, ns + 1, backward=backward) for backward in (False, True)]
+            got.take_once(ends, ns + 1)
+            if all(len(page.times) >= self._page_lines for page in ends):
+                parts.extend(_divided(part))
+        missing = there - (got.count - before)
+        if missing > 0:
+            got.gaps.append(f"{missing} of {there} lines of one nanosecond ({ns}) could not be read")
+
+    async def _number(self, query: str, ns: int) -> int:
+        found = await self._instant(f"sum(count_over_time({query}[1ns]))", ns)
+        return sum(int(float(item["value"][1])) for item in found)
+
+    async def _instant(self, query: str, at_ns: int) -> list[dict[str, Any]]:
+        body = await self._json("/loki/api/v1/query", {"query": query, "time": str(at_ns)})
+        try:
+            result = body["data"]["result"]
+            _expect(body["data"]["resultType"], "vector")
+            return [item for item in result if item["value"][1] is not None and item["metric"] is not None]
+        except (KeyError, TypeError, IndexError) as error:
+            raise AskError(UnavailableReason.GARBLED, f"an answer without {error}") from error
+
+    async def _json(self, path: str, form: Mapping[str, str], *, urgent: bool = True) -> dict[str, Any]:
+        data = await self._server.fetch(path, form, headers=_HEADERS, urgent=urgent)
+        try:
+            body = orjson.loads(data)
+        except ValueError as error:
+            text = f"an answer of {len(data)} bytes that is no JSON: {error}"
+            raise AskError(UnavailableReason.GARBLED, text, broken=True) from error
+        if not isinstance(body, dict) or body.get("status") != "success":
+            raise AskError(UnavailableReason.GARBLED, "an answer without success and without an error")
+        return body
+
+
+class _Page:
+    """One answer of `query_range`."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        try:
+            data = body["data"]
+            _expect(data["resultType"], "streams")
+            self.parts: list[tuple[dict[str, str], list[list[Any]]]] = [
+                (item["stream"], item["values"]) for item in data["result"]
+            ]
+            self.times = [int(value[0]) for _, values in self.parts for value in values]
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise AskError(UnavailableReason.GARBLED, f"an answer without {error}") from error
+
+    def label_sets(self) -> set[tuple[tuple[str, str], ...]]:
+        return {
+            tuple(sorted((key, value) for key, value in labels.items() if key not in MADE_UP))
+            for labels, _ in self.parts
+        }
+
+
+class _Gathered:
+    """Pages put together: streams of jobs."""
+
+    def __init__(self, labels: Labels) -> None:
+        self._labels = labels
+        self._by_key: dict[tuple[str, str], Stream] = {}
+        self._once: set[tuple[str, str, int, bytes, int]] = set()
+        self.gaps: list[str] = []
+        self.size = 0
+        self.count = 0
+
+    @property
+    def streams(self) -> list[Stream]:
+        return list(self._by_key.values())
+
+    def answer(self, until_ns: int) -> Answer:
+        return Answer(streams=self.streams, until_ns=until_ns, gaps=tuple(self.gaps))
+
+    def take(self, page: _Page, before_ns: int) -> None:
+        for labels, values in page.parts:
+            plain: Stream | None = None
+            for value in values:
+                ns = int(value[0])
+                if ns >= before_ns:
+                    continue
+                metadata = value[2].get("structuredMetadata") if len(value) > 2 else None
+                if metadata:
+                    stream, mark = self._stream(labels, metadata), _mark(metadata)
+                else:
+                    plain = stream = plain or self._stream(labels, {})
+                    mark = 0
+                self._put(stream, ns, value[1], mark)
+
+    def take_once(self, pages: Iterable[_Page], before_ns: int) -> int:
+        """Lines that several pages may hold; returns how many were new."""
+        new = 0
+        for page in pages:
+            for labels, values in page.parts:
+                for value in values:
+                    ns = int(value[0])
+                    metadata = (value[2].get("structuredMetadata") if len(value) > 2 else None) or {}
+                    stream, mark = self._stream(labels, metadata), _mark(metadata)
+                    key = (stream.job, stream.name, ns, value[1].encode("utf-8", "replace"), mark)
+                    if ns < before_ns and key not in self._once:
+                        self._once.add(key)
+                        self._put(stream, ns, value[1], mark)
+                        new += 1
+        return new
+
+    def _put(self, stream: Stream, ns: int, text: str, mark: int) -> None:
+        data = text.encode("utf-8", "replace")
+        stream.lines.append((ns, data, mark))
+        self.size += len(data) + 1
+        self.count += 1
+
+    def _stream(self, labels: Mapping[str, str], metadata: Mapping[str, str]) -> Stream:
+        chosen = self._labels
+        named = {key: value for key, value in labels.items() if key not in MADE_UP}
+        for key in (chosen.node, chosen.rank):
+            if key and key in metadata:
+                named[key] = metadata[key]
+        job = labels.get(chosen.job) or metadata.get(chosen.job, "")
+        name = stream_name(named, chosen)
+        known = self._by_key.get((job, name))
+        if known is None:
+            known = Stream(job=job, name=name, node=named.get(chosen.node) or None)
+            self._by_key[job, name] = known
+        return known
+
+
+def _expect(found: object, kind: str) -> None:
+    if found != kind:
+        raise KeyError(kind)
+
+
+def _mark(metadata: Mapping[str, str]) -> int:
+    """Lines that differ in their metadata only are different lines."""
+    kept = sorted((key, value) for key, value in metadata.items() if key not in MADE_UP)
+    return zlib.crc32(json.dumps(kept).encode()) if kept else 0
+
+
+def _narrowed(query: str, labels: Mapping[str, str]) -> str:
+    """The query for one stream only."""
+    found = re.match(r"\{((?:[^{}\"]|\"(?:[^\"\\]|\\.)*\")*)\}", query)
+    rest = query[found.end() :] if found is not None else ""
+    return "{" + ", ".join(f"{key}={_quoted(value)}" for key, value in sorted(labels.items())) + "}" + rest
+
+
+def _divided(query: str) -> list[str]:
+    """The same lines in several queries, by a character near their ends: the one before those already looked at."""
+    before = query.count('$"')
+    found = [rf"(?s)[{group}].{{{before}}}$" for group in ("02468", "13579", "a-zA-Z")]
+    return [f"{query} |~ {_quoted(text)}" for text in [*found, rf"(?s)(?:^|[^0-9a-zA-Z]).{{{before}}}$"]]
+
+
+def _quoted(text: str) -> str:
+    """A string of LogQL. Control characters and what is not ASCII are escaped as Go does."""
+    out = []
+    for char in text:
+        if char in '"\\':
+            out.append("\\" + char)
+        elif " " <= char <= "~":
+            out.append(char)
+        else:
+            out.append(f"\\U{ord(char):08x}" if ord(char) > 0xFFFF else f"\\u{ord(char):04x}")
+    return f'"{"".join(out)}"'

@@ -1,0 +1,476 @@
+"""From requests for attempts to few questions to a log store, and back: `LogSource` over any `LogStore`.
+
+**Few questions.** Attempts that were read up to about the same moment are asked for in one question, up to
+`jobs_per_question` of them; a question goes from the oldest moment that one of them still needs. So the number of
+questions depends on the number of thousands of jobs, not of jobs. The server's pace bounds them in any case: what it
+does not allow now is asked at the next tick, who waited longest first.
+
+**Nothing lost, nothing twice.** Collectors deliver late and out of order, and VictoriaLogs shows a line seconds after
+it took it. So a read begins `near_seconds` before the last one's end, and every `sweep_seconds` one begins
+`overlap_seconds` before; lines that the cursor knows are left out. A line that is later than that is never seen:
+the overlap is the bound, and it is the operator's to choose. Lines older than ones already delivered of their stream
+are given as a stream of their own, `NAME (late)`, for a step that comes late must not look like one that went back.
+
+**Never in the way.** A slow store does not hold the tick: after `patience_seconds` the questions go on in the
+background and the attempts are answered "nothing new". Only when the store's own time-out is over they are
+`Unavailable`. An answer that is too much at once, or that broke off, makes the next question's window half as long.
+
+**Empty is not absent.** A wrong tenant is answered with 200 and nothing. So an attempt of which the store never showed
+a line is looked for without the filter, and answered `Unavailable(missing)` until it has one.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from advisor.core.model import Unavailable
+from advisor.core.words import Trust, UnavailableReason
+from advisor.ports import Clock, LogBatch, LogChunk, LogRequest
+from connectors.logs.cursor import CursorError
+from connectors.logs.store import NS, Answer, Ask, LogStore, Stream
+from connectors.logs.store_cursor import Position, decode, encode, line_sum, stream_hash
+from connectors.web.server import AskError
+
+LATE = " (late)"
+FORGET_SECONDS = 600.0
+Item = tuple[int, int, bytes, int]  # nanosecond, number of the stream, text, mark
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLimits:
+    """See the module. `ahead_seconds`: how far clocks of nodes may be ahead of ours; `behind`: of the scheduler's."""
+
+    near_seconds: float = 10.0
+    overlap_seconds: float = 120.0
+    sweep_seconds: float = 15.0
+    settle_seconds: float = 10.0
+    ahead_seconds: float = 600.0
+    behind_seconds: float = 5.0
+    window_seconds: float = 3600.0  # of one question about the past
+    window_seconds_min: float = 1.0
+    patience_seconds: float = 0.4
+    quiet_seconds: float = 60.0  # without any line of any attempt: is the tenant still right?
+    missing_seconds: float = 10.0  # between two looks for attempts without a line
+    jobs_per_question: int = 1_000
+    questions_at_once: int = 3
+    answer_bytes: int = 16 * 1024 * 1024
+    known_max: int = 20_000  # lines remembered of one attempt
+
+
+@dataclass(slots=True)
+class _Wish:
+    """One request with its decoded cursor and the stretch of time that it asks for."""
+
+    request: LogRequest
+    position: Position
+    start_ns: int
+    last_ns: int  # no line from there on is the attempt's
+    sweep: bool
+    live: bool
+
+
+@dataclass(slots=True)
+class _Left:
+    """What was read for one attempt and did not fit into its last batch, for the cursor that this batch ended with."""
+
+    cursor: str
+    lines: list[Item]
+    streams: Sequence[Stream]
+    until_ns: int
+    wish: _Wish
+
+
+@dataclass(slots=True)
+class _Running:
+    task: asyncio.Task[Answer]
+    wishes: Mapping[str, _Wish]
+    ask: Ask
+    since: float
+    asked_ns: int
+
+
+def to_ns(at: datetime) -> int:
+    return (at - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def from_ns(ns: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=ns // 1000)
+
+
+class StoreLogs:
+    """Implements `LogSource` over a `LogStore`."""
+
+    def __init__(
+        self,
+        name: str,
+        store: LogStore,
+        *,
+        clock: Clock,
+        trust: Trust = Trust.LOG,
+        limits: StoreLimits | None = None,
+        whole: bool = False,
+    ) -> None:
+        self.name = name
+        self.trust = trust
+        self.store = store
+        self._clock = clock
+        self._limits = limits or StoreLimits()
+        self._whole = whole
+        self._window_seconds = self._limits.window_seconds
+        self._running: list[_Running] = []
+        self._left: dict[str, _Left] = {}
+        self._given: dict[str, tuple[str, LogBatch]] = {}
+        self._served: dict[str, float] = {}
+        self._wanted: dict[str, float] = {}
+        self._counting: asyncio.Task[None] | None = None
+        self._counted = -1e9
+        self._missing: dict[str, Unavailable | None] = {}  # None: it has lines, though none was sent
+        self._fruitful = clock.monotonic()
+        self._closed = False
+
+    async def read(self, requests: Sequence[LogRequest]) -> Mapping[str, LogBatch | Unavailable]:
+        if self._closed:
+            raise RuntimeError("the source is closed")
+        answers: dict[str, LogBatch | Unavailable] = {}
+        wishes: dict[str, _Wish] = {}
+        now_ns = to_ns(self._clock.now())
+        by_job: dict[str, list[LogRequest]] = {}
+        for request in requests:
+            by_job.setdefault(request.job_id, []).append(request)
+        for request in requests:
+            planned = self._plan(request, by_job[request.job_id], now_ns)
+            if isinstance(planned, _Wish):
+                wishes[request.key] = planned
+            else:
+                answers[request.key] = planned
+        busy = {key for running in self._running for key in running.wishes}
+        self._start([wish for key, wish in wishes.items() if key not in busy], now_ns)
+        await self._wait()
+        for running in [item for item in self._running if item.task.done()]:
+            self._running.remove(running)
+            answers.update(self._finish(running, wishes))
+        for key, wish in wishes.items():
+            # No answer yet. That is nothing new, and no absence before the store's own time is over.
+            answers.setdefault(key, LogBatch(chunks=(), cursor=wish.request.cursor))
+        await self._look_for_missing(wishes, answers, now_ns)
+        self._forget(requests)
+        return answers
+
+    async def close(self) -> None:
+        self._closed = True
+        tasks: list[asyncio.Task[Any]] = [running.task for running in self._running]
+        if self._counting is not None:
+            tasks.append(self._counting)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._running.clear()
+        await self.store.close()
+
+    # Planning
+
+    def _plan(
+        self, request: LogRequest, neighbours: Sequence[LogRequest], now_ns: int
+    ) -> _Wish | LogBatch | Unavailable:
+        try:
+            position = decode(request.cursor)
+        except CursorError as error:
+            return self._absent(UnavailableReason.GARBLED, f"{request.key}: {error}")
+        begun = request.started_at or request.ended_at
+        if begun is None:
+            return self._absent(UnavailableReason.MISSING, f"{request.key}: the attempt has not started")
+        given = self._given.get(request.key)
+        if given is not None and given[0] == request.cursor and given[1].chunks:
+            return given[1]  # it was not taken: the same bytes again
+        limits = self._limits
+        first_ns, last_ns = self._span(request, begun, neighbours, now_ns)
+        left = self._left.pop(request.key, None)
+        if left is not None and left.cursor == request.cursor:
+            left.wish.request, left.wish.position = request, position
+            return self._cut(left.wish, left.lines, left.streams, left.until_ns, (), now_ns, swept=left.wish.sweep)
+        if not position.read_ns:
+            position = replace(position, read_ns=first_ns, settled_ns=first_ns, swept_ns=now_ns)
+        sweep = now_ns - position.swept_ns >= limits.sweep_seconds * NS or last_ns <= now_ns
+        near_ns = position.read_ns - int(limits.near_seconds * NS)
+        start_ns = max(first_ns, position.settled_ns, 0 if sweep else near_ns)
+        live = now_ns - start_ns <= int((limits.overlap_seconds + limits.sweep_seconds * 2) * NS)
+        return _Wish(request, position, start_ns, last_ns, sweep, live)
+
+    def _span(
+        self, request: LogRequest, begun: datetime, neighbours: Sequence[LogRequest], now_ns: int
+    ) -> tuple[int, int]:
+        """The time whose lines are the attempt's, for the job's other attempts have the same label."""
+        limits = self._limits
+        first_ns = to_ns(begun) - int(limits.behind_seconds * NS)
+        last_ns = now_ns + int(limits.ahead_seconds * NS)
+        if request.ended_at is not None:
+            last_ns = to_ns(request.ended_at) + int(limits.settle_seconds * NS)
+        for other in neighbours:
+            if other.attempt < request.attempt and other.ended_at is not None:
+                first_ns = max(first_ns, to_ns(other.ended_at))
+            if other.attempt > request.attempt and other.started_at is not None:
+                ended_ns = to_ns(request.ended_at) if request.ended_at is not None else 0
+                last_ns = min(last_ns, max(ended_ns, to_ns(other.started_at) - int(limits.behind_seconds * NS)))
+        return first_ns, last_ns
+
+    def _start(self, wishes: Sequence[_Wish], now_ns: int) -> None:
+        """Questions for as many wishes as may be asked at once: the present first, then the past, oldest turn first."""
+        limits = self._limits
+        for whole in (False, True):
+            chosen = [wish for wish in wishes if (self._whole or wish.request.whole) is whole]
+            chosen.sort(key=lambda wish: self._served.get(wish.request.key, 0.0))
+            live = [wish for wish in chosen if wish.live]
+            end_ns = now_ns + int(limits.ahead_seconds * NS)
+            for at in range(0, len(live), limits.jobs_per_question):
+                group = live[at : at + limits.jobs_per_question]
+                self._ask(group, min(wish.start_ns for wish in group), end_ns, whole, now_ns)
+            past = [wish for wish in chosen if not wish.live]
+            while past and len(self._running) < limits.questions_at_once:
+                start_ns = past[0].start_ns
+                reach_ns = start_ns + int(self._window_seconds * NS) // 8
+                group = [wish for wish in past if start_ns <= wish.start_ns <= reach_ns][: limits.jobs_per_question]
+                self._ask(group, start_ns, end_ns, whole, now_ns)
+                taken = {wish.request.key for wish in group}
+                past = [wish for wish in past if wish.request.key not in taken]
+
+    def _ask(self, wishes: Sequence[_Wish], start_ns: int, end_ns: int, whole: bool, now_ns: int) -> None:
+        if len(self._running) >= self._limits.questions_at_once:
+            return
+        until_ns = start_ns + int(self._window_seconds * NS)
+        ask = Ask(
+            jobs=tuple(sorted({wish.request.job_id for wish in wishes})),
+            start_ns=start_ns,
+            end_ns=end_ns if until_ns >= now_ns else until_ns,
+            whole=whole,
+            bytes_max=self._limits.answer_bytes,
+            urgent=wishes[0].live,
+        )
+        task = asyncio.create_task(self.store.lines(ask))
+        known = {wish.request.key: wish for wish in wishes}
+        self._running.append(_Running(task, known, ask, self._clock.monotonic(), now_ns))
+
+    async def _wait(self) -> None:
+        if self._running:
+            tasks = [running.task for running in self._running]
+            await asyncio.wait(tasks, timeout=self._limits.patience_seconds)
+
+    def _forget(self, requests: Sequence[LogRequest]) -> None:
+        """What was kept for attempts that nobody asks for any more. One call may be about some of them only."""
+        now = self._clock.monotonic()
+        self._wanted.update(dict.fromkeys((request.key for request in requests), now))
+        for key in [key for key, at in self._wanted.items() if now - at > FORGET_SECONDS]:
+            del self._wanted[key]
+            for held in (self._left, self._given, self._served, self._missing):
+                held.pop(key, None)
+
+    # Answers
+
+    def _finish(self, running: _Running, wishes: Mapping[str, _Wish]) -> dict[str, LogBatch | Unavailable]:
+        limits = self._limits
+        try:
+            answer = running.task.result()
+        except AskError as error:
+            if error.broken:
+                seconds = (min(running.ask.end_ns, running.asked_ns) - running.ask.start_ns) / NS
+                self._window_seconds = max(limits.window_seconds_min, min(self._window_seconds, seconds) / 2)
+            absent = self._absent(error.reason, error.detail)
+            return {key: absent for key in running.wishes if key in wishes}
+        self._window_seconds = min(limits.window_seconds, self._window_seconds * 2)
+        by_job: dict[str, list[Stream]] = {}
+        for stream in answer.streams:
+            by_job.setdefault(stream.job, []).append(stream)
+        if by_job:
+            self._fruitful = self._clock.monotonic()
+        found: dict[str, LogBatch | Unavailable] = {}
+        for key, asked in running.wishes.items():
+            wish = wishes.get(key)
+            if wish is None or wish.request.cursor != asked.request.cursor:
+                continue  # meanwhile it began anew, or ended
+            self._served[key] = running.since
+            asked.request, asked.last_ns = wish.request, wish.last_ns
+            found[key] = self._batch(asked, by_job.get(wish.request.job_id, []), answer, running.asked_ns)
+        return found
+
+    def _batch(self, wish: _Wish, streams: Sequence[Stream], answer: Answer, asked_ns: int) -> LogBatch:
+        """What is new for one attempt."""
+        lines: list[Item] = []
+        for number, stream in enumerate(streams):
+            known = wish.position.streams.get(stream_hash(stream.name))
+            if known:
+                mine = [item for item in stream.lines if (item[0], line_sum(item[1], item[2])) not in known]
+            else:
+                mine = stream.lines
+            lines.extend((ns, number, text, mark) for ns, text, mark in mine if wish.start_ns <= ns < wish.last_ns)
+        until_ns = min(answer.until_ns, asked_ns)
+        return self._cut(wish, lines, streams, until_ns, answer.gaps, asked_ns, swept=wish.sweep)
+
+    def _cut(
+        self,
+        wish: _Wish,
+        lines: list[Item],
+        streams: Sequence[Stream],
+        until_ns: int,
+        gaps: tuple[str, ...],
+        now_ns: int,
+        *,
+        swept: bool,
+    ) -> LogBatch:
+        """The first lines that fit, by time, and the cursor after them; the rest is kept for that cursor."""
+        lines.sort(key=_by_time)
+        count = _fitting(lines, wish.request.bytes_max)
+        taken, rest = lines[:count], lines[count:]
+        reached_ns = min(until_ns, rest[0][0]) if rest else until_ns
+        over = wish.request.ended_at is not None and not rest and wish.last_ns <= until_ns
+        behind = not over and until_ns < min(now_ns, wish.last_ns)
+        swept = swept and not rest and not behind
+        position = self._advanced(wish, taken, streams, reached_ns, now_ns, swept=swept)
+        young = now_ns - wish.position.read_ns < self._limits.sweep_seconds * NS
+        if not (taken or rest or over or behind or swept or gaps) and young and wish.request.cursor:
+            return LogBatch(chunks=(), cursor=wish.request.cursor)  # nothing to remember: writing it is saved
+        cursor = encode(position)
+        if rest:
+            self._left[wish.request.key] = _Left(cursor, rest, streams, until_ns, wish)
+        batch = LogBatch(
+            chunks=self._chunks(wish, taken, streams),
+            cursor=cursor,
+            more=bool(rest) or behind,
+            unavailable=tuple(self._absent(UnavailableReason.LIMIT, gap) for gap in gaps),
+            final=over,
+        )
+        self._given[wish.request.key] = (wish.request.cursor, batch)
+        return batch
+
+    def _advanced(
+        self,
+        wish: _Wish,
+        taken: Sequence[Item],
+        streams: Sequence[Stream],
+        reached_ns: int,
+        now_ns: int,
+        *,
+        swept: bool,
+    ) -> Position:
+        limits, before = self._limits, wish.position
+        read_ns = max(before.read_ns, reached_ns)
+        settled_ns = before.settled_ns
+        if swept or not wish.live:
+            # Only a read of the whole stretch settles what lies before it, or one that goes on where the last ended.
+            settled_ns = max(settled_ns, min(read_ns, now_ns) - int(limits.overlap_seconds * NS))
+        known = {name: {entry for entry in item if entry[0] >= settled_ns} for name, item in before.streams.items()}
+        names = [stream_hash(stream.name) for stream in streams]
+        for ns, number, text, mark in taken:
+            if ns >= settled_ns:
+                known.setdefault(names[number], set()).add((ns, line_sum(text, mark)))
+        times = sorted(entry[0] for item in known.values() for entry in item)
+        if len(times) > limits.known_max:
+            # Too many to remember: what was written before is not asked for again.
+            settled_ns = times[-limits.known_max - 1] + 1
+        kept = {name: frozenset(entry for entry in item if entry[0] >= settled_ns) for name, item in known.items()}
+        return Position(
+            read_ns=read_ns,
+            settled_ns=settled_ns,
+            swept_ns=now_ns if swept or not wish.live else before.swept_ns,
+            alive=before.alive or bool(taken),
+            streams={name: item for name, item in kept.items() if item},
+        )
+
+    def _chunks(self, wish: _Wish, taken: Sequence[Item], streams: Sequence[Stream]) -> tuple[LogChunk, ...]:
+        """One chunk per stream, and one for its late lines."""
+        newest: list[int] = []
+        for stream in streams:
+            known = wish.position.streams.get(stream_hash(stream.name), ())
+            newest.append(max((entry[0] for entry in known), default=0))
+        parts: dict[tuple[int, bool], list[bytes]] = {}
+        last: dict[tuple[int, bool], int] = {}
+        for ns, number, text, _ in taken:
+            place = number, ns < newest[number]
+            parts.setdefault(place, []).append(text)
+            last[place] = ns
+        return tuple(
+            LogChunk(
+                file=streams[number].name + (LATE if late else ""),
+                offset=0,
+                data=b"\n".join(texts) + b"\n",
+                node=streams[number].node,
+                modified_at=from_ns(last[number, late]),
+            )
+            for (number, late), texts in parts.items()
+        )
+
+    # Absence
+
+    async def _look_for_missing(
+        self, wishes: Mapping[str, _Wish], answers: dict[str, LogBatch | Unavailable], now_ns: int
+    ) -> None:
+        """Attempts of which no line was ever seen: has the store any, sent or not? And has it still any at all?"""
+        unseen = {}
+        for key, wish in wishes.items():
+            answer = answers[key]
+            if isinstance(answer, LogBatch) and not answer.chunks and not decode(answer.cursor).alive:
+                unseen[key] = wish
+        limits, now = self._limits, self._clock.monotonic()
+        quiet = bool(wishes) and now - self._fruitful > limits.quiet_seconds
+        due = now - self._counted >= (limits.missing_seconds if unseen else limits.quiet_seconds)
+        if (unseen or quiet) and due and self._counting is None:
+            self._counted = now
+            self._counting = asyncio.create_task(self._count(unseen or wishes, now_ns))
+        if self._counting is not None:
+            await asyncio.wait({self._counting}, timeout=limits.patience_seconds)
+            if self._counting.done():
+                self._counting.result()
+                self._counting = None
+        for key in wishes:
+            answer, missing = answers[key], self._missing.get(key)
+            if not isinstance(answer, LogBatch) or answer.chunks or key not in self._missing:
+                continue
+            if missing is None and key in unseen:
+                answers[key] = replace(answer, cursor=encode(replace(decode(answer.cursor), alive=True)))
+            elif missing is not None and answer.final:
+                answers[key] = replace(answer, unavailable=(*answer.unavailable, missing))
+            elif missing is not None:
+                answers[key] = missing
+
+    async def _count(self, wishes: Mapping[str, _Wish], now_ns: int) -> None:
+        """Raises nothing that a server can do."""
+        limits = self._limits
+        chosen = dict(list(wishes.items())[: limits.jobs_per_question])
+        start_ns = min(wish.start_ns for wish in chosen.values()) - int(limits.overlap_seconds * NS)
+        jobs = sorted({wish.request.job_id for wish in chosen.values()})
+        try:
+            counts = await self.store.counts(jobs, start_ns, now_ns + int(limits.ahead_seconds * NS))
+            anything = bool(counts) or await self.store.anything(now_ns - int(limits.window_seconds * NS), now_ns)
+        except AskError as error:
+            absent = self._absent(error.reason, f"looking for lines of jobs: {error.detail}")
+            self._missing.update(dict.fromkeys(chosen, absent))
+            return
+        for key, wish in chosen.items():
+            if wish.request.job_id in counts:
+                self._missing[key] = None
+            elif not anything:
+                text = "the store has no line of any job: is the tenant right, and the selector?"
+                self._missing[key] = self._absent(UnavailableReason.MISSING, text)
+            elif not wish.position.alive:
+                text = f"{key}: the store has no line of job {wish.request.job_id}"
+                self._missing[key] = self._absent(UnavailableReason.MISSING, text)
+            else:
+                self._missing[key] = None
+
+    def _absent(self, reason: UnavailableReason, detail: str) -> Unavailable:
+        return Unavailable(source=self.name, reason=reason, detail=detail)
+
+
+def _by_time(item: Item) -> tuple[int, int]:
+    return item[:2]
+
+
+def _fitting(lines: Sequence[Item], bytes_max: int) -> int:
+    """How many of the first lines fit. Lines of one nanosecond go together, whatever they weigh."""
+    size = 0
+    for at, (ns, _, text, _) in enumerate(lines):
+        size += len(text) + 1
+        if size > bytes_max and at and lines[at - 1][0] != ns:
+            return at
+    return len(lines)

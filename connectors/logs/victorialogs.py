@@ -1,0 +1,292 @@
+"""VictoriaLogs as a `LogStore`: half-open windows of time, read to their clean end or not at all.
+
+What was measured on real servers and shapes this module:
+
+* Times are bounded by the filter `_time:[A, B)`, exact to the nanosecond. The arguments `start` and `end` are not.
+* Without a sort the order is random, also between two identical questions; with a sort the server holds everything in
+  memory. So a window comes as it comes, and is put in order here. Lines of one nanosecond have no order at all, unless
+  the collector numbers them (`sequence`).
+* 200 comes first. When the server's time is over the body breaks off, in the middle of a line or with a sentence of
+  its own: nothing of such a window counts, and a shorter one is asked for.
+* Lines show up to five seconds after they were taken, and a collector that sends twice is believed twice: exact
+  repeats are told once.
+* `limit` gives the newest lines, whatever one would expect; too much is met by halving the window instead.
+"""
+
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from advisor.core.line_filter import LineFilter
+from advisor.core.words import UnavailableReason
+from connectors.logs.store import NS, Answer, Ask, Labels, Seen, Stream, stream_name
+from connectors.web.server import AskError, Server
+
+QUERY = "/select/logsql/query"
+HALVINGS_MAX = 40  # from an hour to a nanosecond
+LINE_BYTES_MAX = 8 * 1024 * 1024
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
+_PAIR = re.compile(r'([^\s={},"]+)="((?:[^"\\]|\\.)*)"')
+
+
+class TooMuchError(Exception):
+    """A window holds more than may be read at once; `middle_ns` halves what came."""
+
+    def __init__(self, middle_ns: int) -> None:
+        super().__init__(middle_ns)
+        self.middle_ns = middle_ns
+
+
+class VictoriaLogs:
+    """`selector`: a LogsQL filter for jobs' output, `{app="slurm"}` say; "" or "*" for all of the tenant.
+
+    `chosen`: the lines that are sent; None: all.
+    """
+
+    def __init__(self, server: Server, *, selector: str, labels: Labels, chosen: LineFilter | None) -> None:
+        self._server = server
+        self._selector = selector.strip() or "*"
+        if "|" in re.sub(r'"(?:[^"\\]|\\.)*"', "", self._selector):
+            raise ValueError(f"selector {selector!r}: a filter is expected, without pipes")
+        self._labels = labels
+        self._chosen = chosen
+
+    async def lines(self, ask: Ask) -> Answer:
+        end_ns = ask.end_ns
+        for _ in range(HALVINGS_MAX):
+            try:
+                streams = await self._window(ask, end_ns)
+            except TooMuchError as error:
+                if end_ns - ask.start_ns <= 1:
+                    return await self._crowded(ask)
+                end_ns = min(max(error.middle_ns, ask.start_ns + 1), end_ns - 1)
+                continue
+            return Answer(streams=streams, until_ns=end_ns)
+        raise AskError(
+            UnavailableReason.LIMIT, f"more than {ask.bytes_max} bytes however short the window", broken=True
+        )
+
+    async def counts(self, jobs: Sequence[str], start_ns: int, end_ns: int) -> Mapping[str, int]:
+        label = self._labels.job
+        query = f"{self._where(jobs, start_ns, end_ns, whole=True)} | stats by ({_quoted(label)}) count() n"
+        found = {}
+        async for row in self._rows(query):
+            job, count = row.get(label, ""), row.get("n", "0")
+            if job and count.isdigit() and int(count):
+                found[job] = int(count)
+        return found
+
+    async def anything(self, start_ns: int, end_ns: int) -> bool:
+        query = f"{_between(start_ns, end_ns)} ({self._selector}) | limit 1 | fields _time"
+        return bool([row async for row in self._rows(query)])
+
+    async def look(self, start_ns: int, end_ns: int) -> Seen:
+        job, node = self._labels.job, self._labels.node
+        count_nodes = f", count_uniq({_quoted(node)}) nodes" if node else ""
+        query = (
+            f"{_between(start_ns, end_ns)} ({self._selector}) | stats count() n, count_uniq(_stream_id) streams,"
+            f" count_uniq({_quoted(job)}) jobs, max(_time) newest{count_nodes}"
+        )
+        rows = [row async for row in self._rows(query)]
+        row = rows[0] if rows else {}
+        lines, jobs = (int(row.get(name) or 0) for name in ("n", "jobs"))
+        notes = (
+            [f"no line has the field {job!r}: name the one with the job's id in job_label"]
+            if lines and not jobs
+            else []
+        )
+        return Seen(
+            streams=int(row.get("streams") or 0),
+            lines=lines,
+            jobs=jobs,
+            nodes=int(row.get("nodes") or 0),
+            newest_ns=parse_time(row["newest"]) if row.get("newest") else None,
+            notes=tuple(notes),
+        )
+
+    async def close(self) -> None:
+        await self._server.close()
+
+    # Queries
+
+    def _where(self, jobs: Sequence[str], start_ns: int, end_ns: int, *, whole: bool) -> str:
+        label = _quoted(self._labels.job)
+        chosen = f"{label}:={_quoted(jobs[0])}" if len(jobs) == 1 else f"{label}:in({','.join(map(_quoted, jobs))})"
+        query = f"{_between(start_ns, end_ns)} ({self._selector}) {chosen}"
+        if whole or self._chosen is None:
+            return query
+        return f"{query} (_msg:~{_quoted(self._chosen.word_pattern)} or _msg:~{_quoted(self._chosen.rest_pattern)})"
+
+    async def _window(self, ask: Ask, end_ns: int) -> list[Stream]:
+        """The lines before `end_ns`. Raises `TooMuchError` when they are more than may be held."""
+        fields = ["_time", "_msg", "_stream", self._labels.job, self._labels.node, self._labels.rank]
+        if self._labels.sequence:
+            fields.append(self._labels.sequence)
+        names = ",".join(_quoted(name) for name in dict.fromkeys(fields) if name)
+        query = f"{self._where(ask.jobs, ask.start_ns, end_ns, whole=ask.whole)} | fields {names}"
+        got = _Gathered(self._labels)
+        async with self._server.stream(QUERY, {"query": query}, urgent=ask.urgent) as pieces:
+            async for piece in whole_lines(pieces):
+                got.take(piece)
+                if got.size > ask.bytes_max:
+                    raise TooMuchError(got.middle_ns())
+        return got.streams()
+
+    async def _crowded(self, ask: Ask) -> Answer:
+        """One nanosecond with more than may be held: what fits is given, and that there is more is said."""
+        query = self._where(ask.jobs, ask.start_ns, ask.start_ns + 1, whole=ask.whole)
+        got = _Gathered(self._labels)
+        async with self._server.stream(QUERY, {"query": query}) as pieces:
+            async for piece in whole_lines(pieces):
+                got.take(piece)
+                if got.size > ask.bytes_max:
+                    break
+        gap = f"one nanosecond ({ask.start_ns}) has more than {ask.bytes_max} bytes: the rest could not be read"
+        return Answer(streams=got.streams(), until_ns=ask.start_ns + 1, gaps=(gap,))
+
+    async def _rows(self, query: str) -> AsyncIterator[Mapping[str, str]]:
+        async with self._server.stream(QUERY, {"query": query}) as pieces:
+            async for piece in whole_lines(pieces):
+                for row in rows_of(piece):
+                    yield row
+
+
+class _Gathered:
+    """Rows put together: streams of jobs, without exact repeats."""
+
+    def __init__(self, labels: Labels) -> None:
+        self._labels = labels
+        self._by_key: dict[tuple[str, str, str, str], Stream] = {}
+        self._by_name: dict[tuple[str, str], Stream] = {}
+        self._rows: dict[int, list[tuple[int, int, bytes]]] = {}  # by stream: time, sequence, text
+        self._numbers: dict[int, Stream] = {}
+        self.size = 0
+
+    def take(self, piece: bytes) -> None:
+        """Raises `AskError` for what is not the documented shape."""
+        labels, by_key, kept = self._labels, self._by_key, self._rows
+        job, node, rank, sequence = labels.job, labels.node, labels.rank, labels.sequence
+        for row in rows_of(piece):
+            get = row.get
+            try:
+                ns, text = parse_time(row["_time"]), get("_msg", "").encode("utf-8", "replace")
+            except (KeyError, ValueError) as error:
+                raise AskError(UnavailableReason.GARBLED, f"a line without a usable {error}") from error
+            key = (get("_stream", ""), get(job, ""), get(node, "") if node else "", get(rank, "") if rank else "")
+            stream = by_key.get(key)
+            if stream is None:
+                stream = by_key[key] = self._stream(key)
+            number = get(sequence, "") if sequence else ""
+            kept[id(stream)].append((ns, int(number) if number.isdigit() else 0, text))
+            self.size += len(text) + 1
+
+    def _stream(self, key: tuple[str, str, str, str]) -> Stream:
+        chosen = self._labels
+        named = {name: _unquoted(value) for name, value in _PAIR.findall(key[0])}
+        fields = ((chosen.node, key[2]), (chosen.rank, key[3]))
+        named.update({label: value for label, value in fields if label and value})
+        name = stream_name(named, chosen)
+        known = self._by_name.get((key[1], name))
+        if known is None:
+            known = Stream(job=key[1], name=name, node=named.get(chosen.node) or None)
+            self._by_name[key[1], name] = known
+            self._rows[id(known)] = []
+        return known
+
+    def middle_ns(self) -> int:
+        times = sorted(row[0] for rows in self._rows.values() for row in rows)
+        return times[len(times) // 2] if times else 0
+
+    def streams(self) -> list[Stream]:
+        for stream in self._by_name.values():
+            rows = self._rows[id(stream)]
+            rows.sort(key=_by_time_and_number)
+            once = dict.fromkeys(rows)
+            stream.lines = [(ns, text, number) for ns, number, text in once]
+        return list(self._by_name.values())
+
+
+def _by_time_and_number(row: tuple[int, int, bytes]) -> tuple[int, int]:
+    return row[:2]
+
+
+async def whole_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Pieces of whole lines. Raises `AskError` when the last line has no end: the answer is not all of it."""
+    rest = b""
+    async for piece in pieces:
+        cut = piece.rfind(b"\n") + 1
+        if cut:
+            yield rest + piece[:cut]
+            rest = piece[cut:]
+        else:
+            rest += piece
+        if len(rest) > LINE_BYTES_MAX:
+            raise AskError(UnavailableReason.GARBLED, f"a line of more than {LINE_BYTES_MAX} bytes", broken=True)
+    if rest:
+        raise AskError(UnavailableReason.GARBLED, "the answer broke off in the middle of a line", broken=True)
+
+
+def rows_of(piece: bytes) -> Iterator[dict[str, Any]]:
+    """One object per line. Raises `AskError` for text that is no object: the server's own word that it gave up."""
+    loads = orjson.loads
+    for line in piece.split(b"\n"):
+        if not line:
+            continue
+        try:
+            row = loads(line)
+        except ValueError as error:
+            said = line[:200].decode("utf-8", "replace")
+            raise AskError(UnavailableReason.GARBLED, f"a line that is no JSON: {said!r}", broken=True) from error
+        if not isinstance(row, dict):
+            raise AskError(UnavailableReason.GARBLED, "a line that is no object", broken=True)
+        yield row
+
+
+_seconds: dict[str, int] = {}  # by text: neighbouring lines share their second
+
+
+def parse_time(text: str) -> int:
+    """Nanoseconds of RFC 3339 with up to nine digits of a second. Raises `ValueError`."""
+    if len(text) >= 20 and text[-1] == "Z":
+        whole = _seconds.get(text[:19])
+        if whole is not None:
+            digits = text[20:-1]
+            if not digits:
+                return whole
+            if digits.isdigit() and len(digits) <= 9:
+                return whole + int(digits.ljust(9, "0"))
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise ValueError(f"time: {text[:40]!r}")
+    at = datetime.fromisoformat(found[1] + ("+00:00" if found[3] == "Z" else found[3])).astimezone(UTC)
+    whole = int(at.timestamp()) * NS
+    if found[3] == "Z":
+        if len(_seconds) > 10_000:
+            _seconds.clear()
+        _seconds[found[1]] = whole
+    return whole + int((found[2] or "0").ljust(9, "0"))
+
+
+def format_time(ns: int) -> str:
+    """RFC 3339 with all nine digits."""
+    return f"{datetime.fromtimestamp(ns // NS, UTC):%Y-%m-%dT%H:%M:%S}.{ns % NS:09d}Z"
+
+
+def _between(start_ns: int, end_ns: int) -> str:
+    return f"_time:[{format_time(start_ns)}, {format_time(end_ns)})"
+
+
+def _quoted(text: str) -> str:
+    """A string of LogsQL, which escapes as Go does; JSON's escapes are among Go's."""
+    return orjson.dumps(text).decode().replace("\x7f", "\\u007f")
+
+
+def _unquoted(text: str) -> str:
+    try:
+        value = orjson.loads(f'"{text}"')
+    except ValueError:
+        return text
+    return str(value)

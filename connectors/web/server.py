@@ -1,0 +1,208 @@
+"""Asking an HTTP server: bounded in time, bytes and number of questions, and left alone after it failed.
+
+httpx rather than aiohttp: when a server breaks a chunked answer off (VictoriaLogs does, at its own time-out), httpx
+says so at once; aiohttp 3.14 waits for its total time-out.
+
+Errors: `AskError` (this module's only one) is everything that a server, a network or a file of credentials can do
+wrong, with the reason that a source gives on. Its text is for people and holds no secret.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+
+import httpx
+
+from advisor.core.lines import cap, decode
+from advisor.core.words import UnavailableReason
+from advisor.ports import Clock
+from connectors.web.access import Access, AccessError, Credentials
+from connectors.web.pacing import Breaker, Pace
+
+ERROR_BYTES_MAX = 2_000
+RESERVE = 2.0  # questions that what is not urgent leaves to what is
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+RETRY_AFTER_SECONDS_MAX = 3_600.0
+
+
+class AskError(Exception):
+    """`status`: the server's, 0 without one. `broken`: the answer broke off, or was too much: less may work.
+    `wait_seconds`: how long the server wants to be left alone.
+    """
+
+    def __init__(
+        self,
+        reason: UnavailableReason,
+        detail: str,
+        *,
+        status: int = 0,
+        broken: bool = False,
+        wait_seconds: float = 0.0,
+    ) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+        self.status = status
+        self.broken = broken
+        self.wait_seconds = wait_seconds
+
+    @property
+    def fault(self) -> bool:
+        """The server's, so that it is left alone for a while: not a question that it does not take."""
+        too_much = self.broken and self.reason is UnavailableReason.LIMIT
+        return not (too_much or self.status in {400, 422})
+
+
+class Server:
+    """One server under one `Access`. Safe for concurrent use in one event loop."""
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        clock: Clock,
+        pace: Pace | None = None,
+        breaker: Breaker | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.access = access
+        self.pace = pace or Pace(clock, per_second=5.0, burst=5.0)
+        self.breaker = breaker or Breaker(clock)
+        self.asked = 0  # questions so far
+        self._credentials = Credentials(access)
+        self._transport = transport
+        self._client: httpx.AsyncClient | None = None
+        self._stamps: object = None
+        self._why = ""  # the newest failure
+        self._reason = UnavailableReason.REFUSED
+
+    async def fetch(
+        self, path: str, form: Mapping[str, str], *, headers: Mapping[str, str] | None = None, urgent: bool = True
+    ) -> bytes:
+        """The whole answer. Raises `AskError`."""
+        async with self.stream(path, form, headers=headers, urgent=urgent) as pieces:
+            got = bytearray()
+            async for piece in pieces:
+                got += piece
+                if len(got) > ANSWER_BYTES_MAX:
+                    text = f"answer of more than {ANSWER_BYTES_MAX >> 20} MiB"
+                    raise AskError(UnavailableReason.LIMIT, text, broken=True)
+            return bytes(got)
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self,
+        path: str,
+        form: Mapping[str, str],
+        *,
+        method: str = "POST",
+        headers: Mapping[str, str] | None = None,
+        urgent: bool = True,
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The answer piece by piece, once it is our turn. Raises `AskError`, also from within the iteration."""
+        left = self.breaker.left_seconds
+        if left > 0:
+            raise AskError(self._reason, f"{self._why}; not asked again for {left:.1f} s")
+        await self.pace.turn(reserve=0.0 if urgent else RESERVE)
+        self.asked += 1
+        try:
+            async with self._translated():
+                client = await self._ready()
+                request = client.build_request(
+                    method,
+                    self.access.url.rstrip("/") + path,
+                    params=dict(form) if method == "GET" else None,
+                    data=dict(form) if method == "POST" else None,
+                    headers={**(headers or {}), **self._credentials.headers()},
+                )
+                response = await self._send(client, request)
+                try:
+                    if response.status_code != 200:
+                        raise await _refused(response)
+                    yield response.aiter_bytes()
+                finally:
+                    await response.aclose()
+        except AskError as error:
+            if error.fault:
+                self._why, self._reason = error.detail, error.reason
+                self.breaker.failed(error.wait_seconds)
+            raise
+        self.breaker.succeeded()
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    async def _ready(self) -> httpx.AsyncClient:
+        stamps = self._credentials.tls_stamps()
+        if self._client is None or stamps != self._stamps:
+            await self.close()
+            access = self.access
+            context = self._credentials.tls()
+            self._client = httpx.AsyncClient(
+                verify=context if context is not None else False,
+                transport=self._transport,
+                timeout=httpx.Timeout(access.timeout_seconds, connect=access.connect_seconds),
+                limits=httpx.Limits(max_connections=8, max_keepalive_connections=8, keepalive_expiry=30.0),
+                follow_redirects=False,  # a redirect could carry our credentials elsewhere
+                trust_env=False,
+                headers={"Accept-Encoding": "identity", "User-Agent": "recovery-advisor"},
+            )
+            self._stamps = stamps
+        return self._client
+
+    @staticmethod
+    async def _send(client: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
+        """Once more where a kept connection turned out to be closed: the server never saw the question."""
+        try:
+            return await client.send(request, stream=True)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            return await client.send(request, stream=True)
+
+    @contextlib.asynccontextmanager
+    async def _translated(self) -> AsyncIterator[None]:
+        seconds = self.access.timeout_seconds
+        try:
+            yield
+        except AccessError as error:
+            raise AskError(UnavailableReason.PERMISSION, str(error)) from error
+        except httpx.ConnectTimeout as error:
+            raise AskError(UnavailableReason.TIMEOUT, "no connection in time") from error
+        except httpx.TimeoutException as error:
+            raise AskError(UnavailableReason.TIMEOUT, f"no answer within {seconds:g} s", broken=True) from error
+        except httpx.ConnectError as error:
+            raise AskError(UnavailableReason.REFUSED, f"cannot connect: {cap(str(error), 200)}") from error
+        except httpx.HTTPError as error:
+            text = f"the answer broke off: {type(error).__name__}: {cap(str(error), 200)}"
+            raise AskError(UnavailableReason.GARBLED, text, broken=True) from error
+        except httpx.InvalidURL as error:
+            raise AskError(UnavailableReason.NOT_CONFIGURED, f"no usable address: {error}") from error
+
+
+_REASONS = {
+    401: UnavailableReason.PERMISSION,
+    403: UnavailableReason.PERMISSION,
+    404: UnavailableReason.NOT_CONFIGURED,
+    408: UnavailableReason.TIMEOUT,
+    429: UnavailableReason.LIMIT,
+    504: UnavailableReason.TIMEOUT,
+}
+
+
+async def _refused(response: httpx.Response) -> AskError:
+    """Whatever is not 200. What the server says is shown, as text that it chose: capped and harmless."""
+    got = b""
+    async for piece in response.aiter_bytes():
+        got += piece
+        if len(got) > ERROR_BYTES_MAX:
+            break
+    status = response.status_code
+    said = cap(" ".join(decode(got[:ERROR_BYTES_MAX]).split()), 300)
+    wait = response.headers.get("retry-after", "")
+    return AskError(
+        _REASONS.get(status, UnavailableReason.REFUSED),
+        f"HTTP {status}{': ' if said else ''}{said}",
+        status=status,
+        broken=status in {408, 504},
+        wait_seconds=min(float(wait), RETRY_AFTER_SECONDS_MAX) if wait.isascii() and wait.isdigit() else 0.0,
+    )
