@@ -15,7 +15,10 @@ _GRES = re.compile(r"(?:gres[:/])?([a-z_]+)(?:[:/]([A-Za-z0-9_.-]*[A-Za-z_][A-Za
 
 
 def fitting(job: JobRow, details: JobDetails | None, nodes: Sequence[NodeRow]) -> tuple[str, ...] | None:
-    """Names of the up nodes of the job's partitions that fit; None when that cannot be told."""
+    """Names of the up nodes that fit, of the partition that has most of them; None when that cannot be told.
+
+    A job that names several partitions runs in one of them.
+    """
     if details is None or not nodes or details.reservation:
         return None
     if details.features and not _SIMPLE_FEATURES.match(details.features):
@@ -24,10 +27,9 @@ def fitting(job: JobRow, details: JobDetails | None, nodes: Sequence[NodeRow]) -
     wanted = _gres(details.gres_per_node)
     if wanted is None:
         return None
-    partitions = set(job.partition.split(","))
-    found = []
+    found: dict[str, list[str]] = {partition: [] for partition in job.partition.split(",")}
     for node in nodes:
-        if node.state not in UP_STATES or not node.responding or not partitions & set(node.partitions):
+        if node.state not in UP_STATES or not node.responding or found.keys().isdisjoint(node.partitions):
             continue
         has = _gres(node.gres) or {}
         if (
@@ -36,8 +38,9 @@ def fitting(job: JobRow, details: JobDetails | None, nodes: Sequence[NodeRow]) -
             and features <= set(node.features)
             and all(_has(has, kind, count) for kind, count in wanted.items())
         ):
-            found.append(node.name)
-    return tuple(found)
+            for partition in found.keys() & set(node.partitions):
+                found[partition].append(node.name)
+    return tuple(max(found.values(), key=len))
 
 
 def _has(has: dict[tuple[str, str], int], kind: tuple[str, str], count: int) -> bool:

@@ -262,8 +262,18 @@ def test_busy_nodes_count_down_drained_and_silent_ones_do_not() -> None:
         node("e", responding=False),
         node("f", "draining"),
         node("g", partitions=("cpu",)),
+        node("h", "reserved"),
+        node("i", "maint"),
     ]
     assert capacity.fitting(JOB, details(), nodes) == ("a", "b")
+
+
+def test_a_job_of_several_partitions_runs_in_one() -> None:
+    """Three nodes of one and two of the other are room for three, not for five; a node of both counts for either."""
+    nodes = [node(name) for name in "abc"] + [node(name, partitions=("other",)) for name in "de"]
+    assert capacity.fitting(JOB, details(), nodes) == ("a", "b", "c")
+    both = [node("a", partitions=("gpu", "other")), *nodes[3:]]
+    assert capacity.fitting(JOB, details(), both) == ("a", "d", "e")
 
 
 @pytest.mark.parametrize(
@@ -285,7 +295,10 @@ def test_what_a_job_asks_of_each_node(wish: dict[str, object], fits: bool) -> No
     assert capacity.fitting(JOB, details(**wish), [node("a")]) == (("a",) if fits else ())
 
 
-@pytest.mark.parametrize("wish", [{"features": "ib|h200"}, {"features": "[a*2&b*1]"}, {"gres_per_node": "gpu:é"}])
+@pytest.mark.parametrize(
+    "wish",
+    [{"features": "ib|h200"}, {"features": "[a*2&b*1]"}, {"gres_per_node": "gpu:é"}, {"reservation": "alices"}],
+)
 def test_what_cannot_be_judged_is_not_known(wish: dict[str, object]) -> None:
     """Not known is not none."""
     assert capacity.fitting(JOB, details(**wish), [node("a")]) is None
