@@ -9,7 +9,7 @@ import typer
 from advisor.clock import SystemClock
 from advisor.commands.decisions import connected
 from advisor.commands.options import ConfigOption, SocketOption, given
-from advisor.commands.output import CommandError, one_line, short_time
+from advisor.commands.output import CommandError, complain, one_line, short_time
 from advisor.v1 import operator_pb2
 
 app = typer.Typer(rich_markup_mode=None)
@@ -41,6 +41,8 @@ def pause(
     request.until.FromDatetime(when(until, SystemClock().now()))
     with connected(socket, configuration) as client:
         made = client.pause(request)
+    for note in made.notes:
+        complain(note)
     print(one_line(f"paused until {short_time(made.until.ToDatetime(UTC))}: {made.cluster or 'all clusters'}"))
 
 

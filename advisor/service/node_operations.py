@@ -41,7 +41,15 @@ class NodeOperations:
         made = await self._store.pause(wanted, who=self._who, origin=ORIGIN, now=now)
         log.warning("advisor_paused", cluster=made.cluster or "all", until=made.until.isoformat(), who=self._who)
         await self._board.refresh()
-        return pause_message(made)
+        message = pause_message(made)
+        for agent in await self._store.agents():
+            memory = agent.job_memory
+            if made.cluster in {"", agent.cluster} and memory is not None and timedelta() < memory < until - now:
+                message.notes.append(
+                    f"{agent.cluster} forgets an ended job after {memory.total_seconds():.0f} s (MinJobAge): one that "
+                    "ends during the pause and is forgotten before its end cannot be restarted"
+                )
+        return message
 
     async def resume(self, request: operator_pb2.ResumeRequest) -> operator_pb2.PauseInForce:
         try:

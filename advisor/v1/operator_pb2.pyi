@@ -391,6 +391,7 @@ class PauseInForce(_message.Message):
     SET_BY_FIELD_NUMBER: _builtins.int
     WHY_FIELD_NUMBER: _builtins.int
     SET_AT_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     set_by: _builtins.str
     why: _builtins.str
@@ -398,6 +399,10 @@ class PauseInForce(_message.Message):
     def until(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def set_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only in answers to Pause: what to know about it."""
+
     def __init__(
         self,
         *,
@@ -406,10 +411,11 @@ class PauseInForce(_message.Message):
         set_by: _builtins.str = ...,
         why: _builtins.str = ...,
         set_at: _timestamp_pb2.Timestamp | None = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cluster", b"_cluster", "cluster", b"cluster", "set_at", b"set_at", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cluster", b"_cluster", "cluster", b"cluster", "set_at", b"set_at", "set_by", b"set_by", "until", b"until", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cluster", b"_cluster", "cluster", b"cluster", "notes", b"notes", "set_at", b"set_at", "set_by", b"set_by", "until", b"until", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cluster: _TypeAlias = _typing.Literal["cluster"]  # noqa: Y015
     _WhichOneofArgType__cluster: _TypeAlias = _typing.Literal["_cluster", b"_cluster"]  # noqa: Y015

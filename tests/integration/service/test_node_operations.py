@@ -48,7 +48,14 @@ async def test_while_paused_advice_says_so_and_afterwards_no_longer(folder: Path
         await _autonomous(world)
         until = now() + timedelta(hours=1)
         request = operator_pb2.PauseRequest(cluster=CLUSTER, until=stamp(until), why="firmware")
-        assert (await world.operator.Pause(request)).set_by
+        assert not (await world.operator.Pause(request)).notes
+        forgetful = agent_pb2.RegisterRequest(
+            cluster=CLUSTER, host="ctl", version="1", mode=agent_pb2.AGENT_MODE_ACT, scheduler="slurm"
+        )
+        forgetful.job_memory.FromSeconds(300)
+        world.session = (await world.agent.Register(forgetful)).session
+        paused = await world.operator.Pause(request)
+        assert "after 300 s (MinJobAge)" in paused.notes[0]
         await world.fail_on_node2()
         (advice,) = await world.advice_where(lambda found: any(item.HasField("paused_until") for item in found))
         assert advice.mode == common_pb2.MODE_AUTONOMOUS
