@@ -40,7 +40,8 @@ def fitting(job: JobRow, details: JobDetails | None, nodes: Sequence[NodeRow]) -
         ):
             for partition in found.keys() & set(node.partitions):
                 found[partition].append(node.name)
-    return tuple(max(found.values(), key=len))
+    most = max(found.values(), key=len)
+    return tuple(most)
 
 
 def _has(has: dict[tuple[str, str], int], kind: tuple[str, str], count: int) -> bool:
