@@ -29,6 +29,7 @@ from advisor.store.agents import remembered_until
 from advisor.store.dependents import dependents
 from advisor.store.documents import unpack_signals
 from advisor.store.node_queries import past_implication
+from advisor.store.node_states import reinstated
 from advisor.store.records import AttemptKey, MilestoneKind, StoredAttempt
 from advisor.store.sql import AnyRow, any_text, of_attempt, wanted_attempts
 from advisor.store.tables import (
@@ -74,6 +75,8 @@ async def load(
         )
     }
     chains = await _chains(connection, keys)
+    excluded = {name for chain in chains.values() for item in chain for name in item.advised_exclusions or ()}
+    put_back = await reinstated(connection, {row.cluster for row in rows.values()}, excluded) if excluded else {}
     applied = await _applied(connection, keys)
     reached = await _milestones(connection, keys)
     before = await _predecessor_states(connection, keys)
@@ -89,6 +92,7 @@ async def load(
             predecessor=before.get(key, b""),
             nodes=facts(row),
             dependents_running=running_beside(row),
+            put_back=put_back.get(row.cluster, {}),
         )
         for key, row in rows.items()
     }
@@ -245,6 +249,7 @@ def _stored(
     predecessor: bytes,
     nodes: tuple[NodeFact, ...],
     dependents_running: bool,
+    put_back: Mapping[str, datetime],
 ) -> StoredAttempt:
     own = next(item for item in chain if item.number == key.number)
     later = [item for item in chain if item.number > key.number]
@@ -256,7 +261,7 @@ def _stored(
         job=_job(row),
         attempt=_attempt(row),
         successor=_successor(key, later[0]) if later else None,
-        past=tuple(_past(item) for item in chain if item.number < key.number),
+        past=tuple(_past(item, put_back) for item in chain if item.number < key.number),
         nodes=nodes,
         advice=_advice(own, applied),
         advice_expires_at=own.expires_at,
@@ -328,8 +333,10 @@ def _successor(key: AttemptKey, row: AnyRow) -> Successor:
     )
 
 
-def _past(row: AnyRow) -> PastAttempt:
+def _past(row: AnyRow, put_back: Mapping[str, datetime]) -> PastAttempt:
+    """`put_back`: nodes that somebody reinstated, and when: what was excluded before that is spent."""
     decided = row.generation is not None
+    excluded = tuple(row.advised_exclusions) if decided else ()
     return PastAttempt(
         number=row.number,
         category=Category(row.category) if decided else Category.UNKNOWN,
@@ -337,7 +344,7 @@ def _past(row: AnyRow) -> PastAttempt:
         reason=Reason(row.reason) if decided else None,
         action=Action(row.action) if decided else None,
         implicated_nodes=tuple(row.implicated_nodes) if decided else (),
-        excluded_nodes=tuple(row.advised_exclusions) if decided else (),
+        excluded_nodes=tuple(node for node in excluded if node not in put_back or put_back[node] < row.created_at),
         trusted=row.trusted if decided else False,
         nodes=tuple(row.nodes or ()),
         first_step=row.first_step,
