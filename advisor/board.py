@@ -169,5 +169,6 @@ def _stopped(row: AdviceRow, settings: Sequence[ModeSetting]) -> bool:
 
 def _on_paper(item: StoredIsolation, settings: Sequence[ModeSetting]) -> StoredIsolation:
     """Under an operator's monitor nothing is drained any more. What is drained may be put back all the same."""
-    stopped = withdrawn(settings, Subject(cluster=item.cluster, job_id=item.job_id, category=item.category))
+    subject = Subject(cluster=item.cluster, job_id=item.job_id, job_key=item.job_key, category=item.category)
+    stopped = withdrawn(settings, subject)
     return replace(item, dry_run=True) if stopped and item.ended_at is None else item

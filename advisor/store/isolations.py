@@ -364,6 +364,7 @@ def _stored(row: AnyRow) -> StoredIsolation:
         category=row.category,
         why=row.why,
         job_id=row.job_id,
+        job_key=row.job_key,
         opened_at=row.opened_at,
         expires_at=row.expires_at,
         open=row.open,

@@ -333,6 +333,7 @@ class StoredIsolation:
     category: str
     why: str
     job_id: str
+    job_key: str
     opened_at: datetime
     expires_at: datetime
     open: bool
