@@ -61,6 +61,7 @@ def test_a_hung_attempt_saves_before_its_end_and_no_time_is_lost(saving: World) 
     assert row.restarts == 1
 
 
+@pytest.mark.long
 def test_one_that_cannot_answer_is_ended_when_its_time_is_over(saving: World) -> None:
     """Nothing is saved: it waits for its time, no longer, and is then requeued."""
     deaf = _SCRIPT.replace("successfully saved checkpoint from iteration      33", "cannot save")
@@ -92,6 +93,7 @@ def freeing(world: World) -> Iterator[World]:
     world.stack.restart_agent("")
 
 
+@pytest.mark.long
 def test_a_dead_node_goes_down_behind_the_requeue_and_the_gpus_are_not_lost(freeing: World) -> None:
     """k, with GPUs: without this the attempt after it fails with "Invalid generic resource" on Slurm 22.05.8."""
     hang = {"kind": "hang", "attempt": 0, "node": "node2", "step": 8}

@@ -85,6 +85,7 @@ def test_a_bad_node_is_drained_until_an_administrator_puts_it_back(isolating: Wo
     assert holds_for(lambda: isolating.cluster.node_state("node2") not in _DRAINED, seconds=5)
 
 
+@pytest.mark.long
 def test_a_node_that_passes_its_probe_is_put_back_by_us(isolating: World) -> None:
     """A failed probe changes nothing but its time; a passed one undoes our drain, and a dead agent delays it only."""
     _fail(isolating, "node2", "nodes-probe")
@@ -102,6 +103,7 @@ def test_a_node_that_passes_its_probe_is_put_back_by_us(isolating: World) -> Non
     assert _isolation(isolating, "node2")["ended_by"] == "probe_passed"
 
 
+@pytest.mark.long
 def test_the_drain_of_others_keeps_its_reason(isolating: World) -> None:
     """Made theirs by another reason it is not undone when ours ends; a node that is theirs is never made ours."""
     _fail(isolating, "node2", "nodes-others")
@@ -114,6 +116,7 @@ def test_the_drain_of_others_keeps_its_reason(isolating: World) -> None:
     )
 
 
+@pytest.mark.long
 def test_the_agents_own_cap_holds_whatever_the_advisor_wants(isolating: World) -> None:
     """Its configuration allows no node: none is drained, and both sides say why."""
     isolating.stack.restart_agent('[isolation]\nmode = "act"\nnodes_max = 0\n')
@@ -123,6 +126,7 @@ def test_the_agents_own_cap_holds_whatever_the_advisor_wants(isolating: World) -
     assert "at most 0" in isolating.stack.agent.last_words()
 
 
+@pytest.mark.long
 def test_the_breaker_trips_and_holds_until_it_is_reset(isolating: World) -> None:
     """A second node where only one may be: none besides the first, and the breaker is loud until somebody resets it."""
     isolating.stack.restart_advisor({**isolating.stack.policy, **_ISOLATING, "isolations_max": 1})
@@ -136,6 +140,7 @@ def test_the_breaker_trips_and_holds_until_it_is_reset(isolating: World) -> None
     assert holds_for(lambda: isolating.cluster.node_state("node3") not in _DRAINED, seconds=5)
 
 
+@pytest.mark.long
 def test_on_paper_nothing_is_drained(isolating: World) -> None:
     """The policy's dry run: recorded and shown, and the node stays in service."""
     isolating.stack.restart_advisor({**isolating.stack.policy, **_ISOLATING, "isolate_dry_run": True})
@@ -160,7 +165,7 @@ def test_while_paused_nothing_is_done_and_nothing_is_lost(world: World) -> None:
     assert row.excluded == {"node2"}
 
 
-@pytest.mark.parametrize("kind", ["partition", "reservation"])
+@pytest.mark.parametrize("kind", ["partition", pytest.param("reservation", marks=pytest.mark.long)])
 def test_in_maintenance_nothing_is_done(world: World, kind: str) -> None:
     """Its partition is drained, or its node is reserved for maintenance: the advice waits for the end, and says so."""
     run = world.launch("alice", Training(name=f"nodes-maint-{kind}", steps=12, faults=[_fault("node2")]))
