@@ -23,6 +23,7 @@ from slurm_plugin.config import AgentConfig
 from slurm_plugin.drainer import Drainer
 from slurm_plugin.guard import Phase, phase_of
 from slurm_plugin.hook_socket import HookNotice, HookSocket
+from slurm_plugin.hook_watch import SILENT_ENDS, HookWatch
 from slurm_plugin.isolated_file import IsolatedFile
 from slurm_plugin.link import Link, Pulse
 from slurm_plugin.looks import Looks
@@ -56,6 +57,7 @@ class Agent:
     tender: Tender = field(init=False)
     drainer: Drainer = field(init=False)
     isolated_file: IsolatedFile = field(init=False)
+    _hook_watch: HookWatch = field(default_factory=HookWatch)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _sent: dict[str, agent_pb2.JobObservation] = field(default_factory=dict)
     _sent_nodes: dict[str, agent_pb2.NodeObservation] = field(default_factory=dict)
@@ -144,6 +146,9 @@ class Agent:
             return False
         rows = list(self.looks.rows.values())
         self.reconciler.seen(rows)
+        epilog = self.looks.settings.epilog_slurmctld if self.looks.settings is not None else ""
+        if self._hook_watch.looked(rows) and epilog:
+            log.warning("hook_silent", epilog=epilog, ends=SILENT_ENDS)
         seen = {row.job_id: self.looks.observation(row) for row in rows}
         at = self.looks.at
         nodes = {node.name: observe.node_observation(node, at=at) for node in self.looks.nodes}
@@ -187,6 +192,7 @@ class Agent:
 
     def _hook_heard(self, notice: HookNotice) -> None:
         log.debug("hook_heard", job=notice.job_id, restarts=notice.restarts)
+        self._hook_watch.heard(notice.job_id)
         if notice.job_id in self._following:
             return
         if len(self._following) >= FOLLOWED_MAX or notice.job_id not in self.looks.rows:

@@ -6,21 +6,23 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+import structlog
 
 from advisor.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 from slurm_plugin import apply, mark, wire
 from slurm_plugin.agent import Agent
 from slurm_plugin.config import AgentConfig, SlurmSection
 from slurm_plugin.hook_socket import HookSocket, HookSocketError
+from slurm_plugin.hook_watch import SILENT_ENDS
 from slurm_plugin.reconciler import ATTENDED_MAX
-from slurm_plugin.squeue import Slurm, SlurmError
+from slurm_plugin.squeue import Output, Slurm, SlurmError
 from tests.unit.slurm_plugin.fake_slurm import FakeJob, FakeSlurm
 
 APPLIED = common_pb2.RECONCILIATION_STATUS_APPLIED
@@ -546,3 +548,27 @@ async def test_systemd_hears_after_each_look(bench: Bench, monkeypatch: pytest.M
         for _ in range(3):
             async with asyncio.timeout(10):
                 assert await loop.sock_recv(systemd, 100) == b"READY=1\nWATCHDOG=1"
+
+
+class HookedSlurm(FakeSlurm):
+    """Its slurm.conf names a hook, and nothing ever comes from it."""
+
+    def __call__(self, argv: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> Output:
+        out = super().__call__(argv, environment, timeout_seconds)
+        asked = tuple(argv[1:]) == ("show", "config")
+        return replace(out, stdout=out.stdout + b"EpilogSlurmctld = /hook\n") if asked else out
+
+
+async def test_a_hook_that_is_configured_and_silent_is_told(bench: Bench) -> None:
+    """slurmctld says it in one line of its own log at most; here it is said where somebody looks."""
+    bench.slurm = HookedSlurm()
+    with structlog.testing.capture_logs() as logs:
+        agent = bench.start()
+        for number in range(100, 100 + SILENT_ENDS):
+            job = bench.slurm.add(FakeJob(job_id=str(number), state="RUNNING", end=None))
+            await until(lambda: agent.looks.rows.get(job.job_id) is not None)  # noqa: B023 - awaited at once
+            await until(lambda: agent.looks.rows[job.job_id].state == "RUNNING")  # noqa: B023
+            assert not [line for line in logs if line["event"] == "hook_silent"]
+            job.state, job.end = "FAILED", int(bench.slurm.now)
+            await until(lambda: agent.looks.rows[job.job_id].state == "FAILED")  # noqa: B023
+        await until(lambda: [line for line in logs if line["event"] == "hook_silent"])
