@@ -60,7 +60,7 @@ def score(
             against = "it came after the time-out, when processes were being ended"
         if rule.id not in RECORDED and _of(signal, late):
             score += RECORDED_BONUS  # printed by a rank that the others waited for
-        if _when_waiting_began(signal, waiting, snapshot):
+        if rule.id not in RECORDED and _when_waiting_began(signal, waiting, snapshot):
             score += WAIT_BONUS  # also where a step or two was still finished after it
         elif rule.clears and incident.kind is not IncidentKind.NONE and survived(signal, snapshot):
             # However trusted: a GPU that went on computing did not end the attempt.
