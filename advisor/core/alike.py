@@ -140,7 +140,15 @@ class _Numbers:
         return [span for found, span in self.found if found == kind]
 
     def but(self, *kinds: str) -> tuple[tuple[int, int], ...]:
-        return tuple(span for kind, span in self.found if kind not in kinds)
+        """The stretches of the line from number to number that hold none of these kinds."""
+        stretches: list[tuple[int, int]] = []
+        joined = False
+        for kind, (start, end) in self.found:
+            keep = kind not in kinds
+            if keep:
+                stretches.append((stretches.pop()[0] if joined else start, end))
+            joined = keep
+        return tuple(stretches)
 
     def rank_at(self, rank: int | None, *, label_is_rank: bool) -> tuple[slice, ...]:
         """Where the rank stands; nowhere, when it came from elsewhere or another rank stands in the line too."""
@@ -153,8 +161,8 @@ class _Numbers:
 
 
 def shape(text: bytes) -> bytes:
-    """Text, of one line or of many, with all digits alike."""
-    return text.translate(_ALL_ALIKE)
+    """Text, of one line or of many, with all digits alike, but that none is not some: `total=0` is not `total=3`."""
+    return text.replace(b" 0", b" z").replace(b"=0", b"=z").translate(_ALL_ALIKE)
 
 
 def _picker(kept: Sequence[tuple[int, int]]) -> Callable[[bytes], Hashable]:

@@ -25,7 +25,7 @@ from advisor.core.words import Implicates, IncidentKind, Role, Trust
 if TYPE_CHECKING:
     from advisor.core.scan import Scanner
 
-_LOOKBACK_BYTES = 6_144
+RECENT_BYTES_MAX = 6_144
 _CHUNKS_UNCOUNTED_MAX = 16
 _KERNEL_STALE = timedelta(seconds=5)
 
@@ -78,8 +78,8 @@ class FileScan:
             own = lines if len(text) == len(raw) else text.count(b"\n")
             self.observe(text, (self.scanner.forms[hit - self.scanner.first_form] for hit in hits), self.line + 1, own)
         self.line += lines
-        kept = text[-_LOOKBACK_BYTES:]
-        self.recent = kept if len(kept) == _LOOKBACK_BYTES else (self.recent + kept)[-_LOOKBACK_BYTES:]
+        kept = text[-RECENT_BYTES_MAX:]
+        self.recent = kept if len(kept) == RECENT_BYTES_MAX else (self.recent + kept)[-RECENT_BYTES_MAX:]
 
     def observe(self, text: bytes, forms: Iterable[str], line: int, lines: int) -> None:
         if self.context.trust is Trust.LOG:
@@ -206,7 +206,7 @@ class FileScan:
             return
         if rule.id.startswith("python."):
             before = self.recent + b"\n" + b"\n".join(piece.lines[max(0, position - 60) : position])
-            before = printed_alike(before[-_LOOKBACK_BYTES:], line)
+            before = printed_alike(before[-RECENT_BYTES_MAX:], line)
             if ignored_before(before):
                 return
             frames = frames_before(before)
@@ -275,7 +275,11 @@ class FileScan:
         by_place = named or rule.implicates in _PLACED or self.context.trust is not Trust.LOG
         placed = (*nodes, *peers) if by_place else ()
         keys = self.repeats.keys_of(rule.id, placed, place.body, distinct(rule.id, captures, text))
-        answer = Answer(outcome=Outcome.ERROR, rule=rule.id, keys=keys, rank=rank, placed=by_place, breaks=breaks)
+        # A rank that the rule itself found may be any number of the line.
+        told = any(captures.get(name) for name in ("rank", "task", "local"))
+        answer = Answer(
+            outcome=Outcome.ERROR, rule=rule.id, keys=keys, rank=rank, placed=by_place or told, breaks=breaks
+        )
         key = self.repeats.choose(rule.id, keys)
         if self.repeats.again(key, () if rank is None else (rank,)):
             return answer

@@ -80,9 +80,14 @@ def test_another_allocation_is_another_answer() -> None:
 def test_a_line_about_another_rank_is_not_taken_for_one_of_its_own() -> None:
     """Where two ranks stand in lines of one shape, they are told apart whichever came first."""
     pairs = ((3, 3), (4, 4), (5, 3), (3, 3), (6, 6))
-    lines = [f"[rank{a}]: Detected mismatch between collectives on ranks. Rank {b} is running\n" for a, b in pairs]
-    for order in (lines, lines[::-1], lines[2:] + lines[:2]):
-        assert read(SCANNER, "".join(order)) == read(FORGETFUL, "".join(order))
+    for line in (
+        "[rank{0}]: Detected mismatch between collectives on ranks. Rank {1} is running\n",
+        "[rank{0}]: torch.multiprocessing.spawn: process {1} terminated with signal SIGSEGV\n",
+        "{0}: [rank{1}]: KeyError: 'x'\n",
+    ):
+        lines = [line.format(*pair) for pair in pairs]
+        for order in (lines, lines[::-1], lines[2:] + lines[:2]):
+            assert read(SCANNER, "".join(order)) == read(FORGETFUL, "".join(order))
 
 
 def test_a_repeated_error_costs_no_memory() -> None:
@@ -129,3 +134,8 @@ def test_numbers_that_tell_errors_apart_are_looked_at() -> None:
     alike.nothing(b"[rank1]: OSError: [Errno 17] File exists")
     assert alike.find(shape(line := b"[rank2]: OSError: [Errno 17] File exists"), line) is not None
     assert alike.find(shape(line := b"[rank1]: OSError: [Errno 28] File exists"), line) is None
+    alike.nothing(b"retried 3 s, total=3")
+    assert alike.find(shape(line := b"retried 3 s, total=0"), line) is None
+    for text in ("Retrying (Retry(total={}, connect=None)) after connection broken: Max retries exceeded\n",):
+        both = [text.format(left) for left in (3, 0, 3, 0)]
+        assert read(SCANNER, "".join(both)) == read(FORGETFUL, "".join(both))
