@@ -137,6 +137,7 @@ def test_one_job_avoids_a_bounded_number_of_nodes() -> None:
         (6, (), (), ("node2", "x")),
         (6, ("z",), (), ("node2",)),
         (6, ("z",), (NodeFact(name="z", state=NodeState.DOWN),), ("node2", "x")),
+        (6, ("z",), (NodeFact(name="z", state=NodeState.NOT_RESPONDING),), ("node2", "x")),
         (5, (), (NodeFact(name="y", state=NodeState.DRAINED),), ("node2", "y")),
         (5, (), (NodeFact(name="node2", state=NodeState.DOWN),), ("node2", "x")),
         (3, (), (), ()),
