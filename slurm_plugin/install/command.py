@@ -60,12 +60,16 @@ def run(config: AgentConfig, slurm: Slurm, options: argparse.Namespace) -> int:
             print(f"\n{len(made.changes)} files would be changed; --apply does it")
             return 0
         print()
-        for line in carrying_out.carry_out(made, datetime.now(UTC)):  # noqa: TID251 - names a copy, decides nothing
+        for line in carrying_out.carry_out(made, _now()):
             print(line)
         return _afterwards(slurm, made, wanted, settings, options)
     except (RefusedError, SlurmError) as error:
         print(f"advisor-agent: {options.command}: {error}", file=sys.stderr)
         return 1
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 - names the copies that are kept, decides nothing
 
 
 def _settings(slurm: Slurm) -> SlurmConfig:
@@ -112,6 +116,11 @@ def _afterwards(
         if out.returncode != 0:
             raise RefusedError(f"scontrol reconfigure: {first_line(out.stderr)}")
         print("slurmctld has read slurm.conf again")
+        if not installing:
+            # What it called until now had to stay; whether it still does is asked, not assumed.
+            rest = plan.uninstall(wanted, in_use=_in_use(wanted, _settings(slurm)))
+            for line in (*carrying_out.carry_out(rest, _now()), *(f"note: {note}" for note in rest.notes)):
+                print(line)
     named = plan.epilog_of(wanted)
     if installing and named and settings is not None and not settings.epilog_slurmctld:
         print(f"\n{_FIRST}")

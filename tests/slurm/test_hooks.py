@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from advisor.demo.cluster import Cluster, Shape
 from advisor.demo.namespace import require
 from advisor.demo.waiting import wait_for
@@ -39,9 +41,19 @@ OPT_IN = '{"advisor": {"enabled": true}}'
 
 
 def test_hooks_in_a_slurmctld_that_has_its_own() -> None:
-    """Installed as shown, both sides' hooks run, ours dead or hung included; taken out, all is as before."""
+    """Installed as shown, both sides' hooks run, the agent stopped included; taken out, all is as before."""
+    _in_a_namespace("--short")
+
+
+@pytest.mark.long
+def test_hooks_in_every_way_they_can_fail() -> None:
+    """Hung, broken, the first hook of a site; isolated nodes at submission, and what cron gives back."""
+    _in_a_namespace()
+
+
+def _in_a_namespace(*options: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "advisor.demo.namespace", "--", sys.executable, "-P", __file__],
+        [sys.executable, "-m", "advisor.demo.namespace", "--", sys.executable, "-P", __file__, *options],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -151,7 +163,7 @@ def heard(agent: socket.socket, job: int) -> None:
     raise AssertionError(f"no notice of job {job}")
 
 
-def main() -> None:
+def main(*, short: bool) -> None:
     runtime = require()
     cluster = Cluster(runtime=runtime, shape=Shape(nodes=3))
     site = Site(cluster=cluster)
@@ -171,10 +183,13 @@ def main() -> None:
         both_sides_run(site)
         comments_are_judged(site)
         harmless_when_the_agent_is_not_well(site)
-        isolated_nodes_are_avoided(site)
-        a_lease_is_ended_by_the_watchdog(site)
+        if not short:
+            harmless_when_the_hook_is_not_well(site)
+            isolated_nodes_are_avoided(site)
+            a_lease_is_ended_by_the_watchdog(site)
         taken_out_all_is_as_before(site, before)
-        the_first_hook_of_a_site(site)
+        if not short:
+            the_first_hook_of_a_site(site)
     except BaseException:
         print(*cluster.controller_log.read_text(errors="replace").splitlines()[-40:], sep="\n")
         raise
@@ -217,7 +232,7 @@ def comments_are_judged(site: Site) -> None:
 
 def harmless_when_the_agent_is_not_well(site: Site) -> None:
     """Measured with two processes of which one is really stopped; slurmctld runs the hook, not we."""
-    site.seconds_to_failed("absent", most=3)
+    site.seconds_to_failed("absent", most=8)
     stopped = subprocess.Popen(
         [
             sys.executable,
@@ -232,16 +247,19 @@ def harmless_when_the_agent_is_not_well(site: Site) -> None:
     site.hook_socket.chmod(0o666)
     stopped.send_signal(signal.SIGSTOP)
     fill(site.hook_socket)
-    site.seconds_to_failed("stopped-and-full", most=3)
+    site.seconds_to_failed("stopped-and-full", most=8)
     stopped.kill()
     stopped.wait()
     site.hook_socket.unlink()
+
+
+def harmless_when_the_hook_is_not_well(site: Site) -> None:
     notify = site.wrapper.with_name("notify")
     ours = notify.read_bytes()
     notify.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
-    site.seconds_to_failed("hook-hangs", most=4)
+    site.seconds_to_failed("hook-hangs", most=10)
     notify.write_text("#!/nowhere\n")
-    site.seconds_to_failed("hook-broken", most=3)
+    site.seconds_to_failed("hook-broken", most=8)
     notify.write_bytes(ours)
 
 
@@ -328,12 +346,14 @@ def run_by_cron(site: Site) -> str:
 
 
 def taken_out_all_is_as_before(site: Site, before: dict[Path, bytes]) -> None:
-    out = site.agent("uninstall-hooks", "--apply", "--reconfigure")
+    out = site.agent("uninstall-hooks", "--apply")
     assert "stays until slurmctld no longer calls" in out
+    assert site.wrapper.exists()
     assert {path: path.read_bytes() for path in before} == before
+    site.cluster.must("scontrol", "reconfigure")
     site.agent("uninstall-hooks", "--apply")
     assert not site.wrapper.parent.exists()
-    site.seconds_to_failed("site-alone", most=3)
+    site.seconds_to_failed("site-alone", most=8)
     assert site.submit("--comment={advisor: 1}").returncode == 0
 
 
@@ -354,6 +374,7 @@ def the_first_hook_of_a_site(site: Site) -> None:
     assert "until it is restarted" in out
     assert cluster.conf.read_text() == text
     assert not script.exists()
+    assert not site.wrapper.parent.exists()
     job = site.accepted("--comment={advisor: 1}")
     cluster.wait_state(job, "FAILED", seconds=20)
     log = cluster.controller_log.read_text(errors="replace")
@@ -368,4 +389,4 @@ def restart(cluster: Cluster) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(short="--short" in sys.argv[1:])

@@ -208,6 +208,18 @@ def test_the_base_install_says_what_is_missing_in_one_line() -> None:
     assert done.stderr == ("advisor: the service and its command line need: pip install 'recovery-advisor[server]'\n")
 
 
+def test_slurms_hooks_are_put_in_place_with_and_without_the_servers_packages(tmp_path: Path) -> None:
+    """The same command on a host that only has the agent: what it says comes from one place."""
+    conf = tmp_path / "slurm.conf"
+    arguments = ["slurm", "install-hooks", "--dry-run", "--offline", "--slurm-conf", str(conf)]
+    probe = f"import sys\nsys.argv = ['advisor', *{arguments!r}]\nsys.modules['typer'] = None\nimport advisor.cli"
+    base = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=PROJECT, check=False)
+    full = _advisor(*arguments)
+    assert (full.returncode, base.returncode) == (1, 1)
+    assert full.stderr == base.stderr == f"advisor-agent: install-hooks: slurm.conf: there is no {conf}\n"
+    assert "--dry-run" in _advisor("slurm", "install-hooks", "--help").stdout
+
+
 def test_serve_with_files_that_cannot_be_used_is_exit_2(tmp_path: Path) -> None:
     """As `config check`: what the configuration names is part of it."""
     path = tmp_path / "advisor.toml"

@@ -51,6 +51,7 @@ class Site:
             raise SlurmError("timeout", "scontrol gave no answer in 5 s")
         if argv[1:] == ("reconfigure",):
             self.reconfigured += 1
+            self.epilog = next((line[16:] for line in self.conf.read_text().splitlines() if line[:1] == "E"), "")
             return Output(returncode=0, stdout=b"", stderr=b"")
         text = (
             f"SLURM_VERSION = 22.05.8\nSLURM_CONF = {self.conf}\nPluginDir = {self.folder.parent}/plugins\n"
@@ -114,6 +115,7 @@ def test_applied_twice_is_applied_once_and_taken_out_nothing_is_left(site: Site,
     assert site.conf.stat().st_mode & 0o777 == 0o640
     (kept,) = site.folder.glob("slurm.conf.before-recovery-advisor-*")
     assert kept.read_text() == CONF
+    site.epilog = str(site.wrapper)
     assert site.run("uninstall-hooks", "--apply", "--reconfigure") == 0
     assert site.files() == before
     assert not site.wrapper.parent.exists()
