@@ -12,6 +12,8 @@ from pathlib import Path
 
 from slurm_plugin.install.plan import Change, Plan, RefusedError
 
+COPIES_MAX = 10  # of one file within one second
+
 
 def shown(plan: Plan) -> Iterator[str]:
     """Lines to print: one diff per file, then the notes. Text of others is made printable."""
@@ -55,9 +57,7 @@ def _one(path: Path, change: Change, now: datetime) -> str:
         if change.before is None or change.ours:
             beside.chmod(change.mode)
         else:
-            shutil.copystat(path, beside)
-            owner = path.stat()
-            os.chown(beside, owner.st_uid, owner.st_gid)
+            _like(path, beside)
             os.utime(beside)  # Slurm reads job_submit.lua again when its time has changed
         beside.replace(path)
     except OSError:
@@ -67,9 +67,20 @@ def _one(path: Path, change: Change, now: datetime) -> str:
 
 
 def _kept(path: Path, now: datetime) -> Path:
-    copy = path.with_name(f"{path.name}.before-recovery-advisor-{now:%Y%m%dT%H%M%SZ}")
-    shutil.copy2(path, copy)
+    name = f"{path.name}.before-recovery-advisor-{now:%Y%m%dT%H%M%SZ}"
+    names = [name, *(f"{name}-{number}" for number in range(1, COPIES_MAX))]
+    copy = next((path.with_name(item) for item in names if not os.path.lexists(path.with_name(item))), path)
+    with copy.open("xb") as file:  # the folder may be SlurmUser's: no link of its own is followed
+        file.write(path.read_bytes())
+    _like(path, copy)
     return copy
+
+
+def _like(path: Path, copy: Path) -> None:
+    """Mode, times and owner of the original."""
+    shutil.copystat(path, copy)
+    owner = path.stat()
+    os.chown(copy, owner.st_uid, owner.st_gid)
 
 
 def _lines(raw: bytes | None) -> list[str]:

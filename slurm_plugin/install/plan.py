@@ -299,6 +299,8 @@ def _plain(path: str, what: str) -> str:
 
 def _check_reachable(folder: Path) -> None:
     """SlurmUser runs what lies there; a folder that it cannot enter switches the hook off with one line in a log."""
+    if folder.is_symlink():
+        raise RefusedError(f"{folder} is a link: root writes programs there, so it must be a folder")
     for parent in (folder, *folder.parents):
         try:
             mode = parent.stat().st_mode

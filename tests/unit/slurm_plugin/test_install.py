@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -225,6 +226,22 @@ def test_a_folder_that_slurm_cannot_enter_is_refused(site: Site, capsys: pytest.
     site.folder.chmod(0o750)
     assert site.run("install-hooks", "--dry-run") == 1
     assert f"{site.folder} cannot be entered by SlurmUser (0750)" in capsys.readouterr().err
+
+
+def test_nothing_is_written_through_links_that_somebody_laid(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """slurm.conf's folder often belongs to SlurmUser, and it is root who installs."""
+    elsewhere = site.folder.parent / "elsewhere"
+    elsewhere.mkdir()
+    site.wrapper.parent.symlink_to(elsewhere)
+    assert site.run("install-hooks", "--apply") == 1
+    assert "is a link" in capsys.readouterr().err
+    site.wrapper.parent.unlink()
+    victim = site.folder.parent / "victim"
+    for second in range(30):
+        at = datetime.now(UTC) + timedelta(seconds=second)  # noqa: TID251 - the name of a copy holds the time
+        site.conf.with_name(f"slurm.conf.before-recovery-advisor-{at:%Y%m%dT%H%M%SZ}").symlink_to(victim)
+    assert site.run("install-hooks", "--apply") == 0
+    assert (victim.exists(), list(elsewhere.iterdir())) == (False, [])
 
 
 def test_an_older_copy_of_ours_is_not_called_as_if_it_were_the_sites(
