@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from advisor.core.history import implication_weight
+from advisor.core.history import implication_weight, same_unit
 from advisor.core.hypotheses import Scored
 from advisor.core.model import Implication, Snapshot
 from advisor.core.places_of_signals import PlaceMap, ranks_of
@@ -82,9 +82,15 @@ def _too_many(nodes: Sequence[str], rule: Rule, snapshot: Snapshot, policy: Poli
 def _corroborated(
     node: str, item: Scored, group: Sequence[Scored], snapshot: Snapshot, places: PlaceMap, policy: Policy
 ) -> bool:
-    """A conditional implication counts with a second kind of evidence on the node, or with the node's history."""
+    """A conditional implication counts with a second kind of evidence on the node, or with the node's history: when it
+    repeats on the same GPU, for another job.
+    """
+    unit = _unit(item)
     if any(
-        fact.name == node and (fact.other_jobs >= 1 or fact.score >= policy.suspect_score) for fact in snapshot.nodes
+        fact.name == node
+        and (fact.other_jobs >= 1 or fact.score >= policy.suspect_score)
+        and same_unit(unit, fact.units)
+        for fact in snapshot.nodes
     ):
         return True
     if any(signal.rule in SUPPORTING and node in signal.nodes for signal in snapshot.signals):
@@ -93,6 +99,12 @@ def _corroborated(
         _kind_of(other) != _kind_of(item) and other.rule.category in HARDWARE and node in places.nodes(other.signal)
         for other in group
     )
+
+
+def _unit(item: Scored) -> str:
+    """The GPU that a signal is about, "" where it names none."""
+    signal = item.signal
+    return f"gpu{signal.gpu}" if signal.gpu is not None else signal.fields.get("pci", "")
 
 
 def _kind_of(item: Scored) -> str:
@@ -169,5 +181,6 @@ def implications(
                     category=item.rule.category,
                     rule=item.rule.id,
                     evidence=(item.signal.id,),
+                    unit=_unit(item),
                 )
     return tuple(made.values())

@@ -5,7 +5,7 @@ of a repair, against a base rate of 0.2 % and 1.5 %. The half-life comes from po
 what it is worth. The rows themselves are never forgotten by this arithmetic.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -28,6 +28,7 @@ class PastImplication:
     at: datetime
     user: str = ""
     trusted: bool = True  # a source said so that no job can write to
+    unit: str = ""  # the GPU it is about, "" for the whole node
 
     @property
     def witness(self) -> str:
@@ -177,6 +178,29 @@ def other_jobs(
     window = timedelta(days=policy.history_window_days)
     others = _of_others(history, except_job, except_user)
     return len({item.witness for item in others if item.weight > 0 and now - item.at <= window})
+
+
+def units_of_others(
+    history: Iterable[PastImplication],
+    now: datetime,
+    policy: Policy,
+    *,
+    except_job: str | None = None,
+    except_user: str | None = None,
+) -> tuple[str, ...]:
+    """The GPUs that others implicated within the window; none where one of them meant the whole node."""
+    window = timedelta(days=policy.history_window_days)
+    others = [
+        item for item in _of_others(history, except_job, except_user) if item.weight > 0 and now - item.at <= window
+    ]
+    units = {item.unit for item in others}
+    return () if "" in units else tuple(sorted(units))
+
+
+def same_unit(unit: str, units: Sequence[str]) -> bool:
+    """One of `units` may be this GPU. An index and a PCI address cannot be compared, and what names none is of all."""
+    alike = [other for other in units if (":" in other) == (":" in unit)]
+    return not unit or not units or len(alike) < len(units) or unit in alike
 
 
 def _of_others(

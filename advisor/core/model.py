@@ -184,6 +184,7 @@ class NodeFact:
     state: NodeState
     score: float = 0.0  # decayed implication score from *other* jobs
     other_jobs: int = 0  # distinct other jobs that implicated it within the history window
+    units: tuple[str, ...] = ()  # the GPUs that all of them named; empty where one of them meant the node
     since: datetime | None = None
 
 
@@ -253,6 +254,7 @@ class Implication:
     category: Category
     rule: str
     evidence: tuple[str, ...] = ()
+    unit: str = ""  # the GPU that it is about, by index or PCI address; "" where the whole node is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

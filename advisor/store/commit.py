@@ -259,7 +259,7 @@ async def _write_implications(
     if not heaviest:
         return
     statement = upsert(implications)
-    changing = ("weight", "trust", "role", "category", "rule")
+    changing = ("weight", "trust", "role", "category", "rule", "unit")
     await connection.execute(
         statement.on_conflict_do_update(
             index_elements=["incident_id", "node"], set_={name: statement.excluded[name] for name in changing}
@@ -279,6 +279,7 @@ async def _write_implications(
                 "role": item.role.value,
                 "category": item.category.value,
                 "rule": storable(item.rule),
+                "unit": storable(item.unit),
                 "at": record.created_at,
             }
             for node, item in sorted(heaviest.items())

@@ -11,7 +11,7 @@ from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.codec import CodecError, decode
-from advisor.core.history import PastImplication, node_score, other_jobs
+from advisor.core.history import PastImplication, node_score, other_jobs, units_of_others
 from advisor.core.model import (
     Attempt,
     ExitStatus,
@@ -202,6 +202,7 @@ async def _node_facts(connection: AsyncConnection, rows: Iterable[AnyRow], polic
                 implications.c.job_key,
                 implications.c.user_name,
                 implications.c.trust,
+                implications.c.unit,
                 implications.c.weight,
                 implications.c.at,
             ).where(
@@ -224,6 +225,7 @@ async def _node_facts(connection: AsyncConnection, rows: Iterable[AnyRow], polic
             blank[row.cluster, name],
             score=node_score(implicated, now, policy, except_job=row.job_key, except_user=row.user_name),
             other_jobs=other_jobs(implicated, now, policy, except_job=row.job_key, except_user=row.user_name),
+            units=units_of_others(implicated, now, policy, except_job=row.job_key, except_user=row.user_name),
         )
 
     def facts(row: AnyRow) -> tuple[NodeFact, ...]:

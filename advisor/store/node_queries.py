@@ -159,7 +159,14 @@ async def _history(
     history: dict[tuple[str, str], list[PastImplication]] = defaultdict(list)
     for row in await connection.execute(
         select(
-            columns.cluster, columns.node, columns.job_key, columns.user_name, columns.trust, columns.weight, columns.at
+            columns.cluster,
+            columns.node,
+            columns.job_key,
+            columns.user_name,
+            columns.trust,
+            columns.unit,
+            columns.weight,
+            columns.at,
         ).where(
             and_(
                 columns.cluster == any_text(clusters),
@@ -271,5 +278,10 @@ def _implication(row: AnyRow) -> ImplicationRow:
 
 def past_implication(row: AnyRow) -> PastImplication:
     return PastImplication(
-        job=row.job_key, weight=row.weight, at=row.at, user=row.user_name, trusted=Trust(row.trust).trusted
+        job=row.job_key,
+        weight=row.weight,
+        at=row.at,
+        user=row.user_name,
+        trusted=Trust(row.trust).trusted,
+        unit=row.unit,
     )

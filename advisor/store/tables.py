@@ -391,6 +391,7 @@ implications = Table(
     _text("role"),
     _text("category"),
     _text("rule"),
+    Column("unit", Text(), server_default=text("''"), nullable=False),
     _time("at"),
     Index(None, "cluster", "node", "at", "incident_id"),
     Index(None, "at", "incident_id", "node"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from advisor.core.model import Progress
+from advisor.core.model import Decision, Progress
 from advisor.core.words import Action, AttemptState, Category, Mode, NodeState, Reason
 from advisor.store.records import (
     AgentMode,
@@ -447,3 +447,24 @@ async def test_a_job_that_ran_already_does_not_count_as_a_dependent(store: Store
     await report(store, seen(job_id="8", started_at=at(1)), complete=False)
     key = (await report(store, FAILED, complete=False)).changed[0]
     assert not (await store.load([key], now=at(200)))[key].dependents_running
+
+
+async def test_the_gpus_that_other_jobs_named_are_told(store: Store) -> None:
+    """All of them, and none where somebody meant the whole node: what repeats counts on the same GPU only."""
+    mine = await running(store)
+    for number, unit in ((8, "0000:3b:00"), (9, "0000:86:00")):
+        key = await running(store, job_id=str(number))
+        await store.commit_decision(record(key, decision=_blaming(unit)))
+    assert await _units(store, mine) == ("0000:3b:00", "0000:86:00")
+    await store.commit_decision(record(await running(store, job_id="10"), decision=_blaming("")))
+    assert await _units(store, mine) == ()
+
+
+def _blaming(unit: str) -> Decision:
+    blamed = replace(implication("node2"), unit=unit)
+    return decision(attribution=replace(decision().attribution, implications=(blamed,)))
+
+
+async def _units(store: Store, key: AttemptKey) -> tuple[str, ...]:
+    facts = (await store.load([key], now=at(60)))[key].nodes
+    return next(fact.units for fact in facts if fact.name == "node2")

@@ -287,3 +287,23 @@ def test_a_time_out_looks_back_to_when_it_began_to_wait() -> None:
     incident, blame = judge(snapshot((context(), adapter + steps + upload + more + watchdog)))
     assert (incident.kind, blame.category) == (IncidentKind.HANG, Category.STORAGE)
     assert blame.alternatives[0].why_not == "training went on after it"
+
+
+@pytest.mark.parametrize(
+    ("units", "implicated"),
+    [
+        (("3b:00",), True),
+        (("86:00",), False),
+        (("86:00", "3b:00"), True),
+        (("gpu3",), True),  # cannot be compared
+        ((), True),  # the whole node was meant
+    ],
+)
+def test_an_xid_that_must_repeat_counts_on_the_same_gpu(units: tuple[str, ...], implicated: bool) -> None:
+    """Another job's failure on another GPU of the node says nothing of this one."""
+    world = snapshot((kernel("node2"), XID.format("node2", 39)))
+    alone = judge(world)[1]
+    assert alone.nodes == ()
+    assert [item.unit for item in alone.implications] == ["3b:00"]
+    fact = NodeFact(name="node2", state=NodeState.UP, other_jobs=1, score=0.45, units=units)
+    assert (judge(replace(world, nodes=(fact,)))[1].nodes == ("node2",)) == implicated
