@@ -1,8 +1,8 @@
 """What others do with the same lines, for `benchmarks.scan`. Each reads a sample: they are too slow for the whole log.
 
 `stdlib_re`: every pattern tried on every line by Python's `re`.
-`line_by_line`: log rules as HyperPod's agent evaluates them: `re.match` of each rule and each stop pattern on each line,
-state updated on a match). Its semantics are `advisor/rules/job_rules.py`'s; that program's licence forbids running it here.
+`line_by_line`: log rules as HyperPod's agent evaluates them: `re.match` of each rule's pattern and stop pattern on each
+line, state updated on a match. That program itself may not be run here (its licence).
 `nvrx`: the deterministic log path of the `nvidia-resiliency-ext` wheel, where a release with one is installed.
 """
 

@@ -35,7 +35,8 @@ _NUMBERS = re.compile(
 
 
 class Outcome(StrEnum):
-    NOTHING = "nothing"  # no rule, or one that makes the line harmless
+    NOTHING = "nothing"  # no rule has anything to say
+    HARMLESS = "harmless"  # one does, and it is not an error
     ERROR = "error"
     FOREIGN = "foreign"  # about nodes that the attempt does not have
 
@@ -64,11 +65,15 @@ class Answer:
 
 @dataclass(slots=True)
 class _Layout:
-    """Where, in lines of one shape, the numbers stand that may decide something."""
+    """Where, in lines of one shape, the numbers stand that may decide something: all but those that vary."""
 
-    kept: tuple[tuple[int, int], ...]
+    varies: tuple[str, ...]
     pick: Callable[[bytes], Hashable]
     answers: dict[Hashable, Answer]
+
+
+_VARY = ("clock", "size", "process")
+_VARY_SILENTLY = ("clock", "rank", "label")
 
 
 class Alike:
@@ -92,33 +97,33 @@ class Alike:
                 return found
         return None
 
-    def nothing(self, line: bytes) -> None:
-        """No rule has anything to say about lines like this one."""
-        self._learn(line, _Numbers(line).but("clock", "rank", "label"), Answer(outcome=Outcome.NOTHING))
+    def nothing(self, line: bytes, outcome: Outcome = Outcome.NOTHING) -> None:
+        """Lines like this one are no errors."""
+        self._learn(line, _VARY_SILENTLY, Answer(outcome=outcome))
 
     def learn(self, line: bytes, answer: Answer, *, rank_of_file: int | None, label_is_rank: bool) -> None:
         """Lines like this one come to `answer`, whose rank may stand in the line."""
-        numbers = _Numbers(line)
-        varies = ["clock", "size", "process"]
+        varies: tuple[str, ...] = _VARY
         if answer.outcome is Outcome.ERROR and not answer.placed:
+            numbers = _Numbers(line)
             at = numbers.rank_at(answer.rank, label_is_rank=label_is_rank)
             if at:
                 answer = replace(answer, rank=None, rank_at=at)
-                varies += ["long", "rank", "label"]
+                varies = (*_VARY, "long", "rank", "label")
             elif answer.rank == rank_of_file and not numbers.has("rank", "label"):
-                varies += ["long"]
-        self._learn(line, numbers.but(*varies), answer)
+                varies = (*_VARY, "long")
+        self._learn(line, varies, answer)
 
-    def _learn(self, line: bytes, kept: tuple[tuple[int, int], ...], answer: Answer) -> None:
+    def _learn(self, line: bytes, varies: tuple[str, ...], answer: Answer) -> None:
         if self._size >= self._answers_max:
             self._layouts.clear()
             self._size = 0
         if not self._answers_max:
             return
         layouts = self._layouts.setdefault(shape(line), [])
-        layout = next((known for known in layouts if known.kept == kept), None)
+        layout = next((known for known in layouts if known.varies == varies), None)
         if layout is None:
-            layout = _Layout(kept, _picker(kept), {})
+            layout = _Layout(varies, _picker(_Numbers(line).but(*varies)), {})
             layouts.append(layout)
         layout.answers[layout.pick(line)] = answer
         self._size += 1

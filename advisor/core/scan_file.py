@@ -55,7 +55,10 @@ class FileScan:
         self.repeats = Repeats(state.repeats)
         # Of kernel lines their times decide, too.
         self.alike = scanner.alike.of(context.file, self.placer.known) if context.trust is Trust.LOG else Alike()
-        self.counted: dict[Answer, list[bytes]] = {}  # lines that are only counted, some chunks at a time
+        self.counted: dict[Answer, list[bytes]] = {}  # where lines are put that are only counted, some chunks at a time
+        self.repeating: dict[Answer, list[bytes]] = {}
+        self.beyond: list[bytes] = []
+        self.elsewhere: list[bytes] = []
         self.chunks_uncounted = 0
         self.signals: dict[str, Signal] = {}
         self.foreign = 0
@@ -113,7 +116,7 @@ class FileScan:
                     self._block_line(lines[position], piece.number(position))
                 if answer is not None:
                     alike = self.counted.get(answer)
-                    if alike is None or (answer.breaks and (piece.pending or not self.progress.broken)):
+                    if alike is None or piece.pending or (answer.breaks and not self.progress.broken):
                         self._known(answer, piece, position)
                     else:
                         alike.append(lines[position])
@@ -140,32 +143,36 @@ class FileScan:
         """A line like one that was understood before."""
         if answer.outcome is Outcome.NOTHING:
             return
-        if answer.breaks and (piece.pending or not self.progress.broken):
-            piece.observe(position)
+        piece.observe(position)
+        line = piece.lines[position]
+        if answer.breaks and not self.progress.broken:
             self.progress = replace(self.progress, broken=True)
-        if (
-            answer.outcome is Outcome.FOREIGN
-            or self.repeats.choose(answer.rule, answer.keys) in self.repeats
-            or self.repeats.full(answer.rule)
-        ):
-            # That stays so: from now on such lines are only counted.
-            self.counted.setdefault(answer, []).append(piece.lines[position])
+        # Once a line is only counted, it stays so.
+        if answer.outcome is Outcome.HARMLESS:
+            return
+        if answer.outcome is Outcome.FOREIGN:
+            lines = self.elsewhere
+        elif self.repeats.choose(answer.rule, answer.keys) in self.repeats:
+            lines = self.repeating.setdefault(answer, [])
+        elif self.repeats.full(answer.rule):
+            lines = self.beyond
         else:
             self._unknown(piece, position)
+            return
+        self.counted[answer] = lines
+        lines.append(line)
 
     def _count(self) -> None:
-        """Count lines that repeat what is known, or are more than what is remembered."""
+        """Count lines that repeat what is known, are about others' nodes, or are more than what is remembered."""
         self.chunks_uncounted = 0
-        for answer, lines in self.counted.items():
-            if not lines:
-                continue
-            if answer.outcome is Outcome.FOREIGN:
-                self.foreign += len(lines)
-            else:
-                key = self.repeats.choose(answer.rule, answer.keys)
-                if not self.repeats.again(key, answer.ranks_in(lines), len(lines)):
-                    self.dropped += len(lines)
-            lines.clear()
+        for answer, lines in self.repeating.items():
+            if lines:
+                self.repeats.again(self.repeats.choose(answer.rule, answer.keys), answer.ranks_in(lines), len(lines))
+                lines.clear()
+        self.foreign += len(self.elsewhere)
+        self.dropped += len(self.beyond)
+        self.elsewhere.clear()
+        self.beyond.clear()
 
     def _unknown(self, piece: Piece, position: int) -> None:
         """Match one line."""
@@ -198,7 +205,7 @@ class FileScan:
         cached = alone and len(rule_ids) == len(ids)
         if best is None:
             if cached:
-                self.alike.nothing(line)
+                self.alike.nothing(line, Outcome.HARMLESS)
             return
         rule, captures = best
         at = self.clock.by_ours(self.clock.time_of(text))
