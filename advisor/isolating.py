@@ -23,6 +23,7 @@ class Isolating:
         self._policy = policy
         self._judged: set[tuple[str, Want]] = set()
         self._refused: dict[str, str] = {}  # cluster → why, as told last
+        self._young: dict[str, tuple[Want, ...]] = {}  # cluster → what is to settle, also when its attempt is done with
 
     async def expire(self, now: datetime) -> bool:
         """True when an isolation has ended."""
@@ -33,17 +34,20 @@ class Isolating:
 
     async def isolate(self, verdicts: Iterable[Verdict], now: datetime) -> bool:
         """True when what is wanted of any node has changed. What was refused is tried again in the next tick."""
-        wants: dict[str, list[Want]] = {}
+        wants = {cluster: list(young) for cluster, young in self._young.items() if young}
         for verdict in verdicts:
             if not verdict.decision.isolation.isolate_for_cluster:
                 continue
             job = verdict.sighting.item.job
             number = verdict.sighting.key.number
             for want in wants_of(verdict.decision, job.key, number, job.job_id, self._policy):
-                if (job.cluster, want) not in self._judged:
-                    wants.setdefault(job.cluster, []).append(want)
+                asked = wants.setdefault(job.cluster, [])
+                if (job.cluster, want) not in self._judged and want not in asked:
+                    asked.append(want)
         changed = False
         for cluster, wanted in wants.items():
+            if not wanted:
+                continue
             plan = await self._store.isolate(cluster, wanted, now=now)
             for want in (*plan.opens, *plan.acts_now):
                 changed = True
@@ -56,10 +60,11 @@ class Isolating:
                     dry_run=not want.acts,
                     why=want.why,
                 )
+            self._young[cluster] = plan.young[:KNOWN_MAX]
             self._tell(cluster, plan.refused_why, plan.trips)
             if len(self._judged) > KNOWN_MAX:
                 self._judged.clear()
-            self._judged.update((cluster, want) for want in wanted if want not in plan.refused)
+            self._judged.update((cluster, want) for want in wanted if want not in (*plan.refused, *plan.young))
         return changed
 
     def _tell(self, cluster: str, refused: str, trips: str) -> None:

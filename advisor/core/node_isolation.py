@@ -3,7 +3,8 @@
 `isolation.py` says for one attempt which nodes trusted evidence speaks against; here all such wants of a cluster meet
 what is isolated already, the caps, and the breaker. More nodes at once than the caps allow are not the nodes' fault
 (the fabric, the file system, a bad rule): then none of them is isolated and the breaker trips, until an operator has
-looked and resets it.
+looked and resets it. An isolation is never urgent, since the job that met the fault avoids the node anyway: evidence is
+let settle first, so that an event that hits many nodes within a minute shows as one.
 
 Evidence that is older than the last reinstatement of its node is spent: it speaks of the node before its repair.
 """
@@ -60,12 +61,13 @@ class Cluster:
 class Plan:
     """`opens` and `acts_now` (dry until now) are to be done. `trips`: why the breaker trips, "" if it does not.
 
-    `refused` may be wanted again and is then judged anew.
+    `refused` may be wanted again and is then judged anew; `young` is to be asked again when it has settled.
     """
 
     opens: tuple[Want, ...] = ()
     acts_now: tuple[Want, ...] = ()
     refused: tuple[Want, ...] = ()
+    young: tuple[Want, ...] = ()
     refused_why: str = ""
     trips: str = ""
 
@@ -100,8 +102,11 @@ def cap(nodes: int, policy: Policy) -> int:
     return min(policy.isolations_max, int(nodes * policy.isolations_percent_max / 100))
 
 
-def plan(wants: Sequence[Want], cluster: Cluster, policy: Policy) -> Plan:
-    """What to do about `wants`. At most `cap` nodes are ever held, those on paper included."""
+def plan(wants: Sequence[Want], cluster: Cluster, policy: Policy, now: datetime) -> Plan:
+    """What to do about `wants`. At most `cap` nodes are ever held, those on paper included.
+
+    Young wants count for the bounds like all others; only what has settled is opened.
+    """
     held = {item.node: item for item in cluster.held}
     fresh: dict[str, Want] = {}
     acts_now: dict[str, Want] = {}
@@ -133,7 +138,9 @@ def plan(wants: Sequence[Want], cluster: Cluster, policy: Policy) -> Plan:
             policy.isolations_per_day_max
         )
         return Plan(acts_now=changed, refused=new, refused_why=why, trips=why)
-    return Plan(opens=new, acts_now=changed)
+    settled = now - timedelta(seconds=policy.isolation_settle_seconds)
+    old = tuple(want for want in new if want.evidence_at <= settled)
+    return Plan(opens=old, acts_now=changed, young=tuple(want for want in new if want.evidence_at > settled))
 
 
 def expires_at(now: datetime, policy: Policy) -> datetime:

@@ -52,6 +52,7 @@ class Policy:
     isolate: bool = False  # cluster isolation is off until a site turns it on
     isolate_dry_run: bool = True  # and then only on paper, until a site says otherwise
     isolations_per_day_max: int = 4  # more within a day trip the breaker
+    isolation_settle_seconds: float = 30.0  # a fabric event hits its nodes within seconds: wait for the others to show
     isolation_time_to_live_hours: float = 72.0  # a drain of ours that nobody looked at must not last for ever
     # dead nodes and saving
     node_down: bool = False  # a dead node may be set DOWN to free the job that it holds

@@ -81,6 +81,7 @@ RANGES: Mapping[str, _Range] = {
     "isolate": _Range(0, 1),
     "isolate_dry_run": _Range(0, 1),
     "isolations_per_day_max": _Range(0, 10_000),
+    "isolation_settle_seconds": _Range(0, 3600),
     "isolation_time_to_live_hours": _Range(0, 24 * _YEAR_DAYS, above_low=True),
     "node_down": _Range(0, 1),
     "node_down_after_seconds": _Range(1, _DAY_SECONDS),

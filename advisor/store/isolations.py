@@ -46,7 +46,7 @@ async def isolate(
     """Plan on what is held at this moment, and do it: one writer per cluster at a time."""
     await _one_writer(connection, cluster)
     known = await _cluster(connection, cluster, {want.node for want in wants}, now)
-    done = plan(wants, known, policy)
+    done = plan(wants, known, policy, now)
     for want in done.opens:
         await _open(connection, cluster, want, policy, now)
     for want in done.acts_now:

@@ -16,6 +16,7 @@ _ISOLATING = {
     "isolations_max": 2,
     "isolations_percent_max": 50.0,
     "isolations_per_day_max": 50,
+    "isolation_settle_seconds": 3.0,
 }
 _AGENT = '[isolation]\nmode = "act"\nnodes_max = 2\npercent_max = 50.0\n'
 _OURS = re.compile(r"advisor: [0-9a-f-]{36} gpu_hardware")

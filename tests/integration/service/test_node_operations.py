@@ -16,6 +16,7 @@ pytestmark = pytest.mark.postgres
 
 _POLICY = (
     "isolate = true\nisolate_dry_run = false\nisolations_percent_max = 50.0\nisolations_max = 2\n"
+    "isolation_settle_seconds = 1.0\n"
     "[settle_seconds]\ngpu_hardware = 0.2\n"
 )
 

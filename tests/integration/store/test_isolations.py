@@ -31,6 +31,7 @@ POLICY = Policy(
     isolations_max=2,
     isolations_percent_max=50.0,
     isolations_per_day_max=3,
+    isolation_settle_seconds=0.0,
     isolation_time_to_live_hours=1.0,
 )
 

@@ -11,6 +11,7 @@ from advisor.core.policy import Policy
 from advisor.core.words import Action, Category, IncidentKind, Mode, Reason, Role, Trust
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=5)
 POLICY = Policy(
     isolate=True, isolate_dry_run=False, isolations_max=3, isolations_percent_max=50.0, isolations_per_day_max=4
 )
@@ -52,23 +53,34 @@ def signal(trust: Trust = Trust.KERNEL) -> Signal:
     )
 
 
+def test_evidence_settles_before_it_isolates() -> None:
+    """Young evidence waits, and counts: an event that hits one node after the other isolates none of them."""
+    first = plan([want("n1")], cluster(), POLICY, NOW + timedelta(seconds=29))
+    assert (first.opens, first.young) == ((), (want("n1"),))
+    assert plan([want("n1")], cluster(), POLICY, NOW + timedelta(seconds=30)).opens == (want("n1"),)
+    event = [want(f"n{i}", at=NOW + timedelta(seconds=5 * i)) for i in range(4)]
+    done = plan(event, cluster(), POLICY, NOW + timedelta(seconds=30))
+    assert (done.opens, done.young) == ((), ())
+    assert done.trips
+
+
 def test_one_bad_node_is_isolated() -> None:
     """Within the caps a want opens an isolation, once per node however many jobs want it."""
-    assert [item.node for item in plan([want("n1"), want("n1")], cluster(), POLICY).opens] == ["n1"]
+    assert [item.node for item in plan([want("n1"), want("n1")], cluster(), POLICY, LATER).opens] == ["n1"]
 
 
 def test_what_is_held_is_not_opened_again() -> None:
     """Of a node that is isolated nothing new is wanted; one that is on paper begins to act when a want does."""
-    assert plan([want("n1")], cluster("n1"), POLICY).opens == ()
+    assert plan([want("n1")], cluster("n1"), POLICY, LATER).opens == ()
     on_paper = replace(cluster(), held=(Held(node="n1", dry_run=True),))
-    assert [item.node for item in plan([want("n1")], on_paper, POLICY).acts_now] == ["n1"]
-    assert plan([want("n1", acts=False)], on_paper, POLICY).acts_now == ()
+    assert [item.node for item in plan([want("n1")], on_paper, POLICY, LATER).acts_now] == ["n1"]
+    assert plan([want("n1", acts=False)], on_paper, POLICY, LATER).acts_now == ()
 
 
 def test_more_nodes_than_the_cap_isolate_none_and_trip_the_breaker() -> None:
     """Four at once with a cap of three are not the nodes' fault; neither is a fourth after three."""
     for wants, held in (([want(f"n{i}") for i in range(4)], ()), ([want("n9")], ("n1", "n2", "n3"))):
-        done = plan(wants, cluster(*held), POLICY)
+        done = plan(wants, cluster(*held), POLICY, LATER)
         assert done.opens == ()
         assert "at most 3 of 100" in done.trips
         assert done.refused == tuple(wants)
@@ -76,25 +88,25 @@ def test_more_nodes_than_the_cap_isolate_none_and_trip_the_breaker() -> None:
 
 def test_the_smaller_bound_holds() -> None:
     """Half of four nodes is two, although three would be allowed; of one node none is, and nothing trips."""
-    small = plan([want("n1"), want("n2"), want("n3")], cluster(nodes=4), POLICY)
+    small = plan([want("n1"), want("n2"), want("n3")], cluster(nodes=4), POLICY, LATER)
     assert small.opens == ()
     assert "at most 2 of 4" in small.trips
-    tiny = plan([want("n1")], cluster(nodes=1), POLICY)
+    tiny = plan([want("n1")], cluster(nodes=1), POLICY, LATER)
     assert (tiny.opens, tiny.trips) == ((), "")
     assert tiny.refused == (want("n1"),)
 
 
 def test_too_many_within_a_day_trip_the_breaker() -> None:
     """Also when each came alone and was reinstated in between."""
-    assert plan([want("n5")], cluster(today=3), POLICY).opens != ()
-    done = plan([want("n5")], cluster(today=4), POLICY)
+    assert plan([want("n5")], cluster(today=3), POLICY, LATER).opens != ()
+    done = plan([want("n5")], cluster(today=4), POLICY, LATER)
     assert done.opens == ()
     assert "within a day" in done.trips
 
 
 def test_a_tripped_breaker_refuses_everything() -> None:
     """Until an operator resets it, and without tripping again."""
-    done = plan([want("n1")], cluster(tripped=True), POLICY)
+    done = plan([want("n1")], cluster(tripped=True), POLICY, LATER)
     assert (done.opens, done.trips, done.refused) == ((), "", (want("n1"),))
 
 
@@ -102,7 +114,7 @@ def test_a_tripped_breaker_refuses_everything() -> None:
 def test_evidence_from_before_the_repair_is_spent(seconds: int, opens: int) -> None:
     """The same incident does not isolate a node again that was reinstated since; a new fault does."""
     repaired = replace(cluster(), released={"n1": NOW})
-    done = plan([want("n1", at=NOW + timedelta(seconds=seconds))], repaired, POLICY)
+    done = plan([want("n1", at=NOW + timedelta(seconds=seconds))], repaired, POLICY, LATER)
     assert (len(done.opens), done.refused) == (opens, ())
 
 
