@@ -14,7 +14,7 @@ import pytest
 
 from slurm_plugin import cli
 from slurm_plugin.config import decode
-from slurm_plugin.install import command
+from slurm_plugin.install import carrying_out, command, plan
 from slurm_plugin.squeue import Output, Slurm, SlurmError
 
 CONF = "ClusterName=c\nEpilogSlurmctld=/site/epilog  # the site's\nJobSubmitPlugins=throttle\n"
@@ -242,6 +242,24 @@ def test_nothing_is_written_through_links_that_somebody_laid(site: Site, capsys:
         site.conf.with_name(f"slurm.conf.before-recovery-advisor-{at:%Y%m%dT%H%M%SZ}").symlink_to(victim)
     assert site.run("install-hooks", "--apply") == 0
     assert (victim.exists(), list(elsewhere.iterdir())) == (False, [])
+
+
+def test_a_file_that_somebody_edits_meanwhile_is_not_overwritten(site: Site) -> None:
+    """Between the plan and its turn."""
+    made = plan.install(plan.Wanted(conf=site.conf, hook_socket="/h.sock", isolated_file="/i"))
+    site.conf.write_text(f"{CONF}A=1\n")
+    with pytest.raises(plan.RefusedError, match="was changed in the meantime"):
+        carrying_out.carry_out(made, datetime(2026, 1, 1, tzinfo=UTC))
+    assert site.conf.read_text() == f"{CONF}A=1\n"
+
+
+def test_hostile_text_in_a_diff_is_made_printable(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """A terminal obeys escape sequences."""
+    site.conf.write_text("# \x1b[2J\nEpilogSlurmctld=/e\n")
+    assert site.run("install-hooks", "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert "# \\x1b[2J" in said
 
 
 def test_an_older_copy_of_ours_is_not_called_as_if_it_were_the_sites(
