@@ -77,6 +77,7 @@ def event(cluster: Cluster, stack: Stack, jobs: int) -> dict[str, Any]:
         found = _advised(client, jobs)
         ends = _ends(cluster)
         last_end = max(ends.values())
+        last_advice = max(found["advised"].values(), default=_now())
         waits = [(advised - ends[job]).total_seconds() for job, advised in found["advised"].items() if job in ends]
         during = _rate(cluster, QUIET_SECONDS)
         isolated = stack.ask("nodes", "isolations")
@@ -87,7 +88,7 @@ def event(cluster: Cluster, stack: Stack, jobs: int) -> dict[str, Any]:
         "advised": len(found["advised"]),
         "advised_in_time": sum(at <= last_end + timedelta(seconds=ADVISE_SECONDS) for at in found["advised"].values()),
         "end_to_advice_seconds": summary(waits) if waits else {},
-        "last_advice_after_last_end_seconds": (max(found["advised"].values()) - last_end).total_seconds(),
+        "last_advice_after_last_end_seconds": (last_advice - last_end).total_seconds(),
         "reasons": found["reasons"],
         "excluding": found["excluding"],
         "rpcs_per_second": {"before": before, "while_failing": failing, "after": during},
@@ -148,12 +149,13 @@ def _advised(client: Client, jobs: int) -> dict[str, Any]:
         excluding: dict[str, list[str]] = {}
         for decision in client.decisions(audit_pb2.Filter(), most=20 * jobs):
             advice = decision.advice
+            word = f"{common_pb2.Action.Name(advice.action).removeprefix('ACTION_').lower()}: {advice.reason}"
+            reasons[word] = reasons.get(word, 0) + 1
             if advice.action == common_pb2.ACTION_NONE:
                 continue
             job = advice.attempt.job_id
             at = advice.created_at.ToDatetime(tzinfo=UTC)
             advised[job] = min(at, advised.get(job, at))
-            reasons[advice.reason] = reasons.get(advice.reason, 0) + 1
             if advice.exclude_nodes:
                 excluding[job] = list(advice.exclude_nodes)
         if len(advised) >= jobs or time.monotonic() > deadline:

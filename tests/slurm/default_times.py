@@ -121,22 +121,25 @@ def _launch(world: World, name: str, lane: int, **what: Any) -> Run:
     return world.launch("alice", Training(name=name, options=(_elsewhere(world, lane),), **what))
 
 
-def main() -> int:
+def main(names: list[str]) -> int:
+    chosen = {name: scenario for name, scenario in SCENARIOS.items() if not names or name in names}
     with (
         running_cluster(DEFAULTS) as (cluster, kernel),
         running_world(cluster, kernel, policy=POLICY) as world,
         ThreadPoolExecutor(max_workers=len(SCENARIOS)) as pool,
     ):
-        running = {name: pool.submit(scenario, world, _LANES[name]) for name, scenario in SCENARIOS.items()}
+        running = {name: pool.submit(scenario, world, _LANES[name]) for name, scenario in chosen.items()}
         found = {}
         for name, outcome in running.items():
             try:
                 found[name] = outcome.result()
             except Exception as error:  # the boundary of one scenario: the others are told all the same
                 found[name] = {"error": f"{type(error).__name__}: {error}"}
+        for program in (world.stack.agent, world.stack.watchdog):
+            print(program.last_words(200), file=sys.stderr)  # what a failed run is understood by
         print(json.dumps(found))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
