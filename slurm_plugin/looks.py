@@ -24,6 +24,7 @@ DETAILS_SECONDS = 60.0  # users may change a comment at any time
 DETAILS_PAUSE_FACTOR = 5  # reading details costs slurmctld half a second per thousand jobs
 CONFIG_SECONDS = 60.0
 MAINTENANCE_SECONDS = 5.0
+MAINTENANCE_FRESH_SECONDS = 1.0  # before something is done
 
 
 @dataclass(slots=True)
@@ -47,11 +48,12 @@ class Looks:
     at: float = 0.0  # wall time of the last full look's beginning
     _begun: dict[str, tuple[float, float]] = field(default_factory=dict)  # job → (monotonic, wall) of its last look
     _nodes_due: float = 0.0
-    _maintenance_due: float = 0.0
+    _maintenance_at: float | None = None
     _details_due: float = 0.0
     _details_earliest: float = 0.0
     _settings_due: float = 0.0
     _details_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _maintenance_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def all(self) -> bool:
         """Look at everything that is due. False when the job listing was not available."""
@@ -74,7 +76,7 @@ class Looks:
         self.chains.learn(self.rows, {key: item.name for key, item in self.details.items()})
         self._warn()
         await self._read_nodes()
-        await self._read_maintenance()
+        await self.read_maintenance(MAINTENANCE_SECONDS)
         return True
 
     async def one(self, job_id: str) -> JobRow | None:
@@ -186,18 +188,22 @@ class Looks:
         self.silence.learn(self.nodes, now)
         self._nodes_due = now + NODES_SECONDS
 
-    async def _read_maintenance(self) -> None:
-        """What was read last holds until it can be read again: maintenance does not end because Slurm is silent."""
-        now = self.clock.monotonic()
-        if now < self._maintenance_due:
-            return
-        try:
-            self.maintenance = await asyncio.to_thread(self.slurm.maintenance)
-        except SlurmError as error:
-            self._failed("maintenance", error)
-            return
-        self._succeeded("maintenance")
-        self._maintenance_due = now + MAINTENANCE_SECONDS
+    async def read_maintenance(self, age_seconds_max: float) -> None:
+        """What was read last holds until it can be read again: maintenance does not end because Slurm is silent.
+
+        Whoever is about to act asks for what is hardly old; those who ask together look once.
+        """
+        async with self._maintenance_lock:
+            now = self.clock.monotonic()
+            if self._maintenance_at is not None and now - self._maintenance_at < age_seconds_max:
+                return
+            self._maintenance_at = now
+            try:
+                self.maintenance = await asyncio.to_thread(self.slurm.maintenance)
+            except SlurmError as error:
+                self._failed("maintenance", error)
+                return
+            self._succeeded("maintenance")
 
     def _failed(self, source: str, error: SlurmError) -> None:
         if source not in self.unavailable:

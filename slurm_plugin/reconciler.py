@@ -22,7 +22,7 @@ from slurm_plugin.clock import Clock
 from slurm_plugin.config import AgentConfig
 from slurm_plugin.guard import Phase, Reason, Status, phase_of
 from slurm_plugin.link import Outgoing
-from slurm_plugin.looks import Looks
+from slurm_plugin.looks import MAINTENANCE_FRESH_SECONDS, Looks
 from slurm_plugin.saving import Saving
 from slurm_plugin.squeue import JobRow, SlurmError
 
@@ -173,6 +173,9 @@ class Reconciler:
             await self.told(row)
             self.seen((row,))
         outcome = self._plan(advice, row)
+        if isinstance(outcome, guard.Steps):
+            await self.looks.read_maintenance(MAINTENANCE_FRESH_SECONDS)
+            outcome = self._plan(advice, row)
         if not isinstance(outcome, guard.Steps) or row is None:
             if row is not None and self._shares(advice, row, outcome):
                 await self._share(advice, row)

@@ -1,9 +1,16 @@
 """Maintenance as Slurm shows it, and which jobs it concerns."""
 
+import asyncio
+from collections.abc import Sequence
+
 import pytest
 
+from slurm_plugin.config import decode
+from slurm_plugin.looks import Looks
 from slurm_plugin.maintenance import Maintenance, Reservation, parse_partitions, parse_reservations
 from slurm_plugin.records import RECORD, UNIT, JobRow, SlurmError
+from slurm_plugin.squeue import Slurm
+from tests.unit.slurm_plugin.fake_slurm import FakeSlurm
 
 ACTIVE = (
     "ReservationName=fw StartTime=1 EndTime=2 Duration=01:00:00 Nodes=node[1-2] NodeCnt=2 CoreCnt=2 Features=(null) "
@@ -50,3 +57,41 @@ def test_who_is_in_maintenance() -> None:
     assert now.reason(row(state="PENDING")) == ""
     assert now.reason(row(nodes=(), partition="old")) == "partition old is drain"
     assert now.reason(row(nodes=(), partition="old,main")) == ""
+
+
+class Hands:
+    at = 100.0
+
+    def monotonic(self) -> float:
+        return self.at
+
+    def wall(self) -> float:
+        return self.at
+
+    def boot(self) -> float:
+        return self.at
+
+
+async def test_whoever_is_about_to_act_asks_for_what_is_hardly_old() -> None:
+    """A closing partition is seen within a second by those who act, who look once together; silence changes nothing."""
+    slurm, clock = FakeSlurm(), Hands()
+    asked: list[str] = []
+    slurm.before = lambda argv: asked.append(argv[0])
+    looks = Looks(Slurm(run=slurm), decode({"cluster": "c"}, {}), clock)
+    await looks.read_maintenance(5.0)
+    slurm.partition_state = "drain"
+    clock.at += 1.5
+    await looks.read_maintenance(5.0)
+    assert not looks.maintenance.partitions
+    await asyncio.gather(*(looks.read_maintenance(1.0) for _ in range(8)))
+    assert looks.maintenance.partitions == {"main": "drain"}
+    assert asked == ["sinfo", "scontrol"] * 2
+    clock.at += 2.0
+    slurm.before = _no_answer
+    await looks.read_maintenance(1.0)
+    assert looks.maintenance.partitions == {"main": "drain"}
+    assert "maintenance" in looks.unavailable
+
+
+def _no_answer(argv: Sequence[str]) -> None:
+    raise SlurmError("timeout", "no answer")
