@@ -253,6 +253,16 @@ def _free(planned: Outcome, advice: Advice, job: JobRow, limits: Limits) -> Outc
     return replace(planned, steps=(*planned.steps, Down(nodes=down, job_id=job.job_id)))
 
 
+def _not_again(limits: Limits, around: Around) -> Withheld | Wait | None:
+    """Why the job must not, or not yet, run once more."""
+    if around.released:
+        detail = f"{' '.join(around.released[:8])} waited for its end and was let go: not started beside it"
+        return Withheld(reason=Reason.DEPENDENT_RELEASED, detail=detail)
+    if limits.requeues_left <= 0:
+        return Wait(reason=Reason.CAP_REQUEUES, detail="the agent's cap on requeues per minute is reached")
+    return None
+
+
 def _components(job: JobRow, around: Around) -> Wait | Withheld | None:
     """A requeue of a heterogeneous job's leader takes all components, whatever state they are in."""
     if job.het_offset is None:
@@ -272,14 +282,9 @@ def _components(job: JobRow, around: Around) -> Wait | Withheld | None:
 def _requeue(
     first: RequeueEnded | RequeueLive, advice: Advice, job: JobRow, limits: Limits, around: Around, *, now: float
 ) -> Outcome:
-    refused = _not_requeueable(job)
+    refused = _not_requeueable(job) or _not_again(limits, around)
     if refused is not None:
         return refused
-    if around.released:
-        detail = f"{' '.join(around.released[:8])} waited for its end and was let go: not started beside it"
-        return Withheld(reason=Reason.DEPENDENT_RELEASED, detail=detail)
-    if limits.requeues_left <= 0:
-        return Wait(reason=Reason.CAP_REQUEUES, detail="the agent's cap on requeues per minute is reached")
     # Submit time will be that of the requeue, at most a second after now.
     earliest = int(now) + 1 + limits.requeue_delay_seconds
     return _with_update((first,), advice, job, limits, now=now, earliest=earliest, begin=earliest)
@@ -307,11 +312,9 @@ def _restart_successor(
 
 def _release(advice: Advice, job: JobRow, limits: Limits, around: Around, *, now: float) -> Outcome:
     """Exclusions first, then the release of Slurm's own hold: a death in between leaves what the site asked for."""
-    if around.released:
-        detail = f"{' '.join(around.released[:8])} waited for its end and was let go: not started beside it"
-        return Withheld(reason=Reason.DEPENDENT_RELEASED, detail=detail)
-    if limits.requeues_left <= 0:
-        return Wait(reason=Reason.CAP_REQUEUES, detail="the agent's cap on requeues per minute is reached")
+    refused = _not_again(limits, around)
+    if refused is not None:
+        return refused
     if job.submit is None:
         return Wait(reason=Reason.SCHEDULER_UNAVAILABLE, detail="the job has no submit time")
     mark = own_mark(advice, job)

@@ -14,7 +14,8 @@ from typing import Any
 
 import grpc
 
-from advisor.demo.cluster import CLUSTER_NAME, SLURM_USER, Cluster
+from advisor.demo.cluster import CLUSTER_NAME, SLURM_USER, Cluster, Shape
+from advisor.demo.namespace import Runtime
 from advisor.demo.squeue import JobRow
 from advisor.demo.stack import Program
 from advisor.demo.waiting import wait_for
@@ -122,6 +123,21 @@ class Bench:
     cluster: Cluster
     advisor: ScriptedAdvisor
     agents: tuple[Program, ...]
+
+
+@contextmanager
+def cluster_beside(runtime: Runtime, name: str, shape: Shape) -> Iterator[Cluster]:
+    """Another cluster than the session's, for what that one's configuration does not show."""
+    root = runtime.root / name
+    root.mkdir(mode=0o755)
+    for shared in ("code", "home"):
+        (root / shared).symlink_to(runtime.root / shared)
+    cluster = Cluster(runtime=Runtime(root=root), shape=shape)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from advisor.demo.cluster import Cluster, Shape
 from advisor.demo.namespace import Runtime
 from advisor.demo.squeue import JobRow
 from advisor.demo.waiting import holds_for, wait_for
-from tests.slurm.scripted import Bench, scripted_agents
+from tests.slurm.scripted import Bench, cluster_beside, scripted_agents
 
 pytestmark = pytest.mark.long
 _OPT_IN = '--comment={"advisor": {"enabled": true}}'
@@ -20,17 +20,9 @@ _FAILS = '#!/bin/sh\n[ "${SLURM_RESTART_COUNT:-0}" != 0 ] || exit 3\nsleep 1\n'
 @pytest.fixture(scope="module")
 def forgetful(runtime: Runtime) -> Iterator[Cluster]:
     """Four job ids, records purged after five seconds, beside the session's cluster."""
-    root = runtime.root / "forgetful"
-    root.mkdir(mode=0o755)
-    for name in ("code", "home"):
-        (root / name).symlink_to(runtime.root / name)
     shape = Shape(nodes=2, min_job_age_seconds=5, extra=("FirstJobId=1", "MaxJobId=4"))
-    cluster = Cluster(runtime=Runtime(root=root), shape=shape)
-    try:
-        cluster.start()
+    with cluster_beside(runtime, "forgetful", shape) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 @pytest.fixture

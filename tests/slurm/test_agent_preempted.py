@@ -8,7 +8,7 @@ import pytest
 from advisor.demo.cluster import Cluster, Shape
 from advisor.demo.namespace import Runtime
 from advisor.demo.waiting import holds_for
-from tests.slurm.scripted import scripted_agents
+from tests.slurm.scripted import cluster_beside, scripted_agents
 
 pytestmark = pytest.mark.long
 
@@ -16,18 +16,10 @@ pytestmark = pytest.mark.long
 @pytest.fixture(scope="module")
 def tiered(runtime: Runtime) -> Iterator[Cluster]:
     """A partition that preempts the usual one by requeueing, beside the session's cluster."""
-    root = runtime.root / "tiered"
-    root.mkdir(mode=0o755)
-    for name in ("code", "home"):
-        (root / name).symlink_to(runtime.root / name)
     high = "PartitionName=high Nodes=ALL PriorityTier=10 State=UP"
     shape = Shape(nodes=2, extra=("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE", high))
-    cluster = Cluster(runtime=Runtime(root=root), shape=shape)
-    try:
-        cluster.start()
+    with cluster_beside(runtime, "tiered", shape) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 def test_a_preempted_job_is_not_requeued_again(tiered: Cluster) -> None:

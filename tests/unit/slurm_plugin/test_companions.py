@@ -1,5 +1,6 @@
 """Jobs beside the one advised on: components, dependents, and jobs that Slurm itself holds."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from slurm_plugin.observe import Memory
 from slurm_plugin.records import JobRow
 from slurm_plugin.scope import ScopeConfig
 from slurm_plugin.sharing import Companion, lacks, released, share
+from slurm_plugin.squeue import Output, Slurm, SlurmError
 from tests.unit.slurm_plugin.fake_slurm import FakeJob, FakeSlurm
 
 ADVICE = Advice(
@@ -323,3 +325,22 @@ def test_slurms_hold_is_released_by_the_acting_process() -> None:
     job = slurm.add(FakeJob(exit_status=112 << 8, **(kept | {"reason": "JobHeldAdmin"})))  # type: ignore[arg-type]
     assert run(slurm).reason is Reason.HELD
     assert job.state == "SPECIAL_EXIT"
+
+
+def test_what_the_job_insists_on_is_left_out() -> None:
+    """--nodelist: excluding it would only keep the job from ever starting."""
+    outcome = guard.plan(ADVICE, FAILED, replace(LIMITS, required=("node3",)), now=2000.0, monotonic=0.0)
+    assert isinstance(outcome, Steps)
+    assert (outcome.dropped, outcome.dropped_reason) == (("node3",), Reason.CAPACITY)
+
+
+def test_an_empty_answer_about_a_job_is_no_answer() -> None:
+    """Slurm says so when it does not know a job; of several it says nothing, and is asked about the first."""
+
+    def empty(argv: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> Output:
+        return Output(returncode=0, stdout=b"", stderr=b"")
+
+    with pytest.raises(SlurmError, match="did not call unknown"):
+        Slurm(run=empty).jobs("17", "30")
+    assert Slurm(run=FakeSlurm()).jobs("17") == ()
+    assert Slurm(run=empty).jobs("19_2") == ()
