@@ -39,7 +39,7 @@ class Pace:
     gaps: tuple[float, ...] = ()  # seconds between two progress lines with nothing announced between them
     lines: tuple[int, ...] = ()  # other lines between the two
     pauses: tuple[Pause, ...] = ()
-    # Of the schedules that `hang.ROUND` lists, as bits: those that no silence goes with, those that one went with at
+    # Of the schedules in `schedules.ROUND`, as bits: those that no silence goes with, those that one went with at
     # their last turn, and those whose last turn was announced.
     ruled_out: int = 0
     acted: int = 0

@@ -6,8 +6,6 @@ has a limit of its own, learned from earlier ones where there are any. Pauses th
 with the steps at which they come; where one may be meant that was never seen (a round step number for the first time,
 more output than usual, a crash line) the ceiling holds instead of the learned limit.
 
-Schedules ("every 500 steps") are ruled out one by one: each whose turn came and went without a silence.
-
 GPUs that are busy without computing since the newest step (`telemetry`) shorten the wait; that nobody tells changes
 nothing.
 
@@ -16,10 +14,11 @@ reader itself was away is nobody's habit.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from advisor.core import schedules
 from advisor.core.course import Pace, Pause, Phase
 from advisor.core.model import Progress, Snapshot
 from advisor.core.policy import Policy
@@ -44,10 +43,6 @@ PAUSE_SECONDS_MIN = 5.0  # shorter ones never matter: the floor is above
 PHASE_FACTOR = 5.0  # storage and evaluation vary more than steps
 UNANNOUNCED_FACTOR = 2.0
 HABIT_FACTOR = 1.3
-# Schedules are written by people: every 500 steps, every 1,024. Their order is part of what is stored: append only.
-ROUND = tuple(
-    lead * 10**power // 10 for power in range(1, 8) for lead in (10, 15, 20, 25, 30, 40, 50, 60, 75, 80)
-) + tuple(2**power for power in range(5, 21))
 _PLANNED = frozenset({Phase.CHECKPOINT, Phase.EVALUATION, Phase.OTHER})
 
 
@@ -153,7 +148,7 @@ def step_limit(progress: Progress, policy: Policy) -> float:
         HABIT_FACTOR * _habit(pace),
     )
     if progress.last_step is not None:
-        due = _schedule_due(pace, progress.last_step)
+        due = schedules.due(pace, progress.last_step)
         if due is None:
             return ceiling
         learned = max(learned, UNANNOUNCED_FACTOR * due)
@@ -175,80 +170,18 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
-def _schedule_due(pace: Pace, last: int) -> float | None:
-    """How long the silence may be that a schedule calls for after step `last`: 0 where none does, None where one may
-    act of which nothing is known.
-    """
-    scheduled = [pause for pause in pace.pauses if pause.phase is Phase.STEP and _on_schedule(pause.step, pace)]
-    longest = max((pause.seconds for pause in scheduled), default=0.0)
-    if pace.total is not None:
-        at_the_end = last + max(1, pace.stride) >= pace.total
-        return (longest or None) if at_the_end else 0.0
-    due = 0.0
-    for bit in _turns(pace, last, last + max(1, pace.stride)):
-        if pace.acted & bit:
-            due = longest
-        elif not pace.ruled_out & bit:
-            return None
-    return due
-
-
-def _turns(pace: Pace, first: int, last: int) -> Iterator[int]:
-    """The bits of all schedules that have a turn from step `first` to `last`. One at every line is the pace itself."""
-    for index, number in enumerate(ROUND):
-        if number > pace.stride and number > 1 and 0 < last // number * number >= first:
-            yield 1 << index
-
-
 def pause_due(progress: Progress) -> bool:
     """A silence that nothing announces may follow the newest step."""
     last = progress.last_step
-    return last is not None and _schedule_due(progress.pace, last) != 0.0
-
-
-def _on_schedule(step: int, pace: Pace) -> bool:
-    """A schedule that is not ruled out has a turn at the step, or before the next progress line; a bar was about
-    full.
-    """
-    ahead = max(1, pace.stride)
-    if pace.total is not None:
-        return step + ahead >= pace.total
-    return any(pace.acted & bit or not pace.ruled_out & bit for bit in _turns(pace, step, step + ahead))
-
-
-def _fell_silent(pace: Pace, first: int, last: int) -> Pace:
-    """A silence that nothing announced came between the lines of two steps."""
-    turns = sum(_turns(pace, first, last))
-    return replace(pace, acted=pace.acted | turns, told=pace.told & ~turns, ordinary_from=None)
-
-
-def _was_told(pace: Pace, first: int, last: int) -> Pace:
-    """A pause between the lines of two steps was announced. A schedule of which two turns in a row were has all of them
-    announced: whatever else comes every so many steps has its turns there too.
-    """
-    turns = sum(_turns(pace, first, last)) & ~pace.acted
-    ruled_out = pace.ruled_out | (turns & pace.told)
-    return replace(pace, ruled_out=ruled_out, told=pace.told | turns, ordinary_from=None)
-
-
-def _went_on(pace: Pace, first: int, last: int, silence: float) -> Pace:
-    """From the line of step `first` to that of `last` nothing was silent for longer than `silence` seconds.
-
-    A turn at a step that has a line may act before or after it: it is over when both sides were ordinary.
-    """
-    if len(pace.gaps) < LEARNED or silence > _long(pace):
-        return pace if pace.ordinary_from is None else replace(pace, ordinary_from=None)
-    since = pace.ordinary_from if pace.ordinary_from is not None and pace.ordinary_from <= first else first
-    turns = sum(_turns(pace, max(first, since + 1), last - 1))
-    # One that acted may miss a turn once: a save that is mostly written in the background.
-    ruled_out, acted = pace.ruled_out | (turns & ~pace.acted), pace.acted & ~turns
-    return replace(pace, ruled_out=ruled_out, acted=acted, ordinary_from=since)
+    return last is not None and schedules.due(progress.pace, last) != 0.0
 
 
 def _habit(pace: Pace) -> float:
     """How long the attempt falls silent at any step: the second longest such pause, since one alone is an accident."""
     seconds = sorted(
-        pause.seconds for pause in pace.pauses if pause.phase is Phase.STEP and not _on_schedule(pause.step, pace)
+        pause.seconds
+        for pause in pace.pauses
+        if pause.phase is Phase.STEP and not schedules.on_schedule(pause.step, pace)
     )
     return seconds[-2] if len(seconds) > 1 else 0.0
 
@@ -287,7 +220,8 @@ def learn(pace: Pace, gap: Gap, *, broken: bool) -> Pace:
     if broken:
         return replace(pace, ordinary_from=None)
     if pace.total is None and gap.last > gap.first:
-        pace = _went_on(pace, gap.first, gap.last, gap.silence)
+        ordinary = len(pace.gaps) >= LEARNED and gap.silence <= _long(pace)
+        pace = schedules.went_on(pace, gap.first, gap.last, ordinary=ordinary)
     seconds, stride = max(gap.read, gap.printed), gap.last - gap.first
     if not gap.adjacent or seconds < GAP_SECONDS_MIN or (gap.missed and gap.read > _long(pace)):
         seconds = gap.printed if gap.adjacent and gap.missed else 0.0
@@ -297,13 +231,13 @@ def learn(pace: Pace, gap: Gap, *, broken: bool) -> Pace:
     # What only the reader missed is no pause of the job, unless it becomes usual.
     if len(pace.gaps) >= LEARNED and seconds > long and (gap.printed <= 0 or gap.printed > long):
         if _unusual(pace, gap.between):
-            pace = _was_told(pace, gap.first, gap.last)
+            pace = schedules.was_told(pace, gap.first, gap.last)
             pause = Pause(step=gap.first, seconds=round(seconds, 3), phase=Phase.OTHER)
             return replace(pace, pauses=_kept(pace, pause))  # it will be announced again
         near = 2 * max(stride, pace.stride)
         known = any(pause.phase is Phase.STEP and 0 < gap.first - pause.step <= near for pause in pace.pauses)
-        pace = _fell_silent(pace, gap.first, gap.last)
-        if _warming_up(pace, gap.at) and not _on_schedule(gap.first, pace):
+        pace = schedules.fell_silent(pace, gap.first, gap.last)
+        if _warming_up(pace, gap.at) and not schedules.on_schedule(gap.first, pace):
             return pace
         pace = replace(pace, pauses=_kept(pace, Pause(step=gap.first, seconds=round(seconds, 3))))
         if not known:
@@ -344,7 +278,7 @@ def learn_stretch(pace: Pace, *, step: int, at: datetime, late: float = 0.0) -> 
     if late > AWAY_SECONDS and late > seconds / 2:
         return pace
     if phase is Phase.STEP:
-        pace = _fell_silent(pace, step, step + pace.stride)
+        pace = schedules.fell_silent(pace, step, step + pace.stride)
     return replace(pace, pauses=_kept(pace, Pause(step=step, seconds=round(seconds, 3), phase=phase)))
 
 
@@ -352,7 +286,7 @@ def _kept(pace: Pace, new: Pause) -> tuple[Pause, ...]:
     """Of each kind the longest ones and the newest: what comes often must not push out what comes rarely."""
 
     def kind(pause: Pause) -> tuple[Phase, bool]:
-        return pause.phase, pause.phase is Phase.STEP and _on_schedule(pause.step, pace)
+        return pause.phase, pause.phase is Phase.STEP and schedules.on_schedule(pause.step, pace)
 
     others = [pause for pause in pace.pauses if kind(pause) != kind(new)]
     alike = [pause for pause in pace.pauses if kind(pause) == kind(new)]
@@ -367,7 +301,7 @@ def _kept(pace: Pace, new: Pause) -> tuple[Pause, ...]:
 def stepped(pace: Pace, *, line: int, total: int | None, at: datetime, steps: tuple[int, int] | None = None) -> Pace:
     """A progress line: what was announced before it is over. `steps`: of the line before it, and its own."""
     if pace.phase in _PLANNED and steps is not None and steps[1] > steps[0]:
-        pace = _was_told(pace, *steps)
+        pace = schedules.was_told(pace, *steps)
     if pace.phase_line == line and pace.phase is not Phase.STEP and pace.closed_at is None:
         return replace(pace, total=total, unusual_at=None)  # one line tells its step and what comes next
     return replace(
