@@ -1,6 +1,7 @@
 """Kinds of jobs that one requeue and one list of exclusions do not fit: heterogeneous, held by Slurm, waited for."""
 
 import json
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -191,3 +192,34 @@ def test_a_job_is_not_started_beside_one_that_was_let_go_and_still_waits(world: 
 
 def _is(world: World, job: int, state: str, restarts: int) -> Callable[[], bool]:
     return lambda: (_row(world, job).state, _row(world, job).restarts) == (state, restarts)
+
+
+@pytest.mark.long
+def test_an_exclusion_ends_when_an_administrator_puts_the_node_back(world: World, client: Client) -> None:
+    """Excluded after an Xid, drained, repaired and resumed: the next failure excludes its own node only."""
+    folder = world.cluster.runtime.root / "announce"
+    waits = f"while [ ! -e {folder}/aged.$n.flag.raise ]; do sleep 0.05; done; exit 1"
+    script = f'#!/bin/sh\nn="${{SLURM_RESTART_COUNT:-0}}"\n[ $n = 2 ] || {{ {waits}; }}\n'
+    job = world.cluster.submit("alice", script, "-N1", "--exclusive", _OPT_IN, _NOWHERE)
+
+    def fails(attempt: int) -> str:
+        bad = _waits(world, job, "RUNNING", restarts=attempt).nodes
+        wait_for("it in the store", lambda: _runs(client, job, attempt), seconds=20)
+        world.kernel.write(bad, 79, "GPU has fallen off the bus.")
+        (folder / f"aged.{attempt}.flag.raise").touch()
+        return bad
+
+    first = fails(0)
+    assert _waits(world, job, "RUNNING", restarts=1).excluded == {first}
+    for change in (("State=DRAIN", "Reason=repair"), ("State=RESUME",)):
+        world.cluster.must("scontrol", "update", f"NodeName={first}", *change)
+        time.sleep(4)  # the agent looks at nodes every two seconds
+    second = fails(1)
+    row = _waits(world, job, "COMPLETED", restarts=2)
+    assert first != second
+    assert row.excluded == {second}
+
+
+def _runs(client: Client, job: int, attempt: int) -> bool:
+    found = client.attempts(audit_pb2.Filter(job_id=str(job)), most=10)
+    return any((item.attempt.attempt, item.state) == (attempt, common_pb2.ATTEMPT_STATE_RUNNING) for item in found)
