@@ -64,6 +64,13 @@ proto-drift: venv
 	diff -r --exclude=__init__.py --exclude=__pycache__ "$$folder/advisor/v1" advisor/v1 \
 	|| { echo "advisor/v1 differs from proto/: run make proto and commit"; exit 1; }
 
+FUZZ_SECONDS ?= 300
+.PHONY: fuzz
+fuzz: venv ## coverage-guided fuzzing of everything that reads hostile input; FUZZ_SECONDS each (300)
+	@for target in normaliser rules bundles pickles; do \
+	  echo "== $$target"; $(BIN)/python -m tests.fuzz.run $$target --seconds $(FUZZ_SECONDS) || exit 1; \
+	done
+
 bench: venv packages ## the benchmarks, each beside its reference
 	@for file in benchmarks/[!_]*.py; do \
 	  [ -e "$$file" ] || { echo "there are no benchmarks yet"; exit 0; }; \

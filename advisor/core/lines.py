@@ -7,16 +7,13 @@ hits; only then is it decoded, with replacement, since nobody promised UTF-8.
 
 import re
 
-import re2
-
 LINE_BYTES_MAX = 8_192
 TEXT_CHARS_MAX = 600
 
-_LATIN1 = re2.Options()
-_LATIN1.encoding = re2.Options.Encoding.LATIN1
 # CSI and OSC sequences, then single-character escapes. Also colours whose ESC byte a collector has eaten: `[36m(`.
-_ANSI = re2.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)|\x1b[@-Z\\-_]", _LATIN1)
-_BARE_COLOUR = re2.compile(rb"\[(?:0|1|22|39|[349][0-7])(?:;\d{1,2}){0,2}m", _LATIN1)
+# Not RE2: these begin with a literal and cannot backtrack far, and substituting costs RE2's wrapper ten times as much.
+_ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
+_BARE_COLOUR = re.compile(rb"\[(?:0|1|22|39|[349][0-7])(?:;\d{1,2}){0,2}m")
 
 _HEX = re.compile(r"0x[0-9a-fA-F]+|\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}\b")
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
