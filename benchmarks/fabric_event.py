@@ -13,7 +13,9 @@ agent's cap on them held back; nodes excluded and nodes isolated, of which there
 
 import argparse
 import json
+import os
 import re
+import shutil
 import sys
 import time
 from datetime import UTC, datetime, timedelta
@@ -37,7 +39,7 @@ POLICY = {"isolate": True, "isolate_dry_run": False, "isolations_percent_max": 5
 AGENT = '[isolation]\nmode = "act"\nnodes_max = 4\npercent_max = 50.0\n'
 _SCRIPT = """#!/bin/sh
 [ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || exit 0
-while [ ! -e {gate} ]; do sleep 0.5; done
+[ -e {gate}.open ] || read line < {gate}
 n=$SLURMD_NODENAME
 echo "$n:$$:1 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : mlx5_0:1 Got async event : port error"
 echo "[rank0]: torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error"
@@ -58,6 +60,8 @@ def rpcs(cluster: Cluster) -> tuple[int, int]:
 def event(cluster: Cluster, stack: Stack, jobs: int) -> dict[str, Any]:
     """Submit, wait for a full house, measure the quiet, open the gate, and follow what comes."""
     gate = cluster.runtime.home("alice") / "gate"
+    os.mkfifo(gate)  # who waits at it costs nothing
+    shutil.chown(gate, "alice", "alice")
     opt_in = '--comment={"advisor": {"enabled": true}}'
     cluster.submit(
         "alice",
@@ -70,7 +74,10 @@ def event(cluster: Cluster, stack: Stack, jobs: int) -> dict[str, Any]:
     for node in cluster.nodes:
         _link_down(cluster.kernel_log(node), node)
     began, at, counted = _now(), time.monotonic(), rpcs(cluster)
-    gate.touch()
+    gate.with_name(f"{gate.name}.open").touch()
+    end = os.open(gate, os.O_RDWR)  # never waits; all who wait at the gate have it open now
+    time.sleep(1.0)
+    os.close(end)  # and read its end
     wait_for("all failed", lambda: len(_ends(cluster)) >= jobs, seconds=600, every_seconds=2.0)
     failing = _rates(counted, rpcs(cluster), time.monotonic() - at)
     with Client(stack.socket) as client:

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -51,6 +52,7 @@ STAGES = (
 )
 KINDS = ("xid", "crash", "hang", "node", "dead_node")
 LANE_NODES = 4
+LAUNCHES_MAX = 4
 _FAULT_STEP = 12
 _NEEDED = frozenset({"FAULT_VISIBLE", "DETECTED", "ADVISED", "UPDATE_ACCEPTED", "RUNNING", "FIRST_PROGRESS"})
 
@@ -72,11 +74,7 @@ def one_run(world: World, kind: str, number: int, lane: int) -> Moments:
         faults=_faults(kind, bad),
         options=(f"--exclude={others}",),
     )
-    wait_for("idle nodes", lambda: set(nodes) <= world.cluster.idle_nodes(), seconds=60)
-    run = world.launch("alice", training)
-    run.wait_step(_FAULT_STEP - 1)
-    if bad not in run.nodes:
-        raise RuntimeError(f"{kind}: the job got {run.nodes}, not the node that is to break")
+    run = _on(world, training, nodes, bad)
     if dies:
         world.cluster.kill_node(bad)
     injected = datetime.fromtimestamp(time.time(), UTC)  # noqa: TID251 - the harness's own clock
@@ -90,6 +88,18 @@ def one_run(world: World, kind: str, number: int, lane: int) -> Moments:
         if dies:
             world.cluster.start_node(bad)
             wait_for("the node's return", lambda: world.cluster.node_state(bad) == "idle", seconds=60)
+
+
+def _on(world: World, training: Training, nodes: Sequence[str], bad: str) -> Run:
+    """Launch it so that it gets `bad`: right after a node's return Slurm may prefer another."""
+    for attempt in range(LAUNCHES_MAX):
+        wait_for("idle nodes", lambda: set(nodes) <= world.cluster.idle_nodes(), seconds=60)
+        run = world.launch("alice", replace(training, name=f"{training.name}-{attempt}"))
+        run.wait_step(_FAULT_STEP - 1)
+        if bad in run.nodes:
+            return run
+        world.cluster.must("scancel", str(run.job_id))
+    raise RuntimeError(f"{training.name}: no job was given {bad}")
 
 
 def _faults(kind: str, bad: str) -> list[dict[str, object]]:
