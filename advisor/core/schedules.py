@@ -13,31 +13,37 @@ from advisor.core.course import Pace, Phase
 ROUND = tuple(
     lead * 10**power // 10 for power in range(1, 8) for lead in (10, 15, 20, 25, 30, 40, 50, 60, 75, 80)
 ) + tuple(2**power for power in range(5, 21))
+_ASCENDING = tuple(sorted((number, 1 << index) for index, number in enumerate(ROUND)))
 
 
 def due(pace: Pace, last: int) -> float | None:
     """How long the silence may be that a schedule calls for after step `last`: 0 where none does, None where one may
     act of which nothing is known.
     """
-    scheduled = [pause for pause in pace.pauses if pause.phase is Phase.STEP and on_schedule(pause.step, pace)]
-    longest = max((pause.seconds for pause in scheduled), default=0.0)
+    ahead = last + max(1, pace.stride)
     if pace.total is not None:
-        at_the_end = last + max(1, pace.stride) >= pace.total
-        return (longest or None) if at_the_end else 0.0
-    longest_due = 0.0
-    for bit in turns(pace, last, last + max(1, pace.stride)):
+        return (_longest(pace) or None) if ahead >= pace.total else 0.0
+    acts = False
+    for bit in turns(pace, last, ahead):
         if pace.acted & bit:
-            longest_due = longest
+            acts = True
         elif not pace.ruled_out & bit:
             return None
-    return longest_due
+    return _longest(pace) if acts else 0.0
+
+
+def _longest(pace: Pace) -> float:
+    scheduled = (pause for pause in pace.pauses if pause.phase is Phase.STEP and on_schedule(pause.step, pace))
+    return max((pause.seconds for pause in scheduled), default=0.0)
 
 
 def turns(pace: Pace, first: int, last: int) -> Iterator[int]:
     """The bits of all schedules that have a turn from step `first` to `last`. One at every line is the pace itself."""
-    for index, number in enumerate(ROUND):
-        if number > pace.stride and number > 1 and 0 < last // number * number >= first:
-            yield 1 << index
+    for number, bit in _ASCENDING:
+        if number > last:
+            break
+        if number > pace.stride and last // number * number >= first:
+            yield bit
 
 
 def on_schedule(step: int, pace: Pace) -> bool:
