@@ -20,9 +20,13 @@ _PATTERNS = tuple(
     for pattern in (
         # 2026-11-29T03:00:01.123456+00:00 · 2026-11-29 03:00:01,123 · 2023-10-24,10:01:02 · 2024/10/09 15:47:38
         rf"(?<!\d)(?P<y>(?:19|20)\d\d)[-/](?P<mo>[01]\d)[-/](?P<d>[0-3]\d)[T ,_]{_CLOCK}"
-        r" ?(?P<z>Z\b|[+-]\d\d:?\d\d(?!\d))?",
+        r" ?(?P<z>Z\b|UTC\b|GMT\b|[+-]\d\d:?\d\d(?!\d))?",
         # glog and torch: E0410 01:50:33.889 · [E507 17:31:56.885473996
         rf"(?<![\w.])[IWEFD](?P<mo>1[0-2]|0?[1-9])(?P<d>[0-3]\d) {_CLOCK}",
+        # glog since 0.5: I20261129 12:00:00.123456
+        rf"(?<![\w.])[IWEFD](?P<y>(?:19|20)\d\d)(?P<mo>[01]\d)(?P<d>[0-3]\d) {_CLOCK}",
+        # Hugging Face's examples, rich: 11/29/2026 12:00:00 · [11/29/26 12:00:00]
+        rf"(?<![\d/])(?P<mo>[01]\d)/(?P<d>[0-3]\d)/(?P<y>(?:19|20)?\d\d) {_CLOCK}",
         # dmesg -T, asctime: Fri Aug 28 22:45:13 2026
         rf"(?<!\w)(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) {_MONTH} +(?P<d>[0-3]?\d) {_CLOCK} (?P<y>(?:19|20)\d\d)(?!\d)",
         # syslog: Aug 26 15:28:16
@@ -57,7 +61,12 @@ def _build(match: re.Match[str], near: datetime) -> LineTime | None:
     micro = int((groups["f"] or "0")[:6].ljust(6, "0"))
     clock = (int(groups["h"]), int(groups["m"]), min(int(groups["s"]), 59), micro)
     zone = _zone(groups.get("z"))
-    years = (int(groups["y"]),) if groups.get("y") else (near.year - 1, near.year, near.year + 1)
+    year_text = groups.get("y") or ""
+    years = (
+        (int(year_text) + (2_000 if len(year_text) == 2 else 0),)
+        if year_text
+        else (near.year - 1, near.year, near.year + 1)
+    )
     candidates: list[datetime] = []
     for year in years:
         try:
@@ -73,7 +82,7 @@ def _build(match: re.Match[str], near: datetime) -> LineTime | None:
 def _zone(text: str | None) -> timezone | None:
     if not text:
         return None
-    if text == "Z":
+    if text in {"Z", "UTC", "GMT"}:
         return UTC
     hours, minutes = int(text[1:3]), int(text[-2:])
     if hours > 14 or minutes > 59:

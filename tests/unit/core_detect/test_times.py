@@ -22,6 +22,15 @@ NEAR = datetime(2026, 11, 29, 12, tzinfo=UTC)
         ("W1026 03:51:31.222000 25 x.py:908] y", datetime(2026, 10, 26, 3, 51, 31, 222000, UTC), False),
         ("Aug 26 15:28:16 node1 kernel: x", datetime(2026, 8, 26, 15, 28, 16, 0, UTC), False),
         ("[Fri Aug 28 22:45:13 2026] x", datetime(2026, 8, 28, 22, 45, 13, 0, UTC), False),
+        ("I20261129 11:59:00.123456 1 a.cc:3] x", datetime(2026, 11, 29, 11, 59, 0, 123456, UTC), False),
+        ("11/28/2026 12:00:00 - INFO - __main__ - x", datetime(2026, 11, 28, 12, 0, 0, 0, UTC), False),
+        ("[11/28/26 12:00:00] INFO x", datetime(2026, 11, 28, 12, 0, 0, 0, UTC), False),
+        ("2026-11-28 12:00:00,123 UTC x", datetime(2026, 11, 28, 12, 0, 0, 123000, UTC), True),
+        (
+            "slurmstepd-node1: error: *** JOB 7 ON node1 CANCELLED AT 2026-11-28T11:59:59 ***",
+            datetime(2026, 11, 28, 11, 59, 59, 0, UTC),
+            False,
+        ),
         ("06/17 19:51:16 - mmengine - INFO", datetime(2026, 6, 17, 19, 51, 16, 0, UTC), False),
     ],
 )
