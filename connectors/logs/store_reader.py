@@ -72,6 +72,14 @@ class _Wish:
     live: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A stretch of time that one answer could not hold: how far it was read. `sweep`: it began at the oldest moment."""
+
+    reached_ns: int
+    sweep: bool
+
+
 @dataclass(slots=True)
 class _Left:
     """What was read for one attempt and did not fit into its last batch, for the cursor that this batch ended with."""
@@ -123,6 +131,7 @@ class StoreLogs:
         self._running: list[_Running] = []
         self._left: dict[str, _Left] = {}
         self._given: dict[str, tuple[str, LogBatch]] = {}
+        self._passes: dict[str, _Pass] = {}
         self._served: dict[str, float] = {}
         self._wanted: dict[str, float] = {}
         self._counting: asyncio.Task[None] | None = None
@@ -190,12 +199,16 @@ class StoreLogs:
         left = self._left.pop(request.key, None)
         if left is not None and left.cursor == request.cursor:
             left.wish.request, left.wish.position = request, position
-            return self._cut(left.wish, left.lines, left.streams, left.until_ns, (), now_ns, swept=left.wish.sweep)
+            return self._cut(left.wish, left.lines, left.streams, left.until_ns, (), now_ns)
         if not position.read_ns:
             position = replace(position, read_ns=first_ns, settled_ns=first_ns, swept_ns=now_ns)
-        sweep = now_ns - position.swept_ns >= limits.sweep_seconds * NS or last_ns <= now_ns
-        near_ns = position.read_ns - int(limits.near_seconds * NS)
-        start_ns = max(first_ns, position.settled_ns, 0 if sweep else near_ns)
+        under_way = self._passes.get(request.key)
+        if under_way is not None:
+            sweep, start_ns = under_way.sweep, max(under_way.reached_ns, position.settled_ns)
+        else:
+            sweep = now_ns - position.swept_ns >= limits.sweep_seconds * NS or last_ns <= now_ns
+            near_ns = position.read_ns - int(limits.near_seconds * NS)
+            start_ns = max(first_ns, position.settled_ns, 0 if sweep else near_ns)
         live = now_ns - start_ns <= int((limits.overlap_seconds + limits.sweep_seconds * 2) * NS)
         return _Wish(request, position, start_ns, last_ns, sweep, live)
 
@@ -263,7 +276,7 @@ class StoreLogs:
         self._wanted.update(dict.fromkeys((request.key for request in requests), now))
         for key in [key for key, at in self._wanted.items() if now - at > FORGET_SECONDS]:
             del self._wanted[key]
-            for held in (self._left, self._given, self._served, self._missing):
+            for held in (self._left, self._passes, self._given, self._served, self._missing):
                 held.pop(key, None)
 
     # Answers
@@ -305,7 +318,7 @@ class StoreLogs:
                 mine = stream.lines
             lines.extend((ns, number, text, mark) for ns, text, mark in mine if wish.start_ns <= ns < wish.last_ns)
         until_ns = min(answer.until_ns, asked_ns)
-        return self._cut(wish, lines, streams, until_ns, answer.gaps, asked_ns, swept=wish.sweep)
+        return self._cut(wish, lines, streams, until_ns, answer.gaps, asked_ns)
 
     def _cut(
         self,
@@ -315,20 +328,23 @@ class StoreLogs:
         until_ns: int,
         gaps: tuple[str, ...],
         now_ns: int,
-        *,
-        swept: bool,
     ) -> LogBatch:
         """The first lines that fit, by time, and the cursor after them; the rest is kept for that cursor."""
         lines.sort(key=_by_time)
         count = _fitting(lines, wish.request.bytes_max)
         taken, rest = lines[:count], lines[count:]
         reached_ns = min(until_ns, rest[0][0]) if rest else until_ns
-        over = wish.request.ended_at is not None and not rest and wish.last_ns <= until_ns
-        behind = not over and until_ns < min(now_ns, wish.last_ns)
-        swept = swept and not rest and not behind
+        complete = not rest and until_ns >= min(now_ns, wish.last_ns)
+        over = complete and wish.sweep and wish.request.ended_at is not None and wish.last_ns <= now_ns
+        horizon_ns = now_ns - int(self._limits.overlap_seconds * NS)
+        swept = wish.sweep and (complete or (reached_ns >= horizon_ns and wish.last_ns > now_ns))
+        if complete or swept:
+            self._passes.pop(wish.request.key, None)
+        else:
+            self._passes[wish.request.key] = _Pass(reached_ns, wish.sweep)
         position = self._advanced(wish, taken, streams, reached_ns, now_ns, swept=swept)
         young = now_ns - wish.position.read_ns < self._limits.sweep_seconds * NS
-        if not (taken or rest or over or behind or swept or gaps) and young and wish.request.cursor:
+        if complete and not (taken or over or swept or gaps) and young and wish.request.cursor:
             return LogBatch(chunks=(), cursor=wish.request.cursor)  # nothing to remember: writing it is saved
         cursor = encode(position)
         if rest:
@@ -336,7 +352,7 @@ class StoreLogs:
         batch = LogBatch(
             chunks=self._chunks(wish, taken, streams),
             cursor=cursor,
-            more=bool(rest) or behind,
+            more=not complete,
             unavailable=tuple(self._absent(UnavailableReason.LIMIT, gap) for gap in gaps),
             final=over,
         )
@@ -356,9 +372,9 @@ class StoreLogs:
         limits, before = self._limits, wish.position
         read_ns = max(before.read_ns, reached_ns)
         settled_ns = before.settled_ns
-        if swept or not wish.live:
-            # Only a read of the whole stretch settles what lies before it, or one that goes on where the last ended.
-            settled_ns = max(settled_ns, min(read_ns, now_ns) - int(limits.overlap_seconds * NS))
+        if wish.sweep or not wish.live:
+            # Only a read that began at the oldest moment settles, and only what was old enough when it was read.
+            settled_ns = max(settled_ns, min(reached_ns, now_ns - int(limits.overlap_seconds * NS)))
         known = {name: {entry for entry in item if entry[0] >= settled_ns} for name, item in before.streams.items()}
         names = [stream_hash(stream.name) for stream in streams]
         for ns, number, text, mark in taken:
@@ -372,7 +388,7 @@ class StoreLogs:
         return Position(
             read_ns=read_ns,
             settled_ns=settled_ns,
-            swept_ns=now_ns if swept or not wish.live else before.swept_ns,
+            swept_ns=now_ns if swept else before.swept_ns,
             alive=before.alive or bool(taken),
             streams={name: item for name, item in kept.items() if item},
         )
