@@ -1,5 +1,6 @@
 """Ranks that fail together print in between each other; what they failed with stays the same failure."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,3 +33,21 @@ def test_frames_do_not_depend_on_whose_line_comes_first(label: str, order: list[
     left = {rank: iter(TRACEBACK) for rank in range(4)}
     text = "".join(f"{label.format(rank)}{next(left[rank])}\n" for rank in order)
     assert frames(scan(text)) == {"train.py:train;train.py:strike;train.py:_do"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"msg": "Traceback (most recent call last):\\n  File \\"/a/t.py\\", line 1, in f\\nKeyError: 1\\n"}' + "\n",
+        "╭── Traceback (most recent call last) ──╮\n│ /a/t.py:1 in f │\n╰──╯\nKeyError: 'x'\n",
+        " 10%|#  | 1/9 [00:01<00:09,  1.0it/s]KeyError: 'x'\n",
+        " 10%|#  | 1/9\rKeyError: 'x'\r\n",
+        "\x1b[31mKeyError\x1b[0m: 'x'\n",
+        "KeyEr\x00ror: '\xff'\n",
+    ],
+    ids=["json", "rich", "glued to a bar", "behind a carriage return", "coloured", "NUL and bad bytes"],
+)
+def test_an_exception_is_found_in_whatever_it_is_wrapped(text: str) -> None:
+    """Collectors and terminals dress a traceback in many ways; it stays the same exception."""
+    (signal,) = scan(text.encode("utf-8" if "╭" in text or "│" in text else "latin-1")).signals
+    assert signal.fields["exception"] == "KeyError"
