@@ -225,9 +225,21 @@ class Link:
             except grpc.aio.AioRpcError as error:
                 log.warning("report_failed", cluster=self.cluster, error=_why(error))
                 return False
+            except grpc.aio.UsageError:
+                return False  # the channel has just been closed; the link has said why
+            except asyncio.CancelledError:
+                if _is_ending():
+                    raise
+                return False  # likewise: gRPC cancels the calls of a channel that is closed
             if answer.refused:
                 log.warning("observations_refused", count=len(answer.refused), first=answer.refused[0][:300])
         return True
+
+
+def _is_ending() -> bool:
+    """Whether it is this task that was cancelled, and not only the call it waits for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _listed(job: agent_pb2.JobObservation) -> str:

@@ -1,0 +1,83 @@
+"""The agent's connection: what is in flight when it ends is lost, and nothing more."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from advisor.v1 import agent_pb2, common_pb2
+from slurm_plugin.clock import SystemClock
+from slurm_plugin.guard import Advice
+from slurm_plugin.link import Link, Pulse
+from tests.unit.slurm_plugin.test_agent import FakeAdvisor, until
+
+
+class SlowAdvisor(FakeAdvisor):
+    """Takes a report and never answers."""
+
+    async def ReportObservations(  # noqa: N802
+        self, request: agent_pb2.ReportObservationsRequest, context: object
+    ) -> agent_pb2.ReportObservationsResponse:
+        self.reports.append(request)
+        await asyncio.sleep(600)
+        raise AssertionError("nobody waits for so long")
+
+
+@dataclass
+class Heard:
+    """Nothing is done with what the advisor says."""
+
+    connections: int = 0
+    renewed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def connected(self) -> None:
+        self.connections += 1
+        if self.connections > 1:
+            self.renewed.set()
+
+    def advice_heard(self, open_advice: Sequence[Advice]) -> None: ...
+
+    def nodes_heard(self, nodes: Sequence[agent_pb2.NodeAdvice]) -> None: ...
+
+    def pulse_heard(self, pulse: Pulse) -> None: ...
+
+
+@pytest.fixture
+async def folder() -> AsyncIterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="link-"))  # short: a socket's path has at most 107 bytes
+    yield made
+    shutil.rmtree(made)
+
+
+async def test_a_report_in_flight_when_the_connection_is_renewed_is_lost_and_not_the_agent(folder: Path) -> None:
+    """gRPC cancels the calls of a channel that is closed; whoever waits for one must not take that for its own end."""
+    advisor, heard, said = SlowAdvisor(), Heard(), ["first"]
+    await advisor.start(folder / "a.sock")
+
+    def registration() -> agent_pb2.RegisterRequest:
+        return agent_pb2.RegisterRequest(cluster="c", version=said[0])
+
+    link = Link(f"unix:{folder}/a.sock", "c", registration, heard, SystemClock())
+    running = asyncio.create_task(link.run())
+    try:
+        async with asyncio.timeout(20):
+            await until(lambda: heard.connections)
+            report = asyncio.create_task(link.report((), (), complete=False, unavailable=()))
+            await until(lambda: advisor.reports)
+            said[0] = "second"
+            link.check_registration()
+            assert await report is False
+            await heard.renewed.wait()
+        second = asyncio.create_task(link.report((), (), complete=False, unavailable=(common_pb2.Unavailable(),)))
+        await until(lambda: len(advisor.reports) == 2)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await advisor.stop()
