@@ -15,7 +15,7 @@ from advisor.core.policy import Policy
 from advisor.core.words import Category, IncidentKind, NodeState, WithheldReason
 
 # Nodes in these states are not among those that fit a job, so that avoiding them costs no capacity.
-_OUT_OF_SERVICE = frozenset(NodeState) - {NodeState.UP}
+_OUT_OF_SERVICE = frozenset({NodeState.NOT_RESPONDING, NodeState.DOWN, NodeState.DRAINING, NodeState.DRAINED})
 _HARDWARE = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT})
 
 

@@ -17,7 +17,17 @@ from advisor.demo.waiting import holds_for, wait_for
 from advisor.demo.world import Run, World, running_cluster, running_world
 
 LANE_NODES = 3
-DEFAULTS = Shape(nodes=15, cred_expire_seconds=120, slurmd_timeout_seconds=300, kill_wait_seconds=30)
+LANES = 5  # partitions, each for one scenario
+DEFAULTS = Shape(
+    nodes=LANES * LANE_NODES,
+    cred_expire_seconds=120,
+    slurmd_timeout_seconds=300,
+    kill_wait_seconds=30,
+    extra=tuple(
+        f"PartitionName=lane{lane} Nodes=node[{lane * LANE_NODES + 1}-{lane * LANE_NODES + LANE_NODES}] State=UP"
+        for lane in range(LANES)
+    ),
+)
 POLICY = {"hang_seconds": 15.0, "hang_startup_seconds": 60.0, "trusted_fatal_grace_seconds": 15.0}
 _REQUEUE_DELAY_SECONDS = 121
 # Prints progress, then hangs; on SIGTERM it goes on, until KillWait has passed and SIGKILL comes.
@@ -36,14 +46,9 @@ def _lane(number: int) -> tuple[str, ...]:
     return tuple(f"node{number * LANE_NODES + at}" for at in range(1, LANE_NODES + 1))
 
 
-def _elsewhere(world: World, lane: int) -> str:
-    return "--exclude=" + ",".join(node for node in world.cluster.nodes if node not in _lane(lane))
-
-
 def _row(run: Run) -> dict[str, Any]:
     row = run.row
-    ours = sorted(row.excluded & set(_lane(_LANES[run.training.name])))
-    return {"state": row.state, "restarts": row.restarts, "excluded": ours}
+    return {"state": row.state, "restarts": row.restarts, "excluded": sorted(row.excluded)}
 
 
 def xid(world: World, lane: int) -> dict[str, Any]:
@@ -73,7 +78,7 @@ def stubborn(world: World, lane: int) -> dict[str, Any]:
     opt_in = '--comment={"advisor": {"enabled": true}}'
     # srun waits for nobody here: the batch script itself is what hangs.
     output = f"--output={folder}-%j.out"
-    job = world.cluster.submit("alice", _STUBBORN, "-N1", output, opt_in, _elsewhere(world, lane))
+    job = world.cluster.submit("alice", _STUBBORN, "-N1", output, opt_in, f"--partition=lane{lane}")
     cluster = world.cluster
     began = cluster.wait_state(job, "COMPLETING", restarts=1, seconds=120)
     at = time.monotonic()
