@@ -173,11 +173,16 @@ def _play(world: World, others: Others, knife: Any, step: str, faults: tuple[Fau
     if step.startswith(("before", "after")):
         knife.wait_at(*step.split())
     # Slurm saves a job some seconds after its submission; killed before, slurmctld has never heard of it.
-    fails_at = 90 if step == "attempt runs" else 6
+    must_be_saved = ("slurmctld", "kill -9") in faults
+    fails_at = 90 if must_be_saved else 40 if step == "attempt runs" else 6
     fault = {"kind": "xid79", "attempt": 0, "node": _BAD, "step": fails_at}
     name = _name((step, faults)).replace(" ", "-").replace("|", "at")
     run = world.launch("alice", Training(name=name, steps=fails_at + 3, faults=[fault]))
+    launched = time.time()  # noqa: TID251 - compared with a file's time
     try:
+        if must_be_saved:
+            saved = world.cluster.root / "state" / "job_state"
+            wait_for("the job saved", lambda: saved.exists() and saved.stat().st_mtime > launched + 1, seconds=30)
         _reach(run, knife, step)
         backs = [(_AWAY_SECONDS[item[1]], _strike(world, item)) for item in faults]
         knife.go()
@@ -196,10 +201,7 @@ def _play(world: World, others: Others, knife: Any, step: str, faults: tuple[Fau
 def _reach(run: Run, knife: Any, step: str) -> None:
     match step:
         case "attempt runs":
-            launched = time.time()  # noqa: TID251 - compared with a file's time
             run.wait_step(3)
-            saved = run.world.cluster.root / "state" / "job_state"
-            wait_for("the job saved", lambda: saved.exists() and saved.stat().st_mtime > launched + 1, seconds=30)
         case "attempt ended":
             run.wait("COMPLETING", "FAILED", seconds=30)
         case "waits with our mark":
