@@ -123,7 +123,7 @@ _LANES = {name: lane for lane, name in enumerate(SCENARIOS)}
 
 
 def _launch(world: World, name: str, lane: int, **what: Any) -> Run:
-    return world.launch("alice", Training(name=name, options=(_elsewhere(world, lane),), **what))
+    return world.launch("alice", Training(name=name, options=(f"--partition=lane{lane}",), **what))
 
 
 def main(names: list[str]) -> int:
