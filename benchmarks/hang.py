@@ -315,7 +315,7 @@ class Reader:
                 known = replace(known, broken=True)
             else:
                 step = int(digits) if (digits := line.text.split("iteration")[-1].split()[0]).isdigit() else None
-                known = progress.mark(known, line.kind, step, self.number, self.now)
+                known = progress.mark(known, line.kind, step, self.number, self.now, self.late)
         known = progress.read_on(self._steps(known, steps), self.number, self.now)
         self.state = replace(self.state, progress=known)
         return known

@@ -317,11 +317,13 @@ def stepped(pace: Pace, *, line: int, total: int | None, at: datetime, steps: tu
     )
 
 
-def announced(pace: Pace, phase: Phase, *, step: int | None, line: int, at: datetime) -> Pace:
-    """A line, after `step` (None: not in its course), said that a phase has begun, or still goes on."""
+def announced(pace: Pace, phase: Phase, *, step: int | None, line: int, at: datetime, late: float = 0.0) -> Pace:
+    """A line, after `step` (None: not in its course), said that a phase has begun, or still goes on. It may have stood
+    there for `late` seconds, as long as nobody looked: then it came in time.
+    """
     if step is not None:
         pace = learn_stretch(pace, step=step, at=at)
-    since = pace.phase_since or at
+    since = pace.phase_since or at - timedelta(seconds=late)
     return replace(pace, phase=phase, phase_line=line, phase_since=since, sign_at=at, closed_at=None)
 
 

@@ -373,14 +373,16 @@ _PHASES: Mapping[str, tuple[Phase, bool]] = {
 }
 
 
-def mark(progress: FileProgress, name: str, step: int | None, line: int, at: datetime) -> FileProgress:
-    """A line, read at `at`, that is no step but says where the attempt stands."""
+def mark(
+    progress: FileProgress, name: str, step: int | None, line: int, at: datetime, late: float = 0.0
+) -> FileProgress:
+    """A line, read at `at`, that is no step but says where the attempt stands. `late`: as for `observe`."""
     if name in _PHASES:
         phase, begins = _PHASES[name]
         pace = progress.pace
         last = progress.last_step if not progress.broken else None  # a restart inside the job has no usual length
         if begins:
-            pace = hang.announced(pace, phase, step=last, line=line, at=at)
+            pace = hang.announced(pace, phase, step=last, line=line, at=at, late=late)
         else:
             pace = hang.closed(pace, phase, step=last, line=line, at=at)
         progress = replace(progress, pace=pace)

@@ -262,7 +262,9 @@ class FileScan:
             self.progress = progress_module.report(self.progress, fields)
             return
         step = _named(found).get("step")
-        self.progress = progress_module.mark(self.progress, name, int(step) if step else None, number, self.seen_at)
+        self.progress = progress_module.mark(
+            self.progress, name, int(step) if step else None, number, self.seen_at, self._late
+        )
 
     def _emit(
         self, rule: Rule, captures: dict[str, str], place: Place, text: str, number: int, at: datetime | None

@@ -358,6 +358,15 @@ def test_what_the_reader_missed_is_no_habit_of_the_job() -> None:
         assert job.limit() == pytest.approx(expected, abs=1), late
 
 
+def test_what_was_announced_while_nobody_looked_came_in_time() -> None:
+    """Ranks died, and were started again while the service was away: at its return the attempt is not overdue."""
+    job = Job().steps(1, 2.0)
+    job.say("[rank3]: KeyError: 'x'")
+    job.wait(900.0).say("[default0]: [agent] Restarting worker group\n" + STEP.format(1), late=800.0)
+    assert job.limit() > 900.0
+    assert healthy(replace(make_run(3012), hours=0.5)) == []
+
+
 def test_slow_steps_while_ranks_warm_up_are_no_habit() -> None:
     """Nor is the silence between a crash line and the restart of the ranks."""
     job = steady(2.0)
