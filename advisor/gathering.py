@@ -272,6 +272,7 @@ class Gatherer:
                 fresh=chunk.fresh,
                 final=batch.final and last[chunk.file] == at,
                 seen_at=seen_at,
+                skipped=chunk.skipped,
             )
             if chunk.backlog:
                 scanned = _within_attempt(scanned, sighting.item)

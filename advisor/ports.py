@@ -59,6 +59,7 @@ class LogChunk:
     `node`: set when the transport (not the text) says which node wrote it.
     `backlog`: these bytes were there before our first look, and no truncation or cursor says since when. Only lines
     that carry their own wall time within the attempt count; lines without one do not.
+    `skipped`: lines before these bytes that the source left out, since no rule speaks of them (`LogRequest.whole`).
     """
 
     file: str
@@ -68,6 +69,7 @@ class LogChunk:
     node: str | None = None
     modified_at: datetime | None = None
     backlog: bool = False
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

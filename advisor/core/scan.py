@@ -55,14 +55,24 @@ class Scanner:
         self.block_index = self.first_mark + len(self.marks)
 
     def scan(
-        self, context: FileContext, state: FileState, data: bytes, *, fresh: bool, final: bool, seen_at: datetime
+        self,
+        context: FileContext,
+        state: FileState,
+        data: bytes,
+        *,
+        fresh: bool,
+        final: bool,
+        seen_at: datetime,
+        skipped: int = 0,
     ) -> Scanned:
         """Scan the next bytes of a file.
 
         `fresh`: the file was replaced or truncated: forget its state. `final`: nothing follows; the last line counts
-        even without its newline. `seen_at`: when the bytes could be read.
+        even without its newline. `seen_at`: when the bytes could be read. `skipped`: lines before them that were
+        printed, and left out since no rule speaks of them.
         """
         work = FileScan(self, context, FileState() if fresh else state, seen_at)
+        work.skip(skipped)
         buffer = work.state.tail.encode("latin-1") + data
         cut = len(buffer) if final or len(buffer) > TAIL_BYTES_MAX + len(data) else _last_line_end(buffer)
         tail = buffer[cut:]

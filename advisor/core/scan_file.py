@@ -67,6 +67,11 @@ class FileScan:
         self.block_lines = state.block_lines
         self.any = False
 
+    def skip(self, lines: int) -> None:
+        """Lines that matter only in that they were printed."""
+        self.line += lines
+        self.any = self.any or lines > 0
+
     def chunk(self, raw: bytes) -> None:
         """One line-aligned piece."""
         text = clean(raw)

@@ -79,7 +79,12 @@ class Seen:
 
 
 class LogStore(Protocol):
-    """Raises `connectors.web.server.AskError` for everything that a server can do wrong."""
+    """Raises `connectors.web.server.AskError` for everything that a server can do wrong.
+
+    `filters`: lines are left out of answers that are not `whole`.
+    """
+
+    filters: bool
 
     async def lines(self, ask: Ask) -> Answer: ...
 

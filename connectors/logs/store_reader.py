@@ -15,6 +15,9 @@ are given as a stream of their own, `NAME (late)`, for a step that comes late mu
 background and the attempts are answered "nothing new". Only when the store's own time-out is over they are
 `Unavailable`. An answer that is too much at once, or that broke off, makes the next question's window half as long.
 
+**Left out is not silent.** Where the store filters for us, attempts from which nothing came for a while are counted
+without the filter, all in one question, and the number is told as `LogChunk.skipped`.
+
 **Empty is not absent.** A wrong tenant is answered with 200 and nothing. So an attempt of which the store never showed
 a line is looked for without the filter, and answered `Unavailable(missing)` until it has one.
 """
@@ -54,6 +57,7 @@ class StoreLimits:
     patience_seconds: float = 0.4
     quiet_seconds: float = 60.0  # without any line of any attempt: is the tenant still right?
     missing_seconds: float = 10.0  # between two looks for attempts without a line
+    pulse_seconds: float = 10.0  # between two counts of lines left out
     jobs_per_question: int = 1_000
     questions_at_once: int = 3
     answer_bytes: int = 16 * 1024 * 1024
@@ -70,6 +74,15 @@ class _Wish:
     last_ns: int  # no line from there on is the attempt's
     sweep: bool
     live: bool
+
+
+@dataclass(slots=True)
+class _Heard:
+    """Until when lines of an attempt are accounted for, which stream spoke last, and lines left out since."""
+
+    until_ns: int
+    stream: str
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +147,9 @@ class StoreLogs:
         self._passes: dict[str, _Pass] = {}
         self._served: dict[str, float] = {}
         self._wanted: dict[str, float] = {}
+        self._heard: dict[str, _Heard] = {}
+        self._pulse: asyncio.Task[None] | None = None
+        self._pulsed = clock.monotonic()
         self._counting: asyncio.Task[None] | None = None
         self._counted = -1e9
         self._missing: dict[str, Unavailable | None] = {}  # None: it has lines, though none was sent
@@ -165,14 +181,15 @@ class StoreLogs:
             # No answer yet. That is nothing new, and no absence before the store's own time is over.
             answers.setdefault(key, LogBatch(chunks=(), cursor=wish.request.cursor))
         await self._look_for_missing(wishes, answers, now_ns)
+        if self.store.filters and not self._whole:
+            await self._count_left_out(wishes, answers, now_ns)
         self._forget(requests)
         return answers
 
     async def close(self) -> None:
         self._closed = True
         tasks: list[asyncio.Task[Any]] = [running.task for running in self._running]
-        if self._counting is not None:
-            tasks.append(self._counting)
+        tasks.extend(task for task in (self._counting, self._pulse) if task is not None)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -276,7 +293,7 @@ class StoreLogs:
         self._wanted.update(dict.fromkeys((request.key for request in requests), now))
         for key in [key for key, at in self._wanted.items() if now - at > FORGET_SECONDS]:
             del self._wanted[key]
-            for held in (self._left, self._passes, self._given, self._served, self._missing):
+            for held in (self._left, self._passes, self._given, self._served, self._missing, self._heard):
                 held.pop(key, None)
 
     # Answers
@@ -473,6 +490,50 @@ class StoreLogs:
                 self._missing[key] = self._absent(UnavailableReason.MISSING, text)
             else:
                 self._missing[key] = None
+
+    # Lines left out
+
+    async def _count_left_out(
+        self, wishes: Mapping[str, _Wish], answers: dict[str, LogBatch | Unavailable], now_ns: int
+    ) -> None:
+        """Tell of attempts from which nothing came for a while how many lines were left out meanwhile."""
+        quiet: dict[str, _Wish] = {}
+        for key, wish in wishes.items():
+            answer = answers[key]
+            if not isinstance(answer, LogBatch) or wish.request.whole or wish.request.ended_at is not None:
+                continue
+            heard = self._heard.setdefault(key, _Heard(now_ns, "output"))
+            if answer.chunks:
+                heard.until_ns, heard.stream, heard.skipped = now_ns, answer.chunks[-1].file, 0
+                continue
+            if heard.skipped:
+                told = LogChunk(
+                    file=heard.stream, offset=0, data=b"", skipped=heard.skipped, modified_at=from_ns(heard.until_ns)
+                )
+                answers[key] = replace(answer, chunks=(told,))
+                heard.skipped = 0
+            quiet[key] = wish
+        limits, now = self._limits, self._clock.monotonic()
+        if quiet and self._pulse is None and now - self._pulsed >= limits.pulse_seconds:
+            self._pulsed = now
+            self._pulse = asyncio.create_task(self._take_pulse(quiet, now_ns))
+        if self._pulse is not None:
+            await asyncio.wait({self._pulse}, timeout=limits.patience_seconds)
+            if self._pulse.done():
+                self._pulse.result()
+                self._pulse = None
+
+    async def _take_pulse(self, quiet: Mapping[str, _Wish], now_ns: int) -> None:
+        """Raises nothing that a server can do: the questions for lines tell what is wrong with it."""
+        start_ns = now_ns - int(self._limits.pulse_seconds * NS)
+        try:
+            counts = await self.store.counts(sorted({wish.request.job_id for wish in quiet.values()}), start_ns, now_ns)
+        except AskError:
+            return
+        for key, wish in quiet.items():
+            heard = self._heard.get(key)
+            if heard is not None and heard.until_ns < start_ns + NS:
+                heard.skipped, heard.until_ns = counts.get(wish.request.job_id, 0), now_ns
 
     def _absent(self, reason: UnavailableReason, detail: str) -> Unavailable:
         return Unavailable(source=self.name, reason=reason, detail=detail)

@@ -56,6 +56,7 @@ class VictoriaLogs:
             raise ValueError(f"selector {selector!r}: a filter is expected, without pipes")
         self._labels = labels
         self._chosen = chosen
+        self.filters = chosen is not None
 
     async def lines(self, ask: Ask) -> Answer:
         end_ns = ask.end_ns

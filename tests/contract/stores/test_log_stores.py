@@ -312,9 +312,10 @@ async def test_a_slow_server_does_not_hold_the_tick(stored: World) -> None:
         first = await ask(source, stored.request())
     assert first == LogBatch(chunks=(), cursor="")
     release.set()
-    async with asyncio.timeout(10):
-        while not (answer := await batch(source, stored.request())).chunks:
-            await asyncio.sleep(0.01)
+    for _ in range(500):
+        answer = await batch(source, stored.request())
+        if answer.chunks:
+            break
     assert answer.chunks[0].data == b"slow\n"
 
 
@@ -481,6 +482,24 @@ async def test_whole_requests_get_every_line(stored: World) -> None:
     await stored.write("plain", "an error")
     answer = await batch(stored.make(chosen=chosen), stored.request(whole=True))
     assert answer.chunks[0].data == b"plain\nan error\n"
+
+
+async def test_lines_left_out_are_counted_for_attempts_that_seem_quiet(stored: World) -> None:
+    """A job that prints what no rule speaks of is not silent: how much it printed is told, on its last stream."""
+    chosen = LineFilter(words=("step",), patterns=("never",))
+    source = stored.make(chosen=chosen, limits=replace(QUICK, pulse_seconds=0.0))
+    await stored.write("step 1")
+    first = await batch(source, stored.request())
+    stored.clock.advance(12)
+    await stored.write(*(Written(text=f"evaluating {n}", at=-5 + n * 0.1) for n in range(30)))
+    source._limits = replace(QUICK, pulse_seconds=10.0)
+    source._pulsed = -1e9
+    cursor, skipped = first.cursor, []
+    for _ in range(3):
+        answer = await batch(source, stored.request(cursor))
+        cursor = answer.cursor
+        skipped.extend((chunk.file, chunk.skipped, chunk.data) for chunk in answer.chunks)
+    assert skipped == [(first.chunks[0].file, 30, b"")]
 
 
 async def test_a_look_tells_what_doctor_shows(stored: World) -> None:
