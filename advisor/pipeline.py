@@ -61,6 +61,7 @@ RETRY_SECONDS = 0.5
 PAUSE_SECONDS = 0.02  # between two ticks, so that reports are taken together
 PAUSE_SHARE = 0.25  # of the time that the tick took, at most a second
 KNOWN_MAX = 100_000
+PUBLISH_SECONDS = 1.0  # when a thousand jobs fail at once, the first must not wait for the last one's commit
 
 
 # Then nothing can be done for any attempt; other errors of the database are one attempt's.
@@ -281,10 +282,14 @@ class Pipeline:
         )
 
     async def _commit(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
-        committed = []
+        committed: list[Verdict] = []
+        told_at = self._clock.monotonic()
         for verdict in verdicts:
             if verdict.record is None:
                 continue
+            if committed and self._clock.monotonic() - told_at >= PUBLISH_SECONDS:
+                await self._board.refresh({earlier.sighting.item.job.cluster for earlier in committed})
+                told_at = self._clock.monotonic()
             sighting = verdict.sighting
             told = self._clock.now() if verdict.decision.action is not Action.NONE else None
             record = replace(verdict.record, milestones=own_milestones(verdict, verdict.record.created_at, told))

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -11,10 +13,11 @@ from advisor.board import Board
 from advisor.core.policy import Policy
 from advisor.core.rules import RuleSet
 from advisor.core.scan import Scanner
-from advisor.core.words import Mode
+from advisor.core.words import Action, Category, IncidentKind, Mode, Reason
 from advisor.gathering import Gatherer
 from advisor.pipeline import FAILING_SECONDS_MAX, Pipeline, Rulebook, TicksFailedError
 from advisor.store.store import Store
+from advisor.verdicts import Verdict
 
 
 class JumpingClock:
@@ -70,8 +73,13 @@ class EmptyStore:
         return ()
 
 
-def _pipeline(clock: JumpingClock, away: Callable[[], bool], on_tick: Callable[[], None]) -> tuple[Pipeline, Board]:
-    store = cast(Store, EmptyStore(away))
+def _pipeline(
+    clock: JumpingClock,
+    away: Callable[[], bool],
+    on_tick: Callable[[], None],
+    kind: type[EmptyStore] = EmptyStore,
+) -> tuple[Pipeline, Board]:
+    store = cast(Store, kind(away))
     rules = RuleSet(rules=())
     board = Board(store, clock)
     gatherer = Gatherer(sources=(), scanner=Scanner(rules), clock=clock, read_bytes_max=1, signals_max=1)
@@ -126,3 +134,48 @@ async def test_a_report_wakes_the_tick_before_its_interval() -> None:
         await ticked.get()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """As much of a record, or of a detector state, as committing replaces."""
+
+    milestones: tuple[()] = ()
+    created_at: datetime = datetime(2026, 3, 1, tzinfo=UTC)
+    essence: str = ""
+    generation: int = 0
+
+
+def _verdict(number: int) -> Verdict:
+    item = SimpleNamespace(job=SimpleNamespace(cluster="c", job_id=str(number)), milestones=())
+    nothing = SimpleNamespace(
+        action=Action.NONE,
+        reason=Reason.HEALTHY,
+        incident=SimpleNamespace(kind=IncidentKind.NONE),
+        attribution=SimpleNamespace(category=Category.NONE),
+        isolation=SimpleNamespace(exclude_for_job=()),
+        mode=Mode.MONITOR,
+    )
+    sighting = SimpleNamespace(key=number, item=item, state=Parts())
+    return cast(Verdict, SimpleNamespace(sighting=sighting, decision=nothing, essence="e", record=Parts()))
+
+
+async def test_a_long_run_of_commits_is_told_as_it_goes() -> None:
+    """Many jobs fail at once and each commit takes a while: the agent hears of the first before the last is stored."""
+    clock = JumpingClock()
+    committed: list[object] = []
+    heard: list[int] = []  # how many were committed at each reading of open advice
+
+    class SlowStore(EmptyStore):
+        async def commit_decision(self, record: object) -> object:
+            clock.seconds += 0.4
+            committed.append(record)
+            return SimpleNamespace(decision_id="d", generation=1)
+
+        async def open_advice(self, cluster: str, now: datetime) -> tuple[()]:
+            heard.append(len(committed))
+            return ()
+
+    pipeline, _ = _pipeline(clock, lambda: False, lambda: None, SlowStore)
+    assert len(await pipeline._commit([_verdict(number) for number in range(10)])) == 10
+    assert heard == [3, 6, 9]
