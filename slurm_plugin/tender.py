@@ -61,6 +61,8 @@ class Tender:
             if result.status is Status.APPLIED:
                 log.warning("exclusions_dropped", job=row.job_id, nodes=list(result.dropped), why=result.detail)
                 self.told(row, result)
+            else:
+                log.info("exclusions_not_dropped", job=row.job_id, status=result.status, detail=result.detail)
         self._short_since = short
 
     def _as_advice(self, row: JobRow) -> guard.Advice:

@@ -19,6 +19,7 @@ from advisor.demo.cluster import SLURM_USER, Cluster, Shape
 from advisor.demo.namespace import Runtime, require
 from advisor.demo.training import KernelLogWriter
 from advisor.demo.world import World, running_cluster, running_world
+from tests.slurm.scripted import Bench
 
 # Short where a person would wait longer, so that a scenario takes seconds. What is decided does not depend on them.
 POLICY = {
@@ -79,6 +80,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """A failed scenario shows what our programs and Slurm's controller said last."""
     report = yield
     world = item.funcargs.get("world") if hasattr(item, "funcargs") else None
+    bench = item.funcargs.get("bench") if hasattr(item, "funcargs") else None
+    if report.failed and isinstance(bench, Bench):
+        for program in bench.agents:
+            report.sections.append((program.name, program.last_words(_WORDS_LINES)))
     if report.failed and isinstance(world, World):
         for program in world.stack.programs:
             report.sections.append((program.name, program.last_words(_WORDS_LINES)))

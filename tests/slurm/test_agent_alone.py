@@ -68,7 +68,7 @@ def test_not_left_in_bad_constraints(bench: Bench) -> None:
         wait_for("BadConstraints", lambda: bench.cluster.job(row.job_id).reason == "BadConstraints", seconds=20)
     finally:
         bench.agents[0].thaw()
-    done = bench.cluster.wait_state(row.job_id, "COMPLETED", seconds=30)
+    done = bench.cluster.wait_state(row.job_id, "COMPLETED", seconds=60)
     assert (done.restarts, set(done.excluded)) == (1, {"node1", "node3", "node4", "node5"})
     assert ("VERIFIED", "CAPACITY") in bench.advisor.reasons(advice)
 
