@@ -106,7 +106,7 @@ def test_the_first_collective_and_barriers_are_called_by_name() -> None:
     _, blame = judge(snapshot((context(), caught(range(31), 1))))
     assert "the first collective timed out" in blame.root_cause
     _, blame = judge(snapshot((context(), caught(range(31), 900, numel=1))))
-    assert blame.root_cause.startswith("a barrier (ALLREDUCE #900) timed out: ranks 31")
+    assert blame.root_cause.startswith("a barrier (ALLREDUCE #900) timed out: rank 31")
 
 
 def test_thousands_of_groups_lose_no_reporter() -> None:
