@@ -28,7 +28,7 @@ from advisor.config import Config, ConfigError, Problem, read_dsn
 from advisor.core.scan import Scanner
 from advisor.core.words import UnavailableReason
 from advisor.gathering import Gatherer
-from advisor.log_stores import open_log_store
+from advisor.log_stores import open_log_store, open_whole_store
 from advisor.pipeline import Pipeline, Rulebook, TicksFailedError
 from advisor.ports import Clock, LogSource
 from advisor.rules.job_rules import CONFIGURATION_BYTES_MAX
@@ -108,12 +108,16 @@ def load_site_rules(config: Config) -> Checked | None:
     return check(data, str(path), of_job=False)
 
 
-def open_sources(config: Config, clock: Clock) -> tuple[LogSource, ...]:
-    """The configured connectors."""
-    sources: list[LogSource] = [
-        JobFileLogs(log.name, clock=clock) if log.kind == "files" else open_log_store(log, config.rules_files, clock)
-        for log in config.logs
-    ]
+def open_sources(config: Config, clock: Clock, *, by_hand: bool = False) -> tuple[LogSource, ...]:
+    """The configured connectors. `by_hand`: a person waits for one answer."""
+    sources: list[LogSource] = []
+    for log in config.logs:
+        if log.kind == "files":
+            sources.append(JobFileLogs(log.name, clock=clock))
+        elif by_hand:
+            sources.append(open_whole_store(log, clock))
+        else:
+            sources.append(open_log_store(log, config.rules_files, clock))
     for kernel in config.kernel:
         try:
             sources.append(KernelFileLogs(kernel.name, clock=clock, path=kernel.path))

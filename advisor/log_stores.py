@@ -1,31 +1,104 @@
-"""Log stores as configured: from a `[[logs]]` table to a source. Part of the composition root."""
+"""Log stores as configured: from a `[[logs]]` table to a source, and what a look at one shows. Part of the composition
+root.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
 from advisor.config import ConfigError, LogsSection, Problem
 from advisor.core.line_filter import LineFilter, line_filter
+from advisor.core.words import UnavailableReason
 from advisor.ports import Clock
 from advisor.rules.loader import RulesError, load_rules
 from connectors.logs.loki import Loki
-from connectors.logs.store import Labels, LogStore
-from connectors.logs.store_reader import StoreLimits, StoreLogs
+from connectors.logs.store import NS, Labels, LogStore
+from connectors.logs.store_reader import StoreLimits, StoreLogs, from_ns, to_ns
 from connectors.logs.victorialogs import VictoriaLogs
 from connectors.web.access import Access
 from connectors.web.pacing import Pace
-from connectors.web.server import Server
+from connectors.web.server import AskError, Server
+
+LOOK_SECONDS = 3_600.0
+STALE_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What was seen of one store, in words. `to_do` is empty when it is well; `answers`: it is there at all."""
+
+    found: str
+    to_do: str = ""
+    answers: bool = True
 
 
 def open_log_store(section: LogsSection, rules_files: Sequence[Path], clock: Clock) -> StoreLogs:
     """Raises `ConfigError` for what only the parts themselves can tell."""
+    limits = StoreLimits(overlap_seconds=section.overlap_seconds, settle_seconds=section.settle_seconds)
+    store = store_of(section, clock, _filter(rules_files) if section.push_down else None)
+    return StoreLogs(section.name, store, clock=clock, limits=limits)
+
+
+def open_whole_store(section: LogsSection, clock: Clock) -> StoreLogs:
+    """For a person who waits: every line, and no answer before the store's own time is over. Raises `ConfigError`."""
+    limits = StoreLimits(
+        overlap_seconds=section.overlap_seconds,
+        settle_seconds=section.settle_seconds,
+        patience_seconds=section.timeout_seconds,
+    )
+    return StoreLogs(section.name, store_of(section, clock, None), clock=clock, limits=limits)
+
+
+async def look_at_store(section: LogsSection, clock: Clock) -> Look:
+    """Ask for real: streams, jobs, nodes and the age of the newest line. Raises `ConfigError`."""
+    store = store_of(section, clock, None)
+    now = clock.now()
+    try:
+        seen = await store.look(to_ns(now) - int(LOOK_SECONDS * NS), to_ns(now) + int(STALE_SECONDS * NS))
+    except AskError as error:
+        to_do = _TO_DO.get(error.reason, "see whether the address is right and the store is well")
+        return Look(found=f"{error.reason}: {error.detail}", to_do=to_do, answers=False)
+    finally:
+        await store.close()
+    if not seen.lines or seen.newest_ns is None:
+        to_do = "the store answers a wrong tenant or selector with nothing, too: check tenant and selector"
+        return Look(found="it answers, and has no line of the last hour", to_do=to_do)
+    age = max(0.0, (now - from_ns(seen.newest_ns)).total_seconds())
+    parts = [f"{seen.streams} streams", f"{seen.jobs} jobs"]
+    if section.node_label:
+        parts.append(f"{seen.nodes} nodes")
+    parts.append(f"newest line {age:.0f} s old")
+    if seen.page_lines is not None:
+        parts.append(f"{seen.page_lines} lines a page")
+    found = ", ".join(parts)
+    if seen.notes:
+        return Look(found=f"{found}; {seen.notes[0]}", to_do="correct job_label")
+    if age > STALE_SECONDS:
+        return Look(found=found, to_do="see whether the collectors on the nodes still ship")
+    if not section.node_label:
+        return Look(found=found, to_do="name the node's label in node_label: without it only texts tell nodes")
+    if not seen.nodes:
+        return Look(found=found, to_do=f"no line has {section.node_label!r}: correct node_label")
+    return Look(found=found)
+
+
+_TO_DO = {
+    UnavailableReason.PERMISSION: "check tenant, token_file, user and password_file",
+    UnavailableReason.NOT_CONFIGURED: "check url: the store knows no such path",
+    UnavailableReason.LIMIT: "the store takes no more questions: raise its limits, or lower questions_per_second",
+    UnavailableReason.TIMEOUT: "see how loaded the store is",
+    UnavailableReason.GARBLED: "check url: what answers there is not the store, or breaks its answers off",
+}
+
+
+def store_of(section: LogsSection, clock: Clock, chosen: LineFilter | None) -> LogStore:
+    """Raises `ConfigError`."""
     server = Server(access_of(section), clock=clock, pace=pace_of(section, clock))
     try:
-        store = _store(section, server, _filter(rules_files) if section.push_down else None)
+        return _store(section, server, chosen)
     except ValueError as error:
         raise ConfigError((Problem(key="logs", message=str(error), origin=section.name),)) from None
-    limits = StoreLimits(overlap_seconds=section.overlap_seconds, settle_seconds=section.settle_seconds)
-    return StoreLogs(section.name, store, clock=clock, limits=limits)
 
 
 def pace_of(section: LogsSection, clock: Clock) -> Pace:

@@ -15,6 +15,7 @@ from advisor.commands.output import CommandError, Format, complain, harmless, pr
 from advisor.config import Config
 from advisor.core import codec
 from advisor.core.model import Snapshot
+from advisor.log_stores import open_whole_store
 from advisor.replay import Inputs
 from advisor.v1 import audit_pb2
 from connectors.kernel.files import KernelFileLogs
@@ -100,15 +101,21 @@ async def _gather(
     slurm_bin: Path | None,
 ) -> Gathered:
     clock = SystemClock()
-    return await gather_bundle(
-        wanted,
-        target,
-        stored=stored,
-        scheduler=SlurmCli(conf=str(slurm_conf or ""), bin_dir=str(slurm_bin or "")),
-        outputs=JobFileLogs(clock=clock, limits=LIMITS),
-        kernels=[KernelFileLogs(item.name, clock=clock, path=item.path, limits=LIMITS) for item in config.kernel],
-        clock=clock,
-    )
+    stores = [item for item in config.logs if item.kind != "files"]
+    only_stores = len(stores) == len(config.logs) > 0
+    outputs = open_whole_store(stores[0], clock) if only_stores else JobFileLogs(clock=clock, limits=LIMITS)
+    try:
+        return await gather_bundle(
+            wanted,
+            target,
+            stored=stored,
+            scheduler=SlurmCli(conf=str(slurm_conf or ""), bin_dir=str(slurm_bin or "")),
+            outputs=outputs,
+            kernels=[KernelFileLogs(item.name, clock=clock, path=item.path, limits=LIMITS) for item in config.kernel],
+            clock=clock,
+        )
+    finally:
+        await outputs.close()
 
 
 def stored_snapshots(job_id: str, socket: Path | None, configuration: Path | None) -> list[Snapshot] | str:

@@ -45,7 +45,7 @@ def check_referenced(chosen: config.Config) -> None:
     for step in (
         lambda: load_rulebook(chosen),
         lambda: _check_site_rules(chosen),
-        lambda: open_sources(chosen, SystemClock()),
+        lambda: open_sources(chosen, SystemClock(), by_hand=True),
         lambda: config.read_dsn(chosen.store.dsn_file) if chosen.store.dsn_file is not None else None,
     ):
         try:

@@ -32,6 +32,7 @@ from advisor.commands.output import (
 from advisor.config import Config, ConfigError
 from advisor.core.model import Unavailable
 from advisor.core.words import Mode, UnavailableReason
+from advisor.log_stores import look_at_store
 from advisor.ports import LogBatch, LogRequest, SchedulerReader
 from advisor.rules.policy import check_timing
 from advisor.v1 import common_pb2, operator_pb2
@@ -112,6 +113,7 @@ def examine(socket: Path | None, configuration: Path | None, job: str = "") -> I
         return
     yield _data_folder(loaded)
     yield from asyncio.run(look_at_scheduler(loaded, SlurmCli(), job))
+    yield from asyncio.run(look_at_log_stores(loaded))
     yield from look_at_settings(asyncio.run(SlurmCli().settings()))
     try:
         with Client(find_socket(socket, configuration)) as client:
@@ -173,7 +175,7 @@ async def look_at_scheduler(chosen: Config, scheduler: SchedulerReader, job: str
         cursor="",
         bytes_max=_PROBE_BYTES,
     )
-    for source in open_sources(chosen, SystemClock()):
+    for source in open_sources(chosen, SystemClock(), by_hand=True):
         checks.append(_readable(source.name, f"job {job}", who, (await source.read([request]))[request.key]))
         await source.close()
     return checks
@@ -186,6 +188,19 @@ def look_at_settings(settings: SlurmConfig | Unavailable) -> Iterator[Check]:
     for found in consequences.of(settings):
         state = State.WARN if found.to_do else State.OK
         yield Check(name=found.setting, state=state, found=found.text, to_do=found.to_do)
+
+
+async def look_at_log_stores(chosen: Config) -> list[Check]:
+    """A real question to each configured log store, and what it shows."""
+    checks = []
+    for section in chosen.logs:
+        if section.kind == "files":
+            continue
+        look = await look_at_store(section, SystemClock())
+        state = State.FAIL if not look.answers else State.WARN if look.to_do else State.OK
+        found = f"{section.name} ({section.kind}): {look.found}"
+        checks.append(Check(name="log store", state=state, found=found, to_do=look.to_do))
+    return checks
 
 
 def _own_name() -> str:

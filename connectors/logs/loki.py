@@ -89,13 +89,13 @@ class Loki:
     async def look(self, start_ns: int, end_ns: int) -> Seen:
         form = {"match[]": self._selector, "start": str(start_ns), "end": str(end_ns)}
         series = [item for item in (await self._json("/loki/api/v1/series", form)).get("data") or () if item]
-        page = await self._page(self._selector, start_ns, end_ns, backward=True, limit=100)
+        page = await self._page(self._selector, start_ns, end_ns, backward=True)
         got = _Gathered(self._labels)
         got.take(page, end_ns)
         label, node = self._labels.job, self._labels.node
         jobs = {item[label] for item in series if label in item} | {stream.job for stream in got.streams}
         nodes = {item[node] for item in series if node in item} | {s.node for s in got.streams if s.node}
-        notes = [f"pages of {self._page_lines} lines"]
+        notes = []
         if series and not any(label in item for item in series) and self._labels.indexed:
             notes.append(f"no stream has the label {label!r}: name the one with the job's id in job_label")
         return Seen(
@@ -104,6 +104,7 @@ class Loki:
             jobs=len(jobs - {""}),
             nodes=len(nodes),
             newest_ns=max(page.times, default=None),
+            page_lines=self._page_lines,
             notes=tuple(notes),
         )
 

@@ -68,13 +68,17 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a store says when doctor looks: how many streams and lines, of how many jobs, and how old the newest is."""
+    """What a store says when doctor looks: how many streams and lines, of how many jobs, and how old the newest is.
+
+    `page_lines`: how many it gives at once, where that is bounded. `notes`: what does not fit our configuration.
+    """
 
     streams: int
     lines: int
     jobs: int
     nodes: int
     newest_ns: int | None
+    page_lines: int | None = None
     notes: tuple[str, ...] = ()
 
 
