@@ -190,7 +190,7 @@ def _play(world: World, others: Others, knife: Any, step: str, faults: tuple[Fau
         for away, back in sorted(backs, key=lambda item: item[0]):
             time.sleep(max(0.0, struck + away - time.monotonic()))
             back()
-        _ends_well(run, struck)
+        _ends_well(run, seconds=160 if must_be_saved else 75)
     finally:
         knife.forget()
         knife.go()
@@ -212,7 +212,8 @@ def _reach(run: Run, knife: Any, step: str) -> None:
             wait_for(step, lambda: knife.reached, seconds=40, every_seconds=0.01)
 
 
-def _ends_well(run: Run, struck: float) -> None:
+def _ends_well(run: Run, seconds: float) -> None:
+    """A minute more where slurmctld forgot an attempt's end: so long it takes to see that nobody runs the job."""
     world = run.world
 
     def done() -> bool:
@@ -220,7 +221,7 @@ def _ends_well(run: Run, struck: float) -> None:
         row = world.cluster.jobs().get(run.job_id)
         return row is not None and row.state == "COMPLETED"
 
-    wait_for("the job's end", lambda: _quietly(done), seconds=75, every_seconds=0.5)
+    wait_for("the job's end", lambda: _quietly(done), seconds=seconds, every_seconds=0.5)
     row = run.row
     assert row.restarts == 1, f"one failure, {row.restarts} restarts"
     assert row.excluded == {_BAD} or _told_too_late(run), f"excluded {sorted(row.excluded)}, and nobody said why"
