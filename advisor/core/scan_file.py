@@ -1,26 +1,23 @@
 """One call of the scanner on one file: the mutable side, between two `FileState` values."""
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from advisor.core import progress as progress_module
 from advisor.core.alike import Alike, Answer, Outcome
-from advisor.core.collectives import distinct, without_numbers
+from advisor.core.findings import Findings
 from advisor.core.hostlist import short
 from advisor.core.lines import cap, clean, decode, shorten
-from advisor.core.model import Signal
 from advisor.core.piece import BLOCK_BYTES, Piece, block_end
 from advisor.core.places import Place, place_of
 from advisor.core.placing import Placer
-from advisor.core.repeats import Repeats
 from advisor.core.rules import Rule, effective
-from advisor.core.scan_state import FileContext, FileState, Repeat, Scanned
+from advisor.core.scan_state import FileContext, FileState, Scanned
 from advisor.core.source_clock import SourceClock
 from advisor.core.traceback import ROOT_CAUSE_LINES, frames_before, ignored_before, printed_alike, root_cause_line
-from advisor.core.words import Implicates, IncidentKind, Role, Trust
+from advisor.core.words import Role, Trust
 
 if TYPE_CHECKING:
     from advisor.core.scan import Scanner
@@ -52,17 +49,10 @@ class FileScan:
             newest=state.last_time,
         )
         self.recent = state.recent.encode("latin-1")
-        self.repeats = Repeats(state.repeats)
+        self.findings = Findings(context, state, self.placer, seen_at)
         # Of kernel lines their times decide, too.
         self.alike = scanner.alike.of(context.file, self.placer.known) if context.trust is Trust.LOG else Alike()
-        self.counted: dict[Answer, list[bytes]] = {}  # where lines are put that are only counted, some chunks at a time
-        self.repeating: dict[Answer, list[bytes]] = {}
-        self.beyond: list[bytes] = []
-        self.elsewhere: list[bytes] = []
         self.chunks_uncounted = 0
-        self.signals: dict[str, Signal] = {}
-        self.foreign = 0
-        self.dropped = 0
         self.block = dict(state.block)
         self.block_lines = state.block_lines
         self.any = False
@@ -106,7 +96,7 @@ class FileScan:
         piece = Piece(raw, text, self.line + 1, self.observe, closing=closing)
         match = self.scanner.set.Match
         first_form, first_mark = self.scanner.first_form, self.scanner.first_mark
-        lines = piece.lines
+        lines, counted = piece.lines, self.findings.counted
         index = 0
         while index < len(lines):
             until = block_end(lines, index)
@@ -120,7 +110,7 @@ class FileScan:
                 if self.block_lines:
                     self._block_line(lines[position], piece.number(position))
                 if answer is not None:
-                    alike = self.counted.get(answer)
+                    alike = counted.get(answer)
                     if alike is None or piece.pending or (answer.breaks and not self.progress.broken):
                         self._known(answer, piece, position)
                     else:
@@ -131,7 +121,8 @@ class FileScan:
         piece.observe(len(lines))
         self.chunks_uncounted += 1
         if self.chunks_uncounted >= _CHUNKS_UNCOUNTED_MAX:
-            self._count()
+            self.chunks_uncounted = 0
+            self.findings.count()
 
     def _answers(self, piece: Piece, start: int, end: int) -> Sequence[Answer | None]:
         """What is known of lines like these."""
@@ -149,35 +140,15 @@ class FileScan:
         if answer.outcome is Outcome.NOTHING:
             return
         piece.observe(position)
-        line = piece.lines[position]
-        if answer.breaks and not self.progress.broken:
-            self.progress = replace(self.progress, broken=True)
-        # Once a line is only counted, it stays so.
-        if answer.outcome is Outcome.HARMLESS:
-            return
-        if answer.outcome is Outcome.FOREIGN:
-            lines = self.elsewhere
-        elif self.repeats.choose(answer.rule, answer.keys) in self.repeats:
-            lines = self.repeating.setdefault(answer, [])
-        elif self.repeats.full(answer.rule):
-            lines = self.beyond
-        else:
+        if answer.breaks:
+            self._break()
+        if answer.outcome is not Outcome.HARMLESS and not self.findings.known(answer, piece.lines[position]):
             self._unknown(piece, position)
-            return
-        self.counted[answer] = lines
-        lines.append(line)
 
-    def _count(self) -> None:
-        """Count lines that repeat what is known, are about others' nodes, or are more than what is remembered."""
-        self.chunks_uncounted = 0
-        for answer, lines in self.repeating.items():
-            if lines:
-                self.repeats.again(self.repeats.choose(answer.rule, answer.keys), answer.ranks_in(lines), len(lines))
-                lines.clear()
-        self.foreign += len(self.elsewhere)
-        self.dropped += len(self.beyond)
-        self.elsewhere.clear()
-        self.beyond.clear()
+    def _break(self) -> None:
+        """A crash line: what comes after it is no progress of before."""
+        if not self.progress.broken:
+            self.progress = replace(self.progress, broken=True)
 
     def _unknown(self, piece: Piece, position: int) -> None:
         """Match one line."""
@@ -274,57 +245,9 @@ class FileScan:
     def _emit(
         self, rule: Rule, captures: dict[str, str], place: Place, text: str, number: int, at: datetime | None
     ) -> Answer:
-        """Make or count a signal. Says what lines like this one come to."""
-        resolved = self.placer.resolve(captures, place)
-        if resolved is None:
-            self.foreign += 1
-            return Answer(outcome=Outcome.FOREIGN)
-        rank, nodes, peers = resolved
-        if place.pci:
-            captures.setdefault("pci", place.pci)
-        breaks = rule.role is Role.INITIATING and rule.kind is IncidentKind.CRASH and self.context.trust is Trust.LOG
-        if breaks and not self.progress.broken:
-            self.progress = replace(self.progress, broken=True)
-        named = bool(captures.get("node") or captures.get("nodes"))
-        by_place = named or rule.implicates in _PLACED or self.context.trust is not Trust.LOG
-        placed = (*nodes, *peers) if by_place else ()
-        keys = self.repeats.keys_of(rule.id, placed, place.body, distinct(rule.id, captures, text))
-        # A rank that the rule itself found may be any number of the line.
-        told = any(captures.get(name) for name in ("rank", "task", "local"))
-        answer = Answer(
-            outcome=Outcome.ERROR, rule=rule.id, keys=keys, rank=rank, placed=by_place or told, breaks=breaks
-        )
-        key = self.repeats.choose(rule.id, keys)
-        if self.repeats.again(key, () if rank is None else (rank,)):
-            return answer
-        if self.repeats.full(rule.id):
-            self.dropped += 1
-            return answer
-        if key != keys[0]:
-            captures = without_numbers(captures)
-        context = self.context
-        signal = Signal(
-            id=hashlib.sha256(f"{context.file}|{number}|{rule.id}|{text}".encode()).hexdigest()[:24],
-            rule=rule.id,
-            trust=context.trust,
-            source=context.source,
-            seen_at=self.seen_at,
-            written_at=None if context.written_at is None else min(context.written_at, self.seen_at),
-            at=at,
-            rank=rank,
-            gpu=_gpu(captures, place),
-            nodes=nodes,
-            peers=peers,
-            file=context.file,
-            line=number,
-            text=cap(text),
-            role=rule.role,
-            category=rule.category,
-            fields={name: cap(value, 300) for name, value in sorted(captures.items())},
-            order=number,
-        )
-        self.repeats.add(Repeat(key=key, id=signal.id, rule=rule.id, ranks="" if rank is None else str(rank)))
-        self.signals[key] = signal
+        answer = self.findings.take(rule, captures, place, text, number, at)
+        if answer.breaks:
+            self._break()
         return answer
 
     def _block_line(self, line: bytes, number: int) -> None:
@@ -368,14 +291,9 @@ class FileScan:
         self._waiting_bar(tail)
         if self.any:
             self.progress = progress_module.read_on(self.progress, self.line, self.seen_at)
-        self._count()
-        repeats = self.repeats.settled()
-        for key, signal in list(self.signals.items()):
-            repeat = self.repeats[key]
-            fields = dict(signal.fields)
-            if "," in repeat.ranks or "-" in repeat.ranks:
-                fields["ranks"] = repeat.ranks
-            self.signals[key] = replace(signal, count=repeat.count, fields=fields)
+        findings = self.findings
+        findings.count()
+        repeats = findings.repeats.settled()
         state = replace(
             self.state,
             tail=tail.decode("latin-1"),
@@ -387,30 +305,22 @@ class FileScan:
             lag_seconds=self.clock.lag_seconds,
             progress=self.progress,
             repeats=repeats,
-            foreign=self.state.foreign + self.foreign,
-            dropped=self.state.dropped + self.dropped,
+            foreign=self.state.foreign + findings.foreign,
+            dropped=self.state.dropped + findings.dropped,
             block=self.block,
             block_lines=self.block_lines,
         )
         return Scanned(
             state=state,
-            signals=tuple(self.signals.values()),
-            repeats=self.repeats.of_earlier_reads(),
-            foreign=self.foreign,
+            signals=findings.settled(),
+            repeats=findings.repeats.of_earlier_reads(),
+            foreign=findings.foreign,
             lines=self.line - self.state.line,
             newest_at=self.clock.newest or (self.seen_at if self.any else None),
         )
-
-
-_PLACED = frozenset({Implicates.NODE, Implicates.PEER, Implicates.CONDITIONAL})
 
 
 def _named(match: Any) -> dict[str, bytes | None]:
     """Named groups of an RE2 match; its names are bytes for bytes patterns."""
     groups: dict[bytes | str, bytes | None] = match.groupdict()
     return {name.decode() if isinstance(name, bytes) else name: value for name, value in groups.items()}
-
-
-def _gpu(captures: Mapping[str, str], place: Place) -> int | None:
-    text = captures.get("gpu", "")
-    return int(text) if text.isdigit() and len(text) < 3 else place.gpu
