@@ -31,9 +31,10 @@ class Briefing:
         names = {node.name for node in nodes}
         components = self.looks.components(row) if row is not None else ()
         return guard.Limits(
-            act=self.config.mode == "act" and settings is not None and not missing_right,
+            act=self.config.mode == "act" and not missing_right,
             in_scope=judged is not None and judged.inside,
-            scope_known=leader is not None and leader[1] is not None,
+            # Without the scheduler's settings nothing is done either; but that passes, and is no "observes".
+            scope_known=settings is not None and leader is not None and leader[1] is not None,
             scope_reason=judged.reason if judged is not None else "",
             exclusions_per_job=caps.exclusions_per_job,
             requeues_left=requeues_left,

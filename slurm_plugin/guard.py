@@ -188,7 +188,10 @@ def _permission(advice: Advice, job: JobRow, limits: Limits, *, monotonic: float
     if not limits.act:
         return Withheld(reason=Reason.AGENT_OBSERVES)
     if not limits.scope_known:
-        return Wait(reason=Reason.SCHEDULER_UNAVAILABLE, detail="the job's comment could not be read yet")
+        return Wait(
+            reason=Reason.SCHEDULER_UNAVAILABLE,
+            detail="the job's comment, or the scheduler's settings, could not be read yet",
+        )
     if not limits.in_scope:
         return Withheld(reason=Reason.OUT_OF_SCOPE, detail=limits.scope_reason)
     waits = _not_now(advice, limits)

@@ -13,9 +13,11 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from advisor.store.records import Reconciliation, ReconciliationReason, ReconciliationStatus
 from advisor.v1 import agent_pb2, common_pb2
 from slurm_plugin import apply, guard
 from slurm_plugin.agent import Agent
@@ -44,8 +46,13 @@ _FINAL = frozenset(
         common_pb2.RECONCILIATION_STATUS_WITHHELD,
     }
 )
-# Withheld, but worth another look: the agent tries again.
-_NOT_FINAL = frozenset({common_pb2.RECONCILIATION_REASON_SCHEDULER_REFUSED})
+_ANY_TIME = datetime(2026, 1, 1, tzinfo=UTC)
+# Withheld for now: the advisor keeps it open, as its store says.
+_NOT_FINAL = frozenset(
+    common_pb2.ReconciliationReason.Value(f"RECONCILIATION_REASON_{reason.name}")
+    for reason in ReconciliationReason
+    if not Reconciliation(status=ReconciliationStatus.WITHHELD, reason=reason, at=_ANY_TIME).final
+)
 
 Decide = Callable[[agent_pb2.JobObservation, float, int], "Wish | None"]
 

@@ -87,6 +87,12 @@ def test_the_checks_can_fail() -> None:
     assert any("was never reached" in problem for problem in problems(seen))
 
 
+def test_an_agent_that_starts_without_slurmctld_gives_nothing_up() -> None:
+    """It does not know Slurm's settings yet, and waits: "observes" would close the advice for good."""
+    both = (Fault("agent", "kill -9"), Fault("slurmctld", "kill -9"))
+    assert problems(play(Combination(story="two agents", step="advice heard", faults=both))) == []
+
+
 def test_the_race_that_remains_is_the_one_that_is_named() -> None:
     """docs/slurm.md: a second agent's requeue that a stopped slurmctld serves only after the next attempt's start."""
     stopped = (Fault("slurmctld", "SIGSTOP"),)
