@@ -46,7 +46,7 @@ PAIRS: list[tuple[str, tuple[Fault, ...]]] = [
     ("after requeue", (("agent", "kill -9"), ("slurmctld", "kill -9"))),
     ("before requeue", (("advisor", "kill -9"), ("slurmctld", "SIGSTOP"))),
     ("attempt ended", (("postgres", "SIGSTOP"), ("agent", "kill -9"))),
-    ("waits with our mark", (("watchdog", "SIGSTOP"), ("slurmctld", "kill -9"))),
+    ("waits with our mark", (("watchdog", "SIGSTOP"), ("slurmctld", "SIGSTOP"))),
 ]
 QUICK: list[tuple[str, tuple[Fault, ...]]] = [
     ("attempt ended", (("postgres", "kill -9"),)),
