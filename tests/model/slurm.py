@@ -278,7 +278,8 @@ class ModelSlurm(FakeSlurm):
         job.excluded = values.get("ExcNodeList", job.excluded)
         job.admin_comment = values.get("AdminComment", job.admin_comment)
         ours = mark.find(job.admin_comment)
-        if ours is not None and ours.attempt != job.restarts - 1:
+        # The watchdog may give back at a later attempt what was excluded for an earlier one.
+        if self.by.startswith("agent") and ours is not None and ours.attempt != job.restarts - 1:
             self.wrong.append(f"a mark for attempt {ours.attempt} on attempt {job.restarts}")
         if "StartTime" in values:
             job.eligible = job.start = int(values["StartTime"].removeprefix("uts"))
