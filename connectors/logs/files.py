@@ -26,6 +26,7 @@ from advisor.core.words import Trust, UnavailableReason
 from advisor.ports import Clock, LogBatch, LogRequest
 from connectors.logs.cursor import Cursor
 from connectors.logs.opening import NULL_DEVICE, Access, RefusedError, check_path, printable
+from connectors.logs.root_reader import RootReader
 from connectors.logs.source import FileReader, Plan, ReadLimits
 from connectors.logs.tail import FOLDER_ENTRIES_MAX, Ownership, Tail
 
@@ -60,6 +61,7 @@ class JobFileLogs:
         skew_seconds: float = 2.0,
         limits: ReadLimits | None = None,
         lookup_uid: Callable[[str], int | None] = uid_of,
+        root_reader: RootReader | None = None,
     ) -> None:
         for pattern in extra_globs:
             if "/" in pattern or not pattern:
@@ -70,6 +72,7 @@ class JobFileLogs:
         self._ownership = Ownership(grace_seconds=grace_seconds, skew_seconds=skew_seconds)
         self._lookup_uid = lookup_uid
         self._uids: dict[str, int] = {}
+        self._root_reader = root_reader
         self._reader = FileReader(name, plan=self._plan, clock=clock, limits=limits or ReadLimits())
 
     async def read(self, requests: Sequence[LogRequest]) -> Mapping[str, LogBatch | Unavailable]:
@@ -77,6 +80,8 @@ class JobFileLogs:
 
     async def close(self) -> None:
         await self._reader.close()
+        if self._root_reader is not None:
+            self._root_reader.close()
 
     def _plan(self, request: LogRequest) -> Plan | Unavailable:
         if request.started_at is None and request.ended_at is None:
@@ -108,7 +113,9 @@ class JobFileLogs:
     def _tails(self, request: LogRequest, paths: Sequence[str], before: Cursor) -> Sequence[Tail]:
         """In a reading thread: everything here may ask the file system or the user database."""
         uid = self._uid(request)
-        access = Access(owners=frozenset({uid}), owner_name=f"{request.user} (uid {uid})")
+        every = [*_distinct(paths), *self._extra(request, paths)]
+        handing = self._root_reader.for_user(uid, request.job_id, every) if self._root_reader is not None else None
+        access = Access(owners=frozenset({uid}), owner_name=f"{request.user} (uid {uid})", handing=handing)
         return [
             Tail(
                 path=path,
@@ -119,7 +126,7 @@ class JobFileLogs:
                 ownership=self._ownership,
                 before=before.marks.get(path),
             )
-            for path in [*_distinct(paths), *self._extra(request, paths)]
+            for path in every
         ]
 
     def _uid(self, request: LogRequest) -> int:

@@ -3,8 +3,8 @@
 What was measured on real servers and shapes this module:
 
 * A page holds the first `limit` lines by time over all streams, grouped by stream. Its last nanosecond may be cut, so
-  a full page counts up to that one only, and the next begins with it. A page that holds nothing but one nanosecond is
-  read from both ends, then stream by stream, and what is then still missing is counted and said.
+  a full page counts up to that one only, and the next begins with it. Where a page holds nothing but one nanosecond,
+  this is read stream by stream and then by what its lines end with, until no page is full.
 * Structured metadata and labels that Loki makes up (`detected_level`) split streams; asked for apart from the labels
   (`categorize-labels`) they do not.
 * Errors are text. What the server limits (lines per page) is told by its refusal, and kept to from then on.
@@ -14,7 +14,7 @@ What was measured on real servers and shapes this module:
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -27,7 +27,7 @@ from connectors.web.server import AskError, Server
 PAGE_LINES = 5_000
 PAGES_MAX = 40  # of one question
 SERIES_MAX = 400  # of one metric query; 500 is the server's own bound
-PARTS_MAX = 30  # queries, each twice, that the lines of one nanosecond may take
+PARTS_MAX = 60  # questions that the lines of one nanosecond may take
 MADE_UP = frozenset({"detected_level", "service_name"})
 _HEADERS = {"X-Loki-Response-Encoding-Flags": "categorize-labels"}
 _ENTRIES = re.compile(r"max_entries_limit\w* ?\(?\d* ?>? ?(\d+)\)")
@@ -146,27 +146,29 @@ class Loki:
                 self._page_lines = limit = int(allowed[1])
 
     async def _one_moment(self, query: str, ns: int, got: "_Gathered") -> None:
-        """All lines of one nanosecond that fills a page by itself. What cannot be had is counted and said."""
-        both = [await self._page(query, ns, ns + 1, backward=backward) for backward in (False, True)]
-        before = got.count
-        got.take_once(both, ns + 1)
-        there = await self._number(query, ns)
-        parts = [_narrowed(query, dict(labels)) for labels in sorted(both[0].label_sets() | both[1].label_sets())]
-        left = PARTS_MAX
-        while there > got.count - before and parts and left:
-            left -= 1
-            part = parts.pop(0)
-            ends = [await self._page(part, ns, ns + 1, backward=backward) for backward in (False, True)]
-            got.take_once(ends, ns + 1)
-            if all(len(page.times) >= self._page_lines for page in ends):
-                parts.extend(_divided(part))
-        missing = there - (got.count - before)
-        if missing > 0:
-            got.gaps.append(f"{missing} of {there} lines of one nanosecond ({ns}) could not be read")
-
-    async def _number(self, query: str, ns: int) -> int:
-        found = await self._instant(f"sum(count_over_time({query}[1ns]))", ns)
-        return sum(int(float(item["value"][1])) for item in found)
+        """All lines of one nanosecond that fills a page by itself: read in parts that do not. Where even the smallest
+        part is full what is missing cannot be counted (no range of a metric query is that short), but it is said.
+        """
+        page = await self._page(query, ns, ns + 1)
+        got.take_once(page, ns + 1)
+        sets = page.label_sets()
+        parts = [_narrowed(query, dict(labels)) for labels in sorted(sets)] if len(sets) > 1 else _divided(query)
+        if len(sets) > 1:
+            # Streams that did not get onto the page are in none of these.
+            parts.append(_without(query, [dict(labels) for labels in sorted(sets)]))
+        full = 0
+        for number, part in enumerate(parts):
+            if number >= PARTS_MAX:
+                full += len(parts) - number
+                break
+            page = await self._page(part, ns, ns + 1)
+            got.take_once(page, ns + 1)
+            if len(page.times) >= self._page_lines:
+                parts.extend(_divided(part))  # read by this very loop
+        if full:
+            got.gaps.append(
+                f"one nanosecond ({ns}) has more lines than could be read: {full} parts of them were left out"
+            )
 
     async def _instant(self, query: str, at_ns: int) -> list[dict[str, Any]]:
         body = await self._json("/loki/api/v1/query", {"query": query, "time": str(at_ns)})
@@ -216,10 +218,9 @@ class _Gathered:
     def __init__(self, labels: Labels) -> None:
         self._labels = labels
         self._by_key: dict[tuple[str, str], Stream] = {}
-        self._once: set[tuple[str, str, int, bytes, int]] = set()
+        self._once: set[tuple[str, str, int, str, int]] = set()
         self.gaps: list[str] = []
         self.size = 0
-        self.count = 0
 
     @property
     def streams(self) -> list[Stream]:
@@ -243,27 +244,22 @@ class _Gathered:
                     mark = 0
                 self._put(stream, ns, value[1], mark)
 
-    def take_once(self, pages: Iterable[_Page], before_ns: int) -> int:
-        """Lines that several pages may hold; returns how many were new."""
-        new = 0
-        for page in pages:
-            for labels, values in page.parts:
-                for value in values:
-                    ns = int(value[0])
-                    metadata = (value[2].get("structuredMetadata") if len(value) > 2 else None) or {}
-                    stream, mark = self._stream(labels, metadata), _mark(metadata)
-                    key = (stream.job, stream.name, ns, value[1].encode("utf-8", "replace"), mark)
-                    if ns < before_ns and key not in self._once:
-                        self._once.add(key)
-                        self._put(stream, ns, value[1], mark)
-                        new += 1
-        return new
+    def take_once(self, page: _Page, before_ns: int) -> None:
+        """Lines that several pages may hold."""
+        for labels, values in page.parts:
+            for value in values:
+                ns = int(value[0])
+                metadata = (value[2].get("structuredMetadata") if len(value) > 2 else None) or {}
+                stream, mark = self._stream(labels, metadata), _mark(metadata)
+                key = (stream.job, stream.name, ns, value[1], mark)
+                if ns < before_ns and key not in self._once:
+                    self._once.add(key)
+                    self._put(stream, ns, value[1], mark)
 
     def _put(self, stream: Stream, ns: int, text: str, mark: int) -> None:
         data = text.encode("utf-8", "replace")
         stream.lines.append((ns, data, mark))
         self.size += len(data) + 1
-        self.count += 1
 
     def _stream(self, labels: Mapping[str, str], metadata: Mapping[str, str]) -> Stream:
         chosen = self._labels
@@ -293,9 +289,22 @@ def _mark(metadata: Mapping[str, str]) -> int:
 
 def _narrowed(query: str, labels: Mapping[str, str]) -> str:
     """The query for one stream only."""
-    found = re.match(r"\{((?:[^{}\"]|\"(?:[^\"\\]|\\.)*\")*)\}", query)
-    rest = query[found.end() :] if found is not None else ""
+    _, rest = _parts_of(query)
     return "{" + ", ".join(f"{key}={_quoted(value)}" for key, value in sorted(labels.items())) + "}" + rest
+
+
+def _without(query: str, sets: Sequence[Mapping[str, str]]) -> str:
+    """The query without these streams, as far as one label tells them from others."""
+    inside, rest = _parts_of(query)
+    telling = max(sets[0], key=lambda key: (len({labels.get(key) for labels in sets}), key))
+    values = "|".join(re.escape(value) for value in sorted({labels.get(telling, "") for labels in sets}))
+    return f"{{{inside}, {telling}!~{_quoted(values)}}}{rest}"
+
+
+def _parts_of(query: str) -> tuple[str, str]:
+    """What stands in the selector's braces, and what comes after them."""
+    found = re.match(r"\{((?:[^{}\"]|\"(?:[^\"\\]|\\.)*\")*)\}", query)
+    return (found[1], query[found.end() :]) if found is not None else ("", "")
 
 
 def _divided(query: str) -> list[str]:

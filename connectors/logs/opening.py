@@ -5,6 +5,8 @@ or nothing at all; and the advisor reads by its own rights, which may be wider t
 resolved once, with `O_PATH` (which opens nothing), the thing found is judged by `fstat`, and only that very thing is
 then opened for reading. There is no moment at which a second look-up of the name could find something else.
 
+What this process may not open is asked of the root log reader, where the site runs one (`Handing`).
+
 Errors: `RefusedError` (this module's only one) carries the reason and what an operator can do about it.
 """
 
@@ -16,6 +18,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from advisor.core.words import UnavailableReason
 
@@ -32,6 +35,16 @@ class RefusedError(Exception):
         self.detail = detail
 
 
+class Handing(Protocol):
+    """Somebody with other rights than ours who opens a file as its user and hands the descriptor over."""
+
+    def open(self, path: str) -> int:
+        """A read-only descriptor, the caller's to close. Raises `RefusedError`."""
+        ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """Whose files may be read.
@@ -43,6 +56,7 @@ class Access:
     owners: frozenset[int]
     owner_name: str
     sealed: bool = False
+    handing: Handing | None = None  # asked for what we may not open ourselves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,13 +100,41 @@ def open_regular(path: str, access: Access) -> Opened:
     try:
         if access.sealed:
             return _open_sealed(path, access)
-        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        try:
-            return _reopen(handle, path, access)
-        finally:
-            os.close(handle)
+        return _open_plain(path, access)
     except OSError as error:
+        if error.errno == errno.ESTALE:  # another host replaced it since its name was looked up: the name is good again
+            try:
+                return _open_plain(path, access)
+            except OSError as again:
+                raise refusal(again, path) from again
+        if error.errno == errno.EACCES and access.handing is not None:
+            return _handed(access.handing, path, access, error)
         raise refusal(error, path) from error
+
+
+def _open_plain(path: str, access: Access) -> Opened:
+    handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        return _reopen(handle, path, access)
+    finally:
+        os.close(handle)
+
+
+def _handed(handing: Handing, path: str, access: Access, own: OSError) -> Opened:
+    """What the reader gives is judged like what we open ourselves: it may be another program that listens there."""
+    try:
+        fd = handing.open(path)
+    except RefusedError as why:
+        if why.reason is UnavailableReason.PERMISSION:
+            raise RefusedError(why.reason, f"{why.detail}; {refusal(own, path).detail}") from own
+        raise
+    try:
+        found = os.fstat(fd)
+        _judge(found, printable(path), access)
+        return Opened(fd=fd, path=path, stat=found)
+    except BaseException:
+        os.close(fd)
+        raise
 
 
 def _open_sealed(path: str, access: Access) -> Opened:
@@ -117,8 +159,16 @@ def _open_sealed(path: str, access: Access) -> Opened:
 
 def _reopen(handle: int, path: str, access: Access) -> Opened:
     """Judge what `handle` (O_PATH) is, then open that very thing. O_NONBLOCK: a lease on the file must not hold us."""
-    found = os.fstat(handle)
-    shown = printable(path)
+    _judge(os.fstat(handle), printable(path), access)
+    fd = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        return Opened(fd=fd, path=path, stat=os.fstat(fd))
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _judge(found: os.stat_result, shown: str, access: Access) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise RefusedError(UnavailableReason.NOT_REGULAR, f"{shown} is {_kind(found.st_mode)}, not a regular file")
     if found.st_uid not in access.owners:
@@ -132,12 +182,6 @@ def _reopen(handle: int, path: str, access: Access) -> Opened:
             f"{shown} is not trusted: others than its owner can write it (mode {stat.S_IMODE(found.st_mode):04o}); "
             f"chmod go-w {shlex.quote(shown)}",
         )
-    fd = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        return Opened(fd=fd, path=path, stat=os.fstat(fd))
-    except BaseException:
-        os.close(fd)
-        raise
 
 
 def _kind(mode: int) -> str:

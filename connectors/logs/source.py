@@ -142,7 +142,12 @@ class FileReader:
                 except RefusedError as why:
                     refused = Unavailable(source=self._name, reason=why.reason, detail=why.detail)
                     return Part(marks={}, unavailable=(refused,))
-                return read_part(self._name, tails, cursor, share, budget)
+                try:
+                    return read_part(self._name, tails, cursor, share, budget)
+                finally:
+                    for handing in {id(t.access): t.access.handing for t in tails}.values():
+                        if handing is not None:
+                            handing.close()
 
             tasks.append(Task(mount=mount, owner=plan.owner, call=call))
         return tasks

@@ -388,6 +388,8 @@ def _siblings(path: str) -> Iterator[tuple[str, int]]:
         for name in (f"{path}.1", f"{path}.0"):
             try:
                 yield name, os.lstat(name).st_ino
+            except PermissionError:
+                yield name, 0  # not even that may be asked: the root log reader may be able to open it
             except OSError:
                 continue
     except FileNotFoundError:

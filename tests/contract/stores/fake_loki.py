@@ -107,13 +107,15 @@ class FakeLoki:
 
     def _instant(self, form: Mapping[str, str], held: Mapping[Labels, list[Row]]) -> Told:
         at = int(form["time"])
-        found = re.fullmatch(r"sum(?: by \((\w+)\) )?\(count_over_time\((.*)\[(\d+)(s|ns)\]\)\)", form["query"])
+        found = re.fullmatch(r"sum(?: by \((\w+)\) )?\(count_over_time\((.*)\[(\d+)(\w+)\]\)\)", form["query"])
         if found is None:
             return _text(400, "log queries are not supported as an instant query type")
         query = _QUERY.fullmatch(found[2])
         if query is None:
             return _text(400, f"parse error: {found[2]!r:.80}")
-        length = int(found[3]) * (1 if found[4] == "ns" else 10**9)
+        if found[4] != "s":
+            return _text(400, f'parse error: unknown unit "{found[4]}" in duration')
+        length = int(found[3]) * 10**9
         counts: dict[str, int] = {}
         for labels, ns, _, meta in _matching(query, held):
             if at - length < ns <= at:
@@ -154,7 +156,7 @@ def _matching(query: re.Match[str], held: Mapping[Labels, list[Row]]) -> Any:
 
 
 def _matchers(text: str) -> list[tuple[str, str, str]]:
-    return [(name, sign, json.loads(value)) for name, sign, value in re.findall(rf"(\w+)(=~?)({_STRING})", text)]
+    return [(name, sign, json.loads(value)) for name, sign, value in re.findall(rf"(\w+)(=~?|!~)({_STRING})", text)]
 
 
 def _selected(selector: str, labels: Mapping[str, str]) -> bool:
@@ -163,7 +165,9 @@ def _selected(selector: str, labels: Mapping[str, str]) -> bool:
 
 def _matches(labels: Mapping[str, str], name: str, sign: str, value: str) -> bool:
     have = labels.get(name, "")
-    return have == value if sign == "=" else re.fullmatch(value, have) is not None
+    if sign == "=":
+        return have == value
+    return (re.fullmatch(value, have) is not None) is (sign == "=~")
 
 
 def _rotated(rows: list[Any]) -> list[Any]:

@@ -43,11 +43,11 @@ async def test_another_process_goes_on_where_the_last_one_stopped(anywhere: Worl
     assert reader.texts == [f"line {turn}.{n}" for turn in range(4) for n in range(20)]
 
 
-@pytest.mark.parametrize("pages", [0.1, 0.8, 2.4])
-async def test_more_lines_of_one_moment_than_a_page_holds(anywhere: World, pages: float) -> None:
+@pytest.mark.parametrize(("pages", "streams"), [(0.1, 1), (0.8, 1), (2.4, 1), (4.6, 2)])
+async def test_more_lines_of_one_moment_than_a_page_holds(anywhere: World, pages: float, streams: int) -> None:
     """Lines that all have the same time are neither lost nor repeated, and reading them ends."""
     count = round(pages * anywhere.page_lines)
-    same = [Written(text=f"same {n}", at=-0.5) for n in range(count)]
+    same = [Written(text=f"same {n}", at=-0.5, node=f"node{1 + n % streams}") for n in range(count)]
     await anywhere.write("before", *same, Written(text="after", at=-0.4))
     reader = Reader(anywhere, anywhere.make())
     await reader.read()

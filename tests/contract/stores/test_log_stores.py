@@ -146,8 +146,8 @@ async def test_streams_tell_their_node(stored: World) -> None:
 
 async def test_catching_up_after_an_outage_of_ours(stored: World) -> None:
     """Hours of lines are read window by window, in order, each once."""
-    started_at = stored.clock.now() - timedelta(hours=3)
-    await stored.write(*(Written(text=f"line {n}", at=-10_000 + n * 10) for n in range(1_000)))
+    started_at = stored.clock.now() - timedelta(hours=2)
+    await stored.write(*(Written(text=f"line {n}", at=-5_000 + n * 5) for n in range(1_000)))
     reader = Reader(stored, stored.make(limits=replace(QUICK, window_seconds=900.0)))
     reader.changes = {"started_at": started_at, "bytes_max": 2_000}
     await reader.read()
@@ -479,7 +479,7 @@ async def test_the_filter_leaves_lines_out_and_the_attempt_is_there_all_the_same
 async def test_whole_requests_get_every_line(stored: World) -> None:
     """A job with rules of its own is read without the filter."""
     chosen = LineFilter(words=("error",), patterns=("never",))
-    await stored.write("plain", "an error")
+    await stored.write(Written(text="plain", at=-2), "an error")
     answer = await batch(stored.make(chosen=chosen), stored.request(whole=True))
     assert answer.chunks[0].data == b"plain\nan error\n"
 
