@@ -23,7 +23,7 @@ _NUMBERS = re.compile(
     # A date that is none gives a line no time.
     rb"(?P<date>\d{4}[-/]\d\d[-/]\d\d)|(?<![\w.])[IWEFD](?P<day>\d{3,4})(?= )"
     rb"|(?P<clock>(?<!\d)(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:[.,]\d+)?)"
-    rb"|(?:[Rr]ank|RANK)[ :=]?(?P<rank>\d{1,6})(?!\d)"
+    rb"|(?:(?:[Rr]ank|RANK)[ :=]?|\"(?:global_)?rank\": ?\"?)(?P<rank>\d{1,6})(?!\d)"
     rb"|^ *(?P<label>\d{1,6})(?=:)"
     # The numbers of a collective differ between ranks, and tell who is behind.
     rb"|(?:SeqNum=|work: |sequence id: )(?P<collective>\d+)"

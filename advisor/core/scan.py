@@ -47,12 +47,14 @@ class Scanner:
         for name in self.marks:
             self.set.Add(progress_module.MARKS[name].encode())
         self.set.Add(rb"(?m)Root Cause \(first observed failure\)")
+        self.set.Add(rb'(?m)"exc_type": ?"')  # structlog takes exceptions apart
         self.set.Compile()
         self.alike = alike or AlikeFiles()
         self.by_id = {rule.id: rule for rule in rules.rules}
         self.first_form = len(self.rules)
         self.first_mark = self.first_form + len(self.forms)
         self.block_index = self.first_mark + len(self.marks)
+        self.exception_index = self.block_index + 1
 
     def scan(
         self,
@@ -87,9 +89,9 @@ class Scanner:
 
 
 def set_pattern(pattern: str) -> str:
-    """A rule's pattern as it goes into the set, where prefixes are still there and lines are many."""
+    """A rule's pattern as it goes into the set, where prefixes are still there and lines are many, some within JSON."""
     if pattern.startswith("^"):
-        return rf"(?m)(?:^|[ \t\]):>|]){pattern[1:]}"
+        return rf"(?m)(?:^|[ \t\]):>|\"]|\\n){pattern[1:]}"
     return f"(?m){pattern}"
 
 

@@ -1,7 +1,7 @@
 """One call of the scanner on one file: the mutable side, between two `FileState` values."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from advisor.core.lines import cap, clean, decode, shorten
 from advisor.core.piece import BLOCK_BYTES, Piece, block_end
 from advisor.core.places import Place, place_of
 from advisor.core.placing import Placer
+from advisor.core.records import Record, record_of
 from advisor.core.rules import Rule, effective
 from advisor.core.scan_state import FileContext, FileState, Scanned
 from advisor.core.source_clock import SourceClock
@@ -25,6 +26,18 @@ if TYPE_CHECKING:
 RECENT_BYTES_MAX = 6_144
 _CHUNKS_UNCOUNTED_MAX = 16
 _KERNEL_STALE = timedelta(seconds=5)
+_LINES_BEFORE = 60  # that may hold the traceback of an exception
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A line that a rule fits. `before`: what the same process printed last before it."""
+
+    best: tuple[Rule, dict[str, str]]
+    place: Place
+    text: str
+    at: datetime | None
+    before: bytes
 
 
 class FileScan:
@@ -173,32 +186,67 @@ class FileScan:
             if scanner.block_index in ids:
                 self.block = {"line": str(number), "text": cap(decode(shorten(line)))}
                 self.block_lines = ROOT_CAUSE_LINES
-        if not rule_ids:
+        if not rule_ids and scanner.exception_index not in ids:
             return
         text = decode(shorten(line))
         place = place_of(text, self.placer.allocation)
-        best = self._best(rule_ids, text, place)
+        record = record_of(place.body)
+        found = self._wrapped(record, place, piece, position) if record is not None else None
+        if record is not None:
+            place = record.place(place)
+        if found is None:
+            best = self._best(rule_ids, text, place)
+            at, before = self.clock.time_of(text), self._before(line, piece, position)
+            found = [] if best is None else [_Found(best, place, text, at, before)]
         cached = alone and len(rule_ids) == len(ids)
-        if best is None:
-            if cached:
-                self.alike.nothing(line, Outcome.HARMLESS)
-            return
-        rule, captures = best
-        at = self.clock.by_ours(self.clock.time_of(text))
+        if not found and cached:
+            self.alike.nothing(line, Outcome.HARMLESS)
+        answers = [answer for one in found if (answer := self._judge(one, number)) is not None]
+        if len(answers) == len(found) == 1 and cached:
+            label_is_rank = place.rank is None and not self.placer.label_is_node()
+            self.alike.learn(line, answers[0], rank_of_file=self.context.rank, label_is_rank=label_is_rank)
+
+    def _wrapped(self, record: Record, outer: Place, piece: Piece, position: int) -> list["_Found"] | None:
+        """The text that a JSON line wraps, as if it had been printed plainly by whom the record names. None: no rule
+        speaks of it."""
+        found: list[_Found] = []
+        told = self.clock.time_of(record.time)
+        speaks = False
+        for index, line in enumerate(record.lines):
+            ids = [hit for hit in self.scanner.set.Match(line) or () if hit < self.scanner.first_form]
+            if not ids:
+                continue
+            speaks = True
+            text = line.decode()
+            place = record.place(outer, place_of(text, self.placer.allocation))
+            best = self._best(ids, text, place)
+            if best is not None:
+                before = b"\n".join(record.lines[:index])
+                if not index:  # Docker's json-file: a record is one line of what was printed
+                    before = self._before(piece.lines[position], piece, position)
+                found.append(_Found(best, place, text, told or self.clock.time_of(text), before))
+        return found if speaks else None
+
+    def _before(self, line: bytes, piece: Piece, position: int) -> bytes:
+        """What whoever printed `line` printed last before it."""
+        before = b"\n".join(piece.lines[max(0, position - _LINES_BEFORE) : position])
+        if position < _LINES_BEFORE:
+            before = self.recent + b"\n" + before
+        return printed_alike(before[-RECENT_BYTES_MAX:], line)
+
+    def _judge(self, found: "_Found", number: int) -> Answer | None:
+        """The signal of a line that a rule fits; None: it is none of this attempt, or of a closing interpreter."""
+        rule, captures = found.best
+        at = self.clock.by_ours(found.at)
         if self._not_ours(rule, at):
-            return
+            return None
         if rule.id.startswith("python."):
-            before = self.recent + b"\n" + b"\n".join(piece.lines[max(0, position - 60) : position])
-            before = printed_alike(before[-RECENT_BYTES_MAX:], line)
-            if ignored_before(before):
-                return
-            frames = frames_before(before)
+            if ignored_before(found.before):
+                return None
+            frames = frames_before(found.before)
             if frames:
                 captures["frames"] = frames
-        answer = self._emit(rule, captures, place, text, number, at)
-        if cached:
-            label_is_rank = place.rank is None and not self.placer.label_is_node()
-            self.alike.learn(line, answer, rank_of_file=self.context.rank, label_is_rank=label_is_rank)
+        return self._emit(rule, captures, found.place, found.text, number, at)
 
     def _not_ours(self, rule: Rule, at: datetime | None) -> bool:
         """Kernel sources carry kernel rules only, and nothing from before the attempt."""

@@ -8,6 +8,13 @@ _FIELD = re.compile(r"\b(time|host|rank|exitcode|error_file|traceback) {0,12}: ?
 _LIBRARY = ("site-packages", "dist-packages", "/lib/python", "<frozen", "<string>", "importlib", "runpy.py")
 # Who printed a line, as srun --label ("12: ") and torch ("[rank3]: ", "[default0]:") put it in front.
 _LABEL = re.compile(rb" *(?:\d{1,7}|\[[\w.-]{1,40}\]):", re.ASCII)
+# A frame as rich draws it, in a box whose lines end where the terminal did: `│ /a/train.py:12 in main   │`.
+_BORDER = "│".encode()
+_BOXED = re.compile(
+    _BORDER
+    + rb" ([^\s:\xe2]{1,400}):\d{1,7} in"
+    + rb"(?: |(?: {0,200}\xe2\x94\x82)?\n[^\n\xe2]{0,40}\xe2\x94\x82 )([\w<>.]{1,120})"
+)
 FRAMES_KEPT = 3
 
 
@@ -27,10 +34,11 @@ def frames_before(text: bytes) -> str:
     Frames of the project itself are preferred: library frames are the same for unrelated faults. Line numbers are left
     out, so that an edit elsewhere does not make a known failure look new.
     """
-    start = text.rfind(b"Traceback (most recent call last)")
+    start = max(text.rfind(b"Traceback (most recent call last)"), 0)
+    boxed = text.find(_BORDER, start) >= 0
     found = [
         (path.decode("utf-8", "replace"), function.decode("ascii", "replace"))
-        for path, function in _FRAME.findall(text[max(start, 0) :])
+        for path, function in (_BOXED if boxed else _FRAME).findall(text, start)
     ]
     own = [frame for frame in found if not any(mark in frame[0] for mark in _LIBRARY)]
     return ";".join(f"{path.rsplit('/', 1)[-1]}:{function}" for path, function in (own or found)[-FRAMES_KEPT:])
