@@ -362,8 +362,12 @@ def _with_update(
     )
     comment = marks.merge(job.admin_comment, fragment)
     if comment is None:
-        return Withheld(reason=Reason.SCHEDULER_REFUSED, detail="AdminComment is too long to hold our mark")
+        return Withheld(
+            reason=Reason.SCHEDULER_REFUSED, detail="AdminComment cannot hold our mark: too long, or absurd"
+        )
     update = Update(excluded=(*users, *ours), admin_comment=comment, start_time=start.set_to)
+    if not marks.fits_argument(",".join(update.excluded)):
+        return Withheld(reason=Reason.SCHEDULER_REFUSED, detail="its ExcNodeList is too long to be written again")
     return Steps(steps=(*before, update), dropped=dropped, dropped_reason=dropped_reason)
 
 

@@ -12,7 +12,7 @@ PREFIX = '{"advisor":'
 VERSION = 1
 NODES_MAX = 1024
 TEXT_MAX = 200
-COMMENT_CHARACTERS_MAX = 65536  # one argument of an update holds at most 128 KiB
+ARGUMENT_BYTES_MAX = 120 * 1024  # one argument of a process holds 128 KiB
 _LOOKS_MAX = 64  # occurrences of the prefix that are tried; more are somebody's joke
 
 
@@ -51,10 +51,17 @@ def find(comment: str) -> Mark | None:
 
 
 def merge(comment: str, mark: Mark) -> str | None:
-    """The comment with our mark in place of any earlier ones. None when the result would be too long to send."""
+    """The comment with our mark in place of any earlier ones. None when the result would be too long to send, or when
+    the mark could not be found in it again: what nobody recognises as ours nobody would ever give back.
+    """
     others = remove(comment)
     merged = f"{others} {render(mark)}" if others else render(mark)
-    return merged if len(merged) <= COMMENT_CHARACTERS_MAX else None
+    return merged if fits_argument(merged) and find(merged) == mark else None
+
+
+def fits_argument(text: str) -> bool:
+    """Whether an update can carry it as one argument. Text that Slurm printed may hold bytes that are no UTF-8."""
+    return len(text.encode("utf-8", "surrogateescape")) <= ARGUMENT_BYTES_MAX
 
 
 def remove(comment: str) -> str:

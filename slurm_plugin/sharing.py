@@ -103,9 +103,10 @@ def share(
     base = old if old is not None else Mark(job="", attempt=0, generation=0)
     inherited = tuple(dict.fromkeys((*(node for node in base.inherited if node in before), *added)))
     comment_after = marks.merge(row.admin_comment, replace(base, nodes=(*before, *added), inherited=inherited))
-    if comment_after is None:
-        return "its AdminComment is too long to hold our mark"
-    return Update(excluded=(*users, *before, *added), admin_comment=comment_after)
+    excluded = (*users, *before, *added)
+    if comment_after is None or not marks.fits_argument(",".join(excluded)):
+        return "its AdminComment or ExcNodeList is too long to be written again"
+    return Update(excluded=excluded, admin_comment=comment_after)
 
 
 def _changeable(row: JobRow) -> bool:

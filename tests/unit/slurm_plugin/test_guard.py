@@ -377,6 +377,30 @@ def test_stop_leaves_a_held_successor_to_its_holder() -> None:
     assert outcome.reason is Reason.HELD
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"generation": 2**53},
+        {"job_key": "k" * 201},
+        {"incarnation": "i" * 201},
+        {"decision_deadline": -5, "start_not_before": 3000},
+    ],
+)
+def test_nothing_is_done_that_the_watchdog_could_not_undo(changes: dict[str, object]) -> None:
+    """An advisor that says absurd things is not followed half: the requeue is planned only with a mark behind it."""
+    outcome = go(replace(ADVICE, **changes))  # type: ignore[arg-type]
+    assert isinstance(outcome, Withheld)
+    assert outcome.reason is Reason.SCHEDULER_REFUSED
+
+
+def test_a_list_that_cannot_be_sent_is_seen_before_the_requeue() -> None:
+    """A user may exclude half of a very large cluster by name: Slurm takes a range, the update would be too long."""
+    theirs = tuple(f"node{number:05}" for number in range(14_000))
+    outcome = go(job=replace(FAILED, excluded=theirs))
+    assert isinstance(outcome, Withheld)
+    assert outcome.reason is Reason.SCHEDULER_REFUSED
+
+
 # --- StartTime -------------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin.mark import COMMENT_CHARACTERS_MAX, Mark, find, merge, remove, render
+from slurm_plugin.mark import ARGUMENT_BYTES_MAX, Mark, find, merge, remove, render
 
 MARK = Mark(job="k1", attempt=1, generation=3, deadline=99, nodes=("node2",), start=50, found=40, incarnation="i")
 OTHERS = 'health "ok" = {"x": 1}\n\tÄ\\ '
@@ -38,9 +38,25 @@ def test_merge_replaces_the_earlier_mark() -> None:
     assert twice.count('{"advisor":') == 1
 
 
-def test_merge_refuses_what_cannot_be_sent() -> None:
-    """One argument of an update is bounded."""
-    assert merge("x" * COMMENT_CHARACTERS_MAX, MARK) is None
+@pytest.mark.parametrize("others", ["x" * ARGUMENT_BYTES_MAX, "\u4e2d" * (ARGUMENT_BYTES_MAX // 3), '{"advisor":' * 64])
+def test_merge_refuses_what_cannot_be_sent_or_found_again(others: str) -> None:
+    """One argument of an update is bounded in bytes; and behind so many beginnings nobody would look for ours."""
+    assert merge(others, MARK) is None
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        Mark(job="k" * 201, attempt=1, generation=3),
+        Mark(job="k", attempt=1, generation=2**53),
+        Mark(job="k", attempt=1, generation=3, deadline=-5),
+        Mark(job="k", attempt=1, generation=3, nodes=tuple(f"n{number}" for number in range(1025))),
+        Mark(job="k", attempt=1, generation=3, incarnation="i" * 201),
+    ],
+)
+def test_no_mark_is_written_that_could_not_be_read_again(mark: Mark) -> None:
+    """What nobody recognises as ours is never given back: not by us, and not by the watchdog."""
+    assert merge(OTHERS, mark) is None
 
 
 def changed(**changes: object) -> str:
