@@ -21,11 +21,12 @@ def start_time(
 ) -> StartTime:
     """Lease arithmetic. `begin` is the eligible time Slurm shows, `current` our mark on this very successor.
 
-    A lease is at most `lease_seconds_max` from now and never later than the deadline. Where an earlier generation of
+    A lease is at most `lease_seconds_max` from now, or from the earliest legal start where that has passed, so that no
+    number of generations prolongs it further; and it is never later than the deadline. Where an earlier generation of
     ours set a StartTime that is still in force and the new one wants less, it is brought forward again, but never to
     before what was found then, the earliest legal start, or now.
     """
-    latest = int(now + limits.lease_seconds_max)
+    latest = int(min(now, earliest) + limits.lease_seconds_max)
     deadline = latest if advice.decision_deadline is None else min(advice.decision_deadline, latest)
     wanted = 0
     if advice.start_not_before is not None:
@@ -37,7 +38,7 @@ def start_time(
     leased = current is not None and current.start is not None and current.start == begin
     found = current.found if leased and current is not None else begin
     floor = max(earliest, found or 0)
-    if wanted > floor:
+    if wanted > max(floor, now):
         return StartTime(
             set_to=None if leased and wanted == begin else wanted, ours=wanted, found=found, deadline=deadline
         )

@@ -428,6 +428,22 @@ def test_a_lease_never_passes_the_deadline_or_the_local_cap() -> None:
     assert (start, found.deadline) == (2600, 2600)
 
 
+def test_a_lease_is_not_renewed_for_ever() -> None:
+    """The local cap counts from when Slurm would have started the job: a new generation each minute gains nothing."""
+    job, latest = PENDING, 0
+    for number, now in enumerate(range(2000, 6000, 60), start=4):
+        outcome = go(replace(ADVICE, generation=number, start_not_before=now + 500), job, now=float(now))
+        update = update_of(outcome)
+        begin = update.start_time if update.start_time is not None else job.eligible
+        job = replace(job, eligible=begin, admin_comment=update.admin_comment)
+        latest = max(latest, begin or 0)
+        found = mark.find(update.admin_comment)
+        assert found is not None
+        assert found.deadline is not None
+        assert found.deadline <= 2004 + LIMITS.lease_seconds_max
+    assert 2500 < latest <= 2004 + LIMITS.lease_seconds_max
+
+
 def test_slurms_own_delay_is_lease_enough() -> None:
     """Never earlier than submit time plus the requeue delay: slurmd would refuse the launch."""
     start, found = lease(start_not_before=2003, decision_deadline=2040)
