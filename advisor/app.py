@@ -10,7 +10,7 @@ import importlib.util
 import os
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions
@@ -27,10 +27,12 @@ from advisor.clock import SystemClock
 from advisor.config import Config, ConfigError, Problem, read_dsn
 from advisor.core.scan import Scanner
 from advisor.core.words import UnavailableReason
-from advisor.gathering import Gatherer
+from advisor.gathering import Answered, Gatherer
 from advisor.log_stores import open_log_store, open_whole_store
+from advisor.measuring import Measurer
+from advisor.metrics_sources import open_metrics
 from advisor.pipeline import Pipeline, Rulebook, TicksFailedError
-from advisor.ports import Clock, LogSource
+from advisor.ports import Clock, LogSource, MetricsSource
 from advisor.rules.job_rules import CONFIGURATION_BYTES_MAX
 from advisor.rules.loader import RulesError, load_rules
 from advisor.rules.policy import PolicyError, check_timing, load_policy
@@ -148,10 +150,12 @@ class Service:
         *,
         clock: Clock | None = None,
         make_sources: Callable[[Config, Clock], Sequence[LogSource]] = open_sources,
+        make_metrics: Callable[[Config, Clock], Sequence[MetricsSource]] = open_metrics,
     ) -> None:
         self._config = config
         self._clock = clock or SystemClock()
         self._make_sources = make_sources
+        self._make_metrics = make_metrics
         self._stack = AsyncExitStack()
         self._postgres: EmbeddedPostgres | None = None
         self._error: BaseException | None = None
@@ -182,8 +186,12 @@ class Service:
         stack.push_async_callback(reader.close)
         brought = BroughtRules(clock=clock, reader=reader, site=site)
         sources = self._make_sources(config, clock)
-        for source in sources:
+        metrics = self._make_metrics(config, clock)
+        everything: tuple[LogSource | MetricsSource, ...] = (*sources, *metrics)
+        for source in everything:
             stack.push_async_callback(source.close)
+        measurer = Measurer(sources=metrics, rules=rulebook.rules, clock=clock, signals_max=rulebook.policy.signals_max)
+        stack.push_async_callback(measurer.close)
         gate = Gate(
             config.service.socket,
             callers=Callers(
@@ -198,8 +206,8 @@ class Service:
         store = await Store.open(url, policy=rulebook.policy)
         stack.push_async_callback(store.close)
         board = Board(store, clock)
-        pipeline, gatherer = self._pipeline(rulebook, store, board, sources, brought)
-        servicers = self._servicers(rulebook, store, board, gatherer)
+        pipeline, gatherer = self._pipeline(rulebook, store, board, sources, brought, measurer)
+        servicers = self._servicers(rulebook, store, board, gatherer, measurer)
         await servicers.set_serving()
         stack.push_async_callback(gate.close)
         await gate.open(servicers.start_inner)
@@ -214,7 +222,7 @@ class Service:
             socket=str(config.service.socket),
             incarnation=store.incarnation,
             rules=len(rulebook.rules.rules),
-            sources=[source.name for source in sources],
+            sources=[source.name for source in everything],
         )
         return Running(socket=config.service.socket, store=store, board=board, pipeline=pipeline)
 
@@ -227,7 +235,13 @@ class Service:
         return self._postgres.start()
 
     def _pipeline(
-        self, rulebook: Rulebook, store: Store, board: Board, sources: Sequence[LogSource], brought: BroughtRules
+        self,
+        rulebook: Rulebook,
+        store: Store,
+        board: Board,
+        sources: Sequence[LogSource],
+        brought: BroughtRules,
+        measurer: Measurer,
     ) -> tuple[Pipeline, Gatherer]:
         config = self._config
         gatherer = Gatherer(
@@ -242,6 +256,7 @@ class Service:
             store=store,
             board=board,
             gatherer=gatherer,
+            measurer=measurer,
             rulebook=rulebook,
             clock=self._clock,
             default_mode=config.default_mode,
@@ -251,7 +266,9 @@ class Service:
         )
         return pipeline, gatherer
 
-    def _servicers(self, rulebook: Rulebook, store: Store, board: Board, gatherer: Gatherer) -> Servicers:
+    def _servicers(
+        self, rulebook: Rulebook, store: Store, board: Board, gatherer: Gatherer, measurer: Measurer
+    ) -> Servicers:
         config, policy, clock = self._config.service, rulebook.policy, self._clock
         statuses = health.aio.HealthServicer()
         agent = AgentServices(
@@ -268,7 +285,11 @@ class Service:
             clock=clock,
             version=version(),
             started_at=clock.now(),
-            sources=lambda: _source_healths(gatherer),
+            sources=lambda: [
+                *_healths(gatherer.sources, gatherer.last),
+                *_healths(measurer.sources, measurer.last),
+                *_rules_healths(gatherer.brought),
+            ],
         )
         audit = AuditServicer(
             store=store, clock=clock, evidence_max=policy.evidence_max, suspect_score=policy.suspect_score
@@ -343,11 +364,11 @@ def notify(state: str) -> None:
         sender.sendto(state.encode(), f"\0{address[1:]}" if address[0] == "@" else address)
 
 
-def _source_healths(gatherer: Gatherer) -> list[SourceHealth]:
+def _healths(sources: Iterable[LogSource | MetricsSource], answered: Mapping[str, Answered]) -> list[SourceHealth]:
     """A source is available while it serves anybody; what it could not serve is told all the same."""
     found = []
-    for source in gatherer.sources:
-        last = gatherer.last.get(source.name)
+    for source in sources:
+        last = answered.get(source.name)
         first = last.first if last is not None else None
         served = last is None or last.attempts > last.failed
         share = f"{last.failed} of {last.attempts} attempts: " if last is not None and last.failed else ""
@@ -362,7 +383,7 @@ def _source_healths(gatherer: Gatherer) -> list[SourceHealth]:
                 newest_at=last.at if last is not None else None,
             )
         )
-    return [*found, *_rules_healths(gatherer.brought)]
+    return found
 
 
 def _rules_healths(brought: BroughtRules) -> list[SourceHealth]:

@@ -82,6 +82,8 @@ def _per_node(value: object) -> object:
     return value
 
 
+SOURCES = ("logs", "kernel", "metrics")  # the sections that are sources; their names tell them apart
+
 AbsolutePath = Annotated[Path, BeforeValidator(_absolute)]
 OptionalPath = Annotated[Path | None, BeforeValidator(_optional_path)]
 AccountName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}\$?$")]
@@ -177,6 +179,26 @@ class KernelSection(_Section):
     path: Annotated[str, BeforeValidator(_per_node)]
 
 
+class MetricsSection(_Section):
+    """Measurements of GPUs and nodes: trusted, so that only root may feed them. See docs/sources.md."""
+
+    kind: Literal["prometheus", "dcgm"] = "prometheus"
+    name: SourceName = "metrics"
+    url: Annotated[str, Field(pattern=r"^(https?://[^\s?#]+)?$", max_length=2_000)] = ""
+    selector: Annotated[str, Field(max_length=2_000)] = ""
+    node_label: OptionalLabel = ""
+    tenant: Annotated[str, Field(pattern=r"^[A-Za-z0-9!._*'():-]{0,150}$")] = ""
+    user: Annotated[str, Field(pattern=r"^[^:\x00-\x1f]{0,200}$")] = ""
+    password_file: OptionalPath = None
+    token_file: OptionalPath = None
+    ca_file: OptionalPath = None
+    certificate_file: OptionalPath = None
+    key_file: OptionalPath = None
+    interval_seconds: float = Field(default=15.0, ge=1, le=300, allow_inf_nan=False)
+    questions_per_second: float = Field(default=5.0, gt=0, le=5.0, allow_inf_nan=False)
+    timeout_seconds: float = Field(default=20.0, ge=1, le=300, allow_inf_nan=False)
+
+
 class LogSection(_Section):
     """Our own log, on standard error."""
 
@@ -190,6 +212,7 @@ class Config(_Section):
     tick: TickSection = Field(default_factory=TickSection)
     logs: Annotated[tuple[LogsSection, ...], BeforeValidator(_names)] = (LogsSection(),)
     kernel: Annotated[tuple[KernelSection, ...], BeforeValidator(_names)] = ()
+    metrics: Annotated[tuple[MetricsSection, ...], BeforeValidator(_names)] = ()
     policy_file: OptionalPath = None
     rules_files: Annotated[tuple[Path, ...], BeforeValidator(_paths)] = ()
     job_rules_file: OptionalPath = None
@@ -298,6 +321,7 @@ def _is_text(parts: list[str]) -> bool:
         "tick": TickSection,
         "logs": LogsSection,
         "kernel": KernelSection,
+        "metrics": MetricsSection,
         "log": LogSection,
     }
     names = [part for part in parts if not part.isdigit()]
@@ -386,13 +410,16 @@ def _cross_checks(config: Config, path: Path | None, origins: Mapping[str, str])
     found: list[tuple[str, str]] = []
     if len(os.fsencode(config.service.socket)) > SOCKET_BYTES_MAX:
         found.append(("service.socket", f"longer than {SOCKET_BYTES_MAX} bytes: no Unix socket can have that name"))
-    names = [log.name for log in config.logs] + [kernel.name for kernel in config.kernel]
+    named = [(section, source.name) for section in SOURCES for source in getattr(config, section)]
+    names = [name for _, name in named]
     found.extend(
-        ("logs" if name in {log.name for log in config.logs} else "kernel", f"two sources are named {name!r}")
+        (next(section for section, other in named if other == name), f"two sources are named {name!r}")
         for name in sorted({name for name in names if names.count(name) > 1})
     )
     for at, source in enumerate(config.logs):
         found.extend((f"logs[{at}].{key}", message) for key, message in _log_server_problems(source))
+    for at, metrics in enumerate(config.metrics):
+        found.extend((f"metrics[{at}].{key}", message) for key, message in _metrics_problems(metrics))
     if config.store.dsn_file is not None and config.store.postgres_user:
         found.append(("store.postgres_user", "has no meaning with dsn_file: it is for our own Postgres"))
     return [Problem(key=key, message=message, origin=_origin(key, path, origins)) for key, message in found]
@@ -412,6 +439,26 @@ def _log_server_problems(source: LogsSection) -> list[tuple[str, str]]:
         found.append(("job_label_indexed", "has no meaning for victorialogs: all fields can be asked for"))
     if source.kind == "victorialogs" and source.tenant and not re.fullmatch(r"\d{1,10}:\d{1,10}", source.tenant):
         found.append(("tenant", "write AccountID:ProjectID, both numbers"))
+    return [*found, *_access_problems(source)]
+
+
+def _metrics_problems(source: MetricsSection) -> list[tuple[str, str]]:
+    """Keys of a metrics source that do not go with each other."""
+    found = []
+    if not source.url:
+        found.append(("url", "must be given: http://host:9090, or for dcgm http://%n:9400/metrics"))
+    if source.kind == "dcgm":
+        only = source.model_fields_set & {"selector", "tenant"}
+        found.extend((key, "has no meaning for dcgm: it is for a server of metrics") for key in sorted(only))
+        if source.url and "%n" not in source.url:
+            found.append(("url", "must hold %n, the node's name"))
+    elif not re.fullmatch(r"\{?[^{}]*\}?", source.selector.strip()):
+        found.append(("selector", "write matchers: 'cluster=\"a\"'"))
+    return [*found, *_access_problems(source)]
+
+
+def _access_problems(source: LogsSection | MetricsSection) -> list[tuple[str, str]]:
+    found = []
     if source.token_file is not None and (source.user or source.password_file is not None):
         found.append(("token_file", "give a token or user and password, not both"))
     if bool(source.user) != (source.password_file is not None):

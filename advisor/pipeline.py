@@ -27,7 +27,8 @@ from advisor.core.rules import RuleSet
 from advisor.core.words import Action, IncidentKind, Mode, Reason
 from advisor.gathering import Gatherer
 from advisor.isolating import Isolating
-from advisor.ports import Clock
+from advisor.measuring import Measurer
+from advisor.ports import Clock, LogSource, MetricsSource
 from advisor.replay import Inputs
 from advisor.sighting import Sighting, reports_of, snapshot_of
 from advisor.store.errors import Conflict
@@ -88,6 +89,7 @@ class Pipeline:
         store: Store,
         board: Board,
         gatherer: Gatherer,
+        measurer: Measurer | None = None,
         rulebook: Rulebook,
         clock: Clock,
         default_mode: Mode,
@@ -98,6 +100,7 @@ class Pipeline:
         self._store = store
         self._board = board
         self._gatherer = gatherer
+        self._measurer = measurer
         self._rulebook = rulebook
         self._clock = clock
         self._default_mode = default_mode
@@ -154,6 +157,8 @@ class Pipeline:
         released = await self._isolating.expire(now)
         sightings = await self._sight(now)
         await self._gatherer.gather(sightings)
+        if self._measurer is not None:
+            await self._measurer.gather(sightings)
         verdicts = await self._conclude(sightings)
         committed = await self._commit(verdicts)
         isolated = await self._isolating.isolate(verdicts, now)
@@ -167,6 +172,10 @@ class Pipeline:
         took = self._clock.monotonic() - began
         self._board.tick_completed(took_seconds=took, watched=len(sightings), failed_jobs=len(self._failing))
         self._on_tick()
+
+    @property
+    def _sources(self) -> tuple[LogSource | MetricsSource, ...]:
+        return (*self._gatherer.sources, *(self._measurer.sources if self._measurer is not None else ()))
 
     async def _sight(self, now: datetime) -> list[Sighting]:
         keys = await self._store.watched(now)
@@ -192,7 +201,7 @@ class Pipeline:
                     view = views.get(sighting.item.job.cluster)
                     report = self._gatherer.brought.report(sighting.item)
                     others = () if report is None else (report,)
-                    reports = reports_of(sighting, self._gatherer.sources, view, now, others=others)
+                    reports = reports_of(sighting, self._sources, view, now, others=others)
                     said = self._gatherer.rule_signals(sighting, reports, now)
                     snapshot = snapshot_of(sighting, reports, Mode.MONITOR, said)
                     verdicts.append(self._verdict(sighting, snapshot, settings, pauses, now))

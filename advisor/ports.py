@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Protocol
 
 from advisor.core.model import Attempt, Job, NodeFact, Unavailable
+from advisor.core.telemetry import Sample
 from advisor.core.words import Trust
 
 
@@ -89,6 +90,44 @@ class LogSource(Protocol):
 
     async def read(self, requests: Sequence[LogRequest]) -> Mapping[str, LogBatch | Unavailable]:
         """One answer per request key. Never blocks on a file, never follows into anything but regular files."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsRequest:
+    """One attempt's wish: the samples of its nodes (short names) from after `since` up to `until`."""
+
+    key: str  # "job_key/attempt"
+    nodes: tuple[str, ...]
+    since: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsBatch:
+    """What a source has of an attempt's nodes, up to and including `until`; before the request's: ask again.
+
+    `silent`: nodes of which the source had nothing at all at the end. `problems`: what is wrong although it answered.
+    """
+
+    samples: tuple[Sample, ...]
+    until: datetime
+    silent: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class MetricsSource(Protocol):
+    """Measurements that only root can feed. A value may be `blur_seconds` older than the time that it carries."""
+
+    name: str
+    trust: Trust
+    interval_seconds: float
+    blur_seconds: float
+
+    async def read(self, requests: Sequence[MetricsRequest]) -> Mapping[str, MetricsBatch | Unavailable]:
+        """One answer per request key. No node that is silent is told to be well."""
         ...
 
     async def close(self) -> None: ...

@@ -16,7 +16,7 @@ from advisor.core.job_watch import Watch
 from advisor.core.model import NodeFact, Progress, Signal, Snapshot, SourceReport, Unavailable
 from advisor.core.scan import FileState
 from advisor.core.words import Mode, NodeState, Trust, UnavailableReason
-from advisor.ports import LogSource
+from advisor.ports import LogSource, MetricsSource
 from advisor.store.records import AttemptKey, StoredAttempt
 
 log = structlog.get_logger(__name__)
@@ -70,6 +70,7 @@ class Sighting:
     stored: TickState
     state: TickState
     signals: tuple[Signal, ...]
+    conditions: tuple[Signal, ...] = ()  # what measurements say that holds now; not kept
     more: bool = False
     failed: Exception | None = None
 
@@ -106,7 +107,7 @@ def decoded_state(key: AttemptKey, data: bytes) -> TickState:
 
 def reports_of(
     sighting: Sighting,
-    sources: Iterable[LogSource],
+    sources: Iterable[LogSource | MetricsSource],
     scheduler: SchedulerView | None,
     now: datetime,
     *,
@@ -181,7 +182,7 @@ def snapshot_of(
     return Snapshot(
         job=replace(item.job, mode=mode),
         attempt=item.attempt,
-        signals=(*sighting.signals, *rule_signals),
+        signals=(*sighting.signals, *sighting.conditions, *rule_signals),
         progress=sighting.progress,
         sources=reports,
         successor=item.successor,

@@ -10,7 +10,7 @@ from advisor.core.places_of_signals import ranks_of
 from advisor.core.policy import Policy
 from advisor.core.rules import Rule
 from advisor.core.suspects import RECORDED
-from advisor.core.words import Category, IncidentKind, Role
+from advisor.core.words import Category, IncidentKind, Role, Trust
 
 LATER_PENALTY = 0.12
 SURVIVED_PENALTY = 0.35
@@ -122,7 +122,13 @@ def _later(signal: Signal, first: Signal, skew: timedelta) -> bool:
         )
     if signal.at is None or first.at is None:
         return False
-    return signal.at - first.at > skew
+    return (_earliest(signal) or signal.at) - first.at > skew
+
+
+def _earliest(signal: Signal) -> datetime | None:
+    """When the event may have happened, where a source saw only that it had happened meanwhile (telemetry)."""
+    after = signal.fields.get("after", "") if signal.trust is Trust.TELEMETRY else ""
+    return datetime.fromisoformat(after) if after else None
 
 
 def by_category(scored: Iterable[Scored]) -> list[list[Scored]]:

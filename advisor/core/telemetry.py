@@ -1,7 +1,8 @@
-"""GPU telemetry to signals: changes of counters, and GPUs that differ from their peers.
+"""Telemetry of GPUs and nodes to signals: changes of counters, and GPUs that differ from their peers.
 
 Gauges stick: a GPU shows its last Xid for weeks, so that only a change while the attempt ran is an event. Counters
 count from their first sample, and a counter that fell was reset. What all GPUs do alike says nothing about one.
+A sample says that something happened, not when: after the sample before it (field `after` of the signal).
 """
 
 import hashlib
@@ -34,7 +35,7 @@ PEERS_MIN = 4  # fewer GPUs have no usual value
 SIGNALS_MAX = 200
 
 # Field: the rule that an increase makes, and the smallest increase that counts.
-_COUNTERS: Mapping[str, tuple[str, float]] = {
+_COUNTERS: dict[str, tuple[str, float]] = {
     "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": ("telemetry.double_bit_error", 1),
     "DCGM_FI_DEV_ROW_REMAP_FAILURE": ("telemetry.row_remap_failure", 1),
     "DCGM_FI_DEV_ROW_REMAP_PENDING": ("telemetry.row_remap_pending", 1),
@@ -47,7 +48,8 @@ _COUNTERS: Mapping[str, tuple[str, float]] = {
     THERMAL: ("telemetry.throttled", 1_000_000),
 }
 # Fields whose increase means something only where most peers show nothing like it.
-_RELATIVE = frozenset({PCIE_REPLAY, THERMAL, *(name for name in _COUNTERS if "NVLINK" in name)})
+_LINKS = "node_infiniband_symbol_error_total"
+_RELATIVE = frozenset({PCIE_REPLAY, THERMAL, _LINKS, *(name for name in _COUNTERS if "NVLINK" in name)})
 _PEER_FACTOR = 10.0
 # States of a GPU that the first sample shows already: they support other evidence, and began nothing.
 _STATES: Mapping[str, str] = {
@@ -64,7 +66,18 @@ GAUGES: Mapping[str, int] = {
     THROTTLE: TAIL,
     THROTTLE_NEW: TAIL,
 }
-FIELDS = frozenset({XID, *GAUGES, *_COUNTERS})
+# What node_exporter counts for a whole node; counters of several devices are added up.
+HOST = -1  # in place of a GPU's index
+_HOST_COUNTERS: dict[str, tuple[str, float]] = {
+    "node_vmstat_oom_kill": ("telemetry.process_killed", 1),
+    "node_edac_uncorrectable_errors_total": ("telemetry.memory_error", 1),
+    "node_infiniband_link_downed_total": ("telemetry.link_down", 1),
+    "node_infiniband_symbol_error_total": ("telemetry.link_errors", 100),
+    "node_filesystem_readonly": ("telemetry.read_only", 1),
+    "node_filesystem_device_error": ("telemetry.read_only", 1),
+}
+HOST_FIELDS = frozenset(_HOST_COUNTERS)
+FIELDS = frozenset({XID, *GAUGES, *_COUNTERS, *HOST_FIELDS})
 SPINNING = "telemetry.spinning"
 # What DCGM writes where it has no value.
 _BLANKS = frozenset(range(2_147_483_632, 2_147_483_648))
@@ -76,7 +89,7 @@ Series = Mapping[Gpu, Sequence[tuple[datetime, float]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One value of one field of one GPU. `node` is a short name."""
+    """One value of one field of one GPU, or (`HOST`) of the whole node. `node` is a short name."""
 
     at: datetime
     node: str
@@ -87,22 +100,30 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Which samples are the attempt's business, and where its ranks are."""
+    """Which samples are the attempt's business, and where its ranks are.
+
+    `blur`: how much older than the time that it carries a value may be.
+    """
 
     nodes: tuple[str, ...] | None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     ranks_per_node: int | None = None
+    blur: timedelta = timedelta(0)
 
     def covers(self, at: datetime) -> bool:
         if self.started_at is not None and at < self.started_at - BEFORE:
             return False
         return self.ended_at is None or at <= self.ended_at + AFTER
 
+    def after(self, before_at: datetime) -> str:
+        """The earliest moment of what a sample shows and the one before it, taken at `before_at`, did not."""
+        return (before_at - self.blur).isoformat()
+
     def rank(self, gpu: Gpu) -> int | None:
         node, index = gpu
         per_node = self.ranks_per_node
-        if self.nodes is None or per_node is None or index >= per_node or node not in self.nodes:
+        if self.nodes is None or per_node is None or not 0 <= index < per_node or node not in self.nodes:
             return None
         return self.nodes.index(node) * per_node + index
 
@@ -160,7 +181,7 @@ def _xids(series: Series, span: Span) -> list[_Event]:
     """A new last Xid is an event; the one that the first sample shows may be weeks old."""
     events: dict[tuple[Gpu, int], _Event] = {}
     for gpu, points in sorted(series.items()):
-        for (_, before), (at, value) in pairwise(points):
+        for (before_at, before), (at, value) in pairwise(points):
             code = int(value)
             if value == before or code <= 0 or not span.covers(at):
                 continue
@@ -168,37 +189,48 @@ def _xids(series: Series, span: Span) -> list[_Event]:
             events[gpu, code] = _Event(
                 rule="telemetry.xid",
                 at=known.at if known is not None else at,
-                text=f"{gpu[0]}: GPU {gpu[1]} shows Xid {code}, before it {int(before)}",
+                text=f"{_place(gpu)} shows Xid {code}, before it {int(before)} ({XID})",
                 gpu=gpu,
-                fields={"xid": str(code)},
+                fields=known.fields if known is not None else {"xid": str(code), "after": span.after(before_at)},
                 count=known.count + 1 if known is not None else 1,
             )
     return list(events.values())
 
 
-def _increases(points: Sequence[tuple[datetime, float]], span: Span) -> list[tuple[datetime, float]]:
+_Growth = tuple[datetime, float, datetime]  # seen when, by how much, and when it was looked at before
+
+
+def _increases(points: Sequence[tuple[datetime, float]], span: Span) -> list[_Growth]:
     """How much a counter grew, and when, while the attempt ran. One that fell was reset and counts from there."""
-    return [(at, value - before) for (_, before), (at, value) in pairwise(points) if value > before and span.covers(at)]
+    return [
+        (at, value - before, before_at)
+        for (before_at, before), (at, value) in pairwise(points)
+        if value > before and span.covers(at)
+    ]
+
+
+def _place(gpu: Gpu) -> str:
+    return gpu[0] if gpu[1] == HOST else f"{gpu[0]}: GPU {gpu[1]}"
 
 
 def _counted(series: Mapping[str, Series], span: Span) -> list[_Event]:
     events: list[_Event] = []
-    for name, (rule, least) in _COUNTERS.items():
+    for name, (rule, least) in (_COUNTERS | _HOST_COUNTERS).items():
         grown = {gpu: _increases(points, span) for gpu, points in series.get(name, {}).items()}
-        most = {gpu: max((by for _, by in found), default=0.0) for gpu, found in grown.items()}
+        most = {gpu: max((by for _, by, _ in found), default=0.0) for gpu, found in grown.items()}
         usual = median(most.values()) if len(most) >= PEERS_MIN else 0.0
         floor = max(least, _PEER_FACTOR * usual) if name in _RELATIVE else least
         for gpu, found in sorted(grown.items()):
-            counting = [(at, by) for at, by in found if by >= floor]
+            counting = [item for item in found if item[1] >= floor]
             if counting:
-                total = sum(by for _, by in counting)
+                total = sum(by for _, by, _ in counting)
                 events.append(
                     _Event(
                         rule=rule,
                         at=counting[0][0],
-                        text=f"{gpu[0]}: GPU {gpu[1]}: {name} grew by {total:.0f}",
+                        text=f"{_place(gpu)}: {name} grew by {total:.0f}",
                         gpu=gpu,
-                        fields={"field": name, "by": f"{total:.0f}"},
+                        fields={"field": name, "by": f"{total:.0f}", "after": span.after(counting[0][2])},
                         count=len(counting),
                     )
                 )
@@ -344,7 +376,7 @@ def _signal(
         seen_at=seen_at,
         at=event.at,
         rank=span.rank(event.gpu) if event.gpu is not None else None,
-        gpu=event.gpu[1] if event.gpu is not None else None,
+        gpu=event.gpu[1] if event.gpu is not None and event.gpu[1] != HOST else None,
         nodes=(event.gpu[0],) if event.gpu is not None else (),
         file=source,
         text=event.text,

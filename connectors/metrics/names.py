@@ -1,0 +1,33 @@
+"""How metrics name a node, a GPU and a field: what both ways of getting them have in common.
+
+`Hostname` until dcgm-exporter 4.5, `hostname` since its main branch of May 2026; node_exporter has neither, but the
+`instance` that Prometheus adds. A node that is called differently there than in Slurm is no node of any attempt.
+"""
+
+import re
+from collections.abc import Mapping
+
+from advisor.core.hostlist import short
+from advisor.core.telemetry import HOST, HOST_FIELDS
+
+NODE_LABELS = ("Hostname", "hostname")
+INSTANCE = "instance"
+_INDEX = re.compile(r"\d{1,3}")
+_PORT = re.compile(r":\d{1,5}$")
+
+
+def node_of(labels: Mapping[str, str], chosen: str = "") -> str:
+    """The short name of the node that a series is about, "" where it tells none. `chosen`: the site's own label."""
+    for label in (chosen,) if chosen else (*NODE_LABELS, INSTANCE):
+        name = labels.get(label, "")
+        if name:
+            return short(_PORT.sub("", name)[:253])
+    return ""
+
+
+def unit_of(labels: Mapping[str, str], field: str) -> int | None:
+    """The index of the GPU, `HOST` for what is the whole node's; None where the series does not tell."""
+    if field in HOST_FIELDS:
+        return HOST
+    index = labels.get("gpu", "")
+    return int(index) if _INDEX.fullmatch(index) else None

@@ -1,0 +1,218 @@
+"""Prometheus (or what speaks its API: Thanos, Mimir, VictoriaMetrics) as a `MetricsSource`.
+
+What was measured on real servers and shapes this module:
+
+* A new Xid is a new *series* (`err_code` is a label), and N jobs of one GPU make N series alike (`hpc_job`). So all
+  labels but node and GPU are taken off by the server (`max by`), which also makes answers a third as large.
+* A GPU that is sick has no value and is left out: what is missing is told (`silent`), never taken for well.
+* One question is about many nodes and many fields. How many it may be about follows from how many points the last
+  answers held, so that a first look at a large job comes in several answers.
+* A range is closed at both ends in 2.x, open at its start in 3.x: asked in steps from after `since`, both are alike.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+
+from advisor.core.model import Unavailable
+from advisor.core.telemetry import FIELDS, HOST_FIELDS, Sample
+from advisor.core.words import Trust, UnavailableReason
+from advisor.ports import MetricsBatch, MetricsRequest
+from connectors.metrics.names import INSTANCE, NODE_LABELS, node_of, unit_of
+from connectors.web.server import AskError, Server
+
+STEPS_MAX = 20  # of one question; a longer time is read in longer steps
+POINTS_MAX = 400_000  # of one answer, as expected
+NODES_MAX = 1_500  # of one question
+QUESTIONS_MAX = 8  # of one read; who was not served comes first at the next
+SERIES_PER_NODE = 120.0  # until the first answer tells
+GPU_FIELDS = tuple(sorted(FIELDS - HOST_FIELDS))
+_SAFE = re.compile(r"[A-Za-z0-9_.-]{1,253}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Some nodes over some time. `requests` are those that it is about."""
+
+    nodes: tuple[str, ...]
+    start: datetime
+    until: datetime
+    step_seconds: float
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Answers put together, by node."""
+
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
+    present: set[str] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+
+
+class PrometheusMetrics:
+    """`selector`: matchers that every series must meet, `cluster="a"`; `node_label`: where it is not the usual one."""
+
+    trust = Trust.TELEMETRY
+
+    def __init__(
+        self,
+        name: str,
+        server: Server,
+        *,
+        interval_seconds: float,
+        selector: str = "",
+        node_label: str = "",
+    ) -> None:
+        self.name = name
+        self.server = server
+        self.interval_seconds = interval_seconds
+        self.blur_seconds = interval_seconds
+        self._selector = selector.strip().strip("{}").strip().rstrip(",")
+        self._node_label = node_label
+        self._series_per_node = SERIES_PER_NODE
+        self._points_max = float(POINTS_MAX)
+
+    async def read(self, requests: Sequence[MetricsRequest]) -> Mapping[str, MetricsBatch | Unavailable]:
+        answers: dict[str, MetricsBatch | Unavailable] = {}
+        asked = 0
+        # The longest unserved first: what a short budget leaves out is first in line at the next read.
+        for group in self._groups(requests):
+            if asked >= QUESTIONS_MAX:
+                break
+            got = _Gathered()
+            wanted = tuple(dict.fromkeys(node for request in group for node in request.nodes if _SAFE.fullmatch(node)))
+            try:
+                for question in self._questions(wanted, group):
+                    asked += 2
+                    await self._ask(question, got)
+            except AskError as error:
+                if error.broken:
+                    self._points_max = max(self._points_max / 2, 10_000.0)
+                absent = Unavailable(source=self.name, reason=error.reason, detail=error.detail)
+                answers.update({request.key: absent for request in group})
+                continue
+            self._points_max = min(self._points_max * 2, float(POINTS_MAX))
+            answers.update({request.key: self._batch(request, got) for request in group})
+        for request in requests:
+            answers.setdefault(request.key, MetricsBatch(samples=(), until=request.since))
+        return answers
+
+    async def close(self) -> None:
+        await self.server.close()
+
+    # Questions
+
+    def _groups(self, requests: Iterable[MetricsRequest]) -> list[list[MetricsRequest]]:
+        """Requests that one stretch of time serves, oldest first: as many groups as there are different pasts."""
+        groups: list[list[MetricsRequest]] = []
+        reach = timedelta(seconds=2 * self.interval_seconds)
+        for request in sorted(requests, key=lambda item: (item.since, item.until)):
+            first = groups[-1][0] if groups else None
+            if first is not None and max(request.since - first.since, abs(request.until - first.until)) <= reach:
+                groups[-1].append(request)
+            else:
+                groups.append([request])
+        return groups
+
+    def _questions(self, nodes: Sequence[str], group: Sequence[MetricsRequest]) -> Iterator[Question]:
+        since, until = group[0].since, max(request.until for request in group)
+        seconds = max((until - since).total_seconds(), 0.0)
+        step = max(self.interval_seconds, seconds / STEPS_MAX)
+        steps = max(round(seconds / step) - 1, 0)  # before the last
+        share = int(self._points_max / ((steps + 1) * self._series_per_node))
+        size = max(1, min(NODES_MAX, share))
+        for at in range(0, len(nodes), size):
+            yield Question(
+                nodes=tuple(nodes[at : at + size]),
+                start=until - timedelta(seconds=steps * step),
+                until=until,
+                step_seconds=step,
+            )
+
+    def query(self, nodes: Sequence[str], *, host: bool) -> str:
+        names = "|".join(sorted(HOST_FIELDS) if host else GPU_FIELDS)
+        chosen = (self._node_label,) if self._node_label else (INSTANCE,) if host else NODE_LABELS
+        pattern = f"(?:{'|'.join(re.escape(node) for node in nodes)})(?:[.:].*)?"
+        more = f", {self._selector}" if self._selector else ""
+        parts = [f'{{__name__=~"{names}", {label}=~{_quoted(pattern)}{more}}}' for label in chosen]
+        by = ", ".join(("__name__", *chosen, *(() if host else ("gpu",))))
+        # A host's counters are those of several devices: one of them must not hide another.
+        return f"{'sum' if host else 'max'} by ({by}) ({' or '.join(parts)})"
+
+    async def _ask(self, question: Question, got: _Gathered) -> None:
+        for host in (False, True):
+            form = {
+                "query": self.query(question.nodes, host=host),
+                "start": f"{question.start.timestamp():.3f}",
+                "end": f"{question.until.timestamp():.3f}",
+                "step": f"{question.step_seconds:.3f}",
+            }
+            data = await self.server.fetch("/api/v1/query_range", form)
+            series = self._take(data, question, got)
+            if not host and series:
+                self._series_per_node = max(8.0, series / len(question.nodes))
+
+    def _take(self, data: bytes, question: Question, got: _Gathered) -> int:
+        """Into samples. Raises `AskError` for an answer that is not of the documented shape."""
+        body = decoded(data)
+        end = question.until.timestamp() - 0.0005
+        try:
+            result = {"matrix": body["data"]}[body["data"]["resultType"]]["result"]
+            for series in result:
+                labels, values = series["metric"], series["values"]
+                name = labels.get("__name__", "")
+                node, unit = node_of(labels, self._node_label), unit_of(labels, name)
+                if not node or unit is None or not values:
+                    continue
+                found = got.samples.setdefault(node, [])
+                found.extend(
+                    Sample(at=datetime.fromtimestamp(at, UTC), node=node, gpu=unit, field=name, value=float(value))
+                    for at, value in values
+                )
+                if values[-1][0] >= end:
+                    got.present.add(node)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, OSError) as error:
+            raise AskError(UnavailableReason.GARBLED, f"an answer without {str(error)[:100]}") from error
+        warnings = body.get("warnings")
+        if isinstance(warnings, list) and warnings:
+            got.problems.append(f"the server warns: {str(warnings[0])[:200]}")
+        return len(result)
+
+    # Answers
+
+    def _batch(self, request: MetricsRequest, got: _Gathered) -> MetricsBatch | Unavailable:
+        if not request.nodes:
+            return MetricsBatch(samples=(), until=request.until)
+        silent = tuple(node for node in request.nodes if node not in got.present)
+        samples = tuple(
+            sample
+            for node in request.nodes
+            for sample in got.samples.get(node, ())
+            if request.since < sample.at <= request.until
+        )
+        if len(silent) == len(request.nodes) and not samples:
+            text = (
+                "no series of any of its nodes: are the exporters scraped, selector and node_label right, the tenant?"
+            )
+            return Unavailable(source=self.name, reason=UnavailableReason.MISSING, detail=text)
+        return MetricsBatch(samples=samples, until=request.until, silent=silent, problems=tuple(got.problems))
+
+
+def decoded(data: bytes) -> dict[str, Any]:
+    """The JSON of an answer that succeeded. Raises `AskError`."""
+    try:
+        body = orjson.loads(data)
+    except ValueError as error:
+        text = f"an answer of {len(data)} bytes that is no JSON: {error}"
+        raise AskError(UnavailableReason.GARBLED, text, broken=True) from error
+    if not isinstance(body, dict) or body.get("status") != "success" or not isinstance(body.get("data"), dict):
+        raise AskError(UnavailableReason.GARBLED, "an answer without success and without an error")
+    return body
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

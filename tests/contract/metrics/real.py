@@ -1,0 +1,105 @@
+"""A real Prometheus, as Debian ships it, in a folder of its own on a free port, scraping what a test exports."""
+
+import json
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.contract.metrics.exporter import Cluster
+
+PROGRAM = "prometheus"
+SCRAPE_SECONDS = 0.25
+READY_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class Prometheus:
+    url: str
+    process: "subprocess.Popen[bytes]"
+    shown: Cluster
+
+    def ask(self, query: str) -> list[dict[str, object]]:
+        with urllib.request.urlopen(f"{self.url}/api/v1/query?query={urllib.request.quote(query)}", timeout=5) as got:
+            found: list[dict[str, object]] = json.loads(got.read())["data"]["result"]
+        return found
+
+    def scraped(self, rounds: int = 1) -> None:
+        """Wait until every node was scraped so many times from now on, and a moment for what was read to be stored."""
+        until = self.shown.scrapes + rounds * len(self.shown.nodes) + len(self.shown.nodes)
+        deadline = time.monotonic() + READY_SECONDS
+        while self.shown.scrapes < until:
+            assert time.monotonic() < deadline, "Prometheus does not scrape"
+            time.sleep(0.02)
+        time.sleep(0.05)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def prometheus(shown: Cluster, *, name: bool = True) -> Iterator[Prometheus]:
+    """`name`: the targets are called as the nodes' exporters would be, NODE:9400, as relabelling does on real sites."""
+    program = shutil.which(PROGRAM)
+    assert program is not None, "install the Debian package prometheus (make packages)"
+    folder = Path(tempfile.mkdtemp(prefix="ra-metrics-", dir="/tmp"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    targets = [
+        {
+            "job_name": node,
+            "metrics_path": f"/{node}/metrics",
+            "static_configs": [{"targets": [f"127.0.0.1:{shown.port}"]}],
+            **(
+                {"relabel_configs": [{"target_label": "instance", "replacement": f"{node}{shown.domain}:9400"}]}
+                if name
+                else {}
+            ),
+        }
+        for node in shown.nodes
+    ]
+    settings = {
+        "global": {"scrape_interval": f"{round(SCRAPE_SECONDS * 1000)}ms", "scrape_timeout": "200ms"},
+        "scrape_configs": targets,
+    }
+    (folder / "prometheus.yml").write_text(json.dumps(settings))  # JSON is YAML
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                program,
+                f"--config.file={folder}/prometheus.yml",
+                f"--storage.tsdb.path={folder}/data",
+                f"--web.listen-address=127.0.0.1:{port}",
+                "--log.level=warn",
+            ],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    found = Prometheus(f"http://127.0.0.1:{port}", process, shown)
+    try:
+        _until_ready(found, folder / "log")
+        yield found
+    finally:
+        found.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _until_ready(found: Prometheus, log: Path) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while True:
+        try:
+            with urllib.request.urlopen(f"{found.url}/-/ready", timeout=1):
+                return
+        except (urllib.error.URLError, OSError):
+            assert found.process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
