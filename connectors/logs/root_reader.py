@@ -62,8 +62,10 @@ class RootReader:
             text = f"the root log reader at {self.path} did not answer within {self._answer_seconds:g} s"
             return [RefusedError(UnavailableReason.TIMEOUT, text)] * len(paths)
         except (OSError, ValueError) as error:
+            closed = isinstance(error, BrokenPipeError | ConnectionResetError)
+            why = "it closes the connection; is our user the one that it serves, --client?" if closed else str(error)
             text = (
-                f"the root log reader at {self.path} does not answer ({error}): "
+                f"the root log reader at {self.path} does not answer ({why}): "
                 "systemctl status recovery-advisor-logreader"
             )
             return [RefusedError(UnavailableReason.PERMISSION, text)] * len(paths)
@@ -87,7 +89,7 @@ class RootReader:
         if kept is not None:
             try:
                 return self._once(kept, packet, number, count), kept
-            except (ConnectionError, BrokenPipeError):
+            except ConnectionError:
                 pass
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         connection.settimeout(self._answer_seconds)
@@ -130,7 +132,7 @@ def _receive(connection: socket.socket) -> tuple[bytes, list[int]]:
     if not data:
         for descriptor in descriptors:
             os.close(descriptor)
-        raise ConnectionResetError("it closed the connection; is this user the one it serves (--client)?")
+        raise ConnectionResetError("it closed the connection")
     return data, descriptors.tolist()
 
 

@@ -95,10 +95,14 @@ class _Pass:
 
 @dataclass(slots=True)
 class _Left:
-    """What was read for one attempt and did not fit into its last batch, for the cursor that this batch ended with."""
+    """What was read for one attempt and did not fit into its last batch, for the cursor that this batch ended with.
+
+    `given`: how many of the lines, which are in order, were in batches already.
+    """
 
     cursor: str
     lines: list[Item]
+    given: int
     streams: Sequence[Stream]
     until_ns: int
     wish: _Wish
@@ -216,7 +220,7 @@ class StoreLogs:
         left = self._left.pop(request.key, None)
         if left is not None and left.cursor == request.cursor:
             left.wish.request, left.wish.position = request, position
-            return self._cut(left.wish, left.lines, left.streams, left.until_ns, (), now_ns)
+            return self._cut(left.wish, left.lines, left.given, left.streams, left.until_ns, (), now_ns)
         if not position.read_ns:
             position = replace(position, read_ns=first_ns, settled_ns=first_ns, swept_ns=now_ns)
         under_way = self._passes.get(request.key)
@@ -334,23 +338,24 @@ class StoreLogs:
             else:
                 mine = stream.lines
             lines.extend((ns, number, text, mark) for ns, text, mark in mine if wish.start_ns <= ns < wish.last_ns)
+        lines.sort(key=_by_time)
         until_ns = min(answer.until_ns, asked_ns)
-        return self._cut(wish, lines, streams, until_ns, answer.gaps, asked_ns)
+        return self._cut(wish, lines, 0, streams, until_ns, answer.gaps, asked_ns)
 
     def _cut(
         self,
         wish: _Wish,
         lines: list[Item],
+        given: int,
         streams: Sequence[Stream],
         until_ns: int,
         gaps: tuple[str, ...],
         now_ns: int,
     ) -> LogBatch:
-        """The first lines that fit, by time, and the cursor after them; the rest is kept for that cursor."""
-        lines.sort(key=_by_time)
-        count = _fitting(lines, wish.request.bytes_max)
-        taken, rest = lines[:count], lines[count:]
-        reached_ns = min(until_ns, rest[0][0]) if rest else until_ns
+        """The next lines that fit, and the cursor after them; the rest is kept for that cursor."""
+        end = _fitting(lines, given, wish.request.bytes_max)
+        taken, rest = lines[given:end], end < len(lines)
+        reached_ns = min(until_ns, lines[end][0]) if rest else until_ns
         complete = not rest and until_ns >= min(now_ns, wish.last_ns)
         over = complete and wish.sweep and wish.request.ended_at is not None and wish.last_ns <= now_ns
         horizon_ns = now_ns - int(self._limits.overlap_seconds * NS)
@@ -365,7 +370,7 @@ class StoreLogs:
             return LogBatch(chunks=(), cursor=wish.request.cursor)  # nothing to remember: writing it is saved
         cursor = encode(position)
         if rest:
-            self._left[wish.request.key] = _Left(cursor, rest, streams, until_ns, wish)
+            self._left[wish.request.key] = _Left(cursor, lines, end, streams, until_ns, wish)
         batch = LogBatch(
             chunks=self._chunks(wish, taken, streams),
             cursor=cursor,
@@ -543,11 +548,11 @@ def _by_time(item: Item) -> tuple[int, int]:
     return item[:2]
 
 
-def _fitting(lines: Sequence[Item], bytes_max: int) -> int:
-    """How many of the first lines fit. Lines of one nanosecond go together, whatever they weigh."""
+def _fitting(lines: Sequence[Item], first: int, bytes_max: int) -> int:
+    """Where the lines from `first` on that fit end. Lines of one nanosecond go together, whatever they weigh."""
     size = 0
-    for at, (ns, _, text, _) in enumerate(lines):
-        size += len(text) + 1
-        if size > bytes_max and at and lines[at - 1][0] != ns:
+    for at in range(first, len(lines)):
+        size += len(lines[at][2]) + 1
+        if size > bytes_max and at > first and lines[at - 1][0] != lines[at][0]:
             return at
     return len(lines)

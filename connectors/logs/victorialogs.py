@@ -29,6 +29,7 @@ from connectors.web.server import AskError, Server
 
 QUERY = "/select/logsql/query"
 HALVINGS_MAX = 40  # from an hour to a nanosecond
+SPAN_NS_MAX = 3_600 * NS
 LINE_BYTES_MAX = 8 * 1024 * 1024
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 _DECIMAL = re.compile(rb"-?\d{1,20}\.\d{1,20}")
@@ -55,20 +56,25 @@ class VictoriaLogs:
         if "|" in re.sub(r'"(?:[^"\\]|\\.)*"', "", self._selector):
             raise ValueError(f"selector {selector!r}: a filter is expected, without pipes")
         self._labels = labels
+        self._span_ns = SPAN_NS_MAX
         self._chosen = chosen
         self.filters = chosen is not None
 
     async def lines(self, ask: Ask) -> Answer:
-        end_ns = ask.end_ns
+        end_ns = ask.end_ns if ask.urgent else min(ask.end_ns, ask.start_ns + self._span_ns)
         for _ in range(HALVINGS_MAX):
             try:
-                streams = await self._window(ask, end_ns)
+                got = await self._window(ask, end_ns)
             except TooMuchError as error:
                 if end_ns - ask.start_ns <= 1:
                     return await self._crowded(ask)
                 end_ns = min(max(error.middle_ns, ask.start_ns + 1), end_ns - 1)
                 continue
-            return Answer(streams=streams, until_ns=end_ns)
+            if not ask.urgent:
+                # The next window of the past is to hold about half of what may be held.
+                share = ask.bytes_max / 2 / max(1, got.size)
+                self._span_ns = min(SPAN_NS_MAX, max(1, int((end_ns - ask.start_ns) * min(4.0, share))))
+            return Answer(streams=got.streams(), until_ns=end_ns)
         raise AskError(
             UnavailableReason.LIMIT, f"more than {ask.bytes_max} bytes however short the window", broken=True
         )
@@ -124,7 +130,7 @@ class VictoriaLogs:
             return query
         return f"{query} (_msg:~{_quoted(self._chosen.word_pattern)} or _msg:~{_quoted(self._chosen.rest_pattern)})"
 
-    async def _window(self, ask: Ask, end_ns: int) -> list[Stream]:
+    async def _window(self, ask: Ask, end_ns: int) -> "_Gathered":
         """The lines before `end_ns`. Raises `TooMuchError` when they are more than may be held."""
         fields = ["_time", "_msg", "_stream", self._labels.job, self._labels.node, self._labels.rank]
         if self._labels.sequence:
@@ -137,7 +143,7 @@ class VictoriaLogs:
                 got.take(piece)
                 if got.size > ask.bytes_max:
                     raise TooMuchError(got.middle_ns())
-        return got.streams()
+        return got
 
     async def _crowded(self, ask: Ask) -> Answer:
         """One nanosecond with more than may be held: what fits is given, and that there is more is said."""
