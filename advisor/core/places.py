@@ -15,7 +15,7 @@ _HOST = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,253}[A-Za-z0-9_])?"
 _TIME = (
     r"(?:\[?(?:task )?\d{4}[-/]\d\d[-/]\d\d[T ,]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|[+-]\d\d:?\d\d))?\]?:?"
     r"|\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \d{4}\]"
-    r"|[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d(?:\.\d+)?|\[ *\d{1,9}\.\d{3,6}\])"
+    r"|[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d(?:\.\d+)?|\[ *\d{1,10}\.\d{3,6}\]|1[4-9]\d{8}\.\d{1,9}(?=[ \t]))"
 )
 
 # Each is tried at the start of what the ones before left over, so that they can be nested in any order.

@@ -60,6 +60,7 @@ class FileScan:
             zone_seconds=state.zone_seconds,
             lag_seconds=state.lag_seconds,
             newest=state.last_time,
+            boot=state.boot,
         )
         self.recent = state.recent.encode("latin-1")
         self.findings = Findings(context, state, self.placer, seen_at)
@@ -82,7 +83,7 @@ class FileScan:
         hits: Sequence[int] = self.scanner.set.Match(text) or ()
         lines = raw.count(b"\n")
         error = self.block_lines or any(hit < self.scanner.first_form or hit >= self.scanner.first_mark for hit in hits)
-        self.clock.look(text, thorough=bool(error))
+        self.clock.look(text, thorough=bool(error) or self.context.trust is Trust.KERNEL)
         if error:
             self._lines(raw, text)
         elif hits:
@@ -351,6 +352,7 @@ class FileScan:
             last_time=self.clock.newest,
             zone_seconds=self.clock.zone_seconds,
             lag_seconds=self.clock.lag_seconds,
+            boot=self.clock.boot,
             progress=self.progress,
             repeats=repeats,
             foreign=self.state.foreign + findings.foreign,

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from advisor.core.model import Signal
 from advisor.core.progress import FileProgress
+from advisor.core.times import Boot
 from advisor.core.words import Role, Trust
 
 
@@ -50,6 +51,7 @@ class FileState:
     last_time: datetime | None = None
     zone_seconds: float | None = None  # learned offset of times without a zone
     lag_seconds: float | None = None  # least time from a line's own time until it was there; below 0: its clock is fast
+    boot: Boot | None = None  # of the kernel whose log it is, where a line told it
     progress: FileProgress = field(default_factory=FileProgress)
     repeats: tuple[Repeat, ...] = ()
     foreign: int = 0

@@ -1,8 +1,8 @@
-"""Timestamps of log lines: ISO and its relatives, glog, syslog, `dmesg -T`, Python logging, Slurm.
+"""Timestamps of log lines: ISO and its relatives, glog, syslog, `dmesg -T`, Python logging, Slurm, seconds since 1970.
 
 Many have no zone and some no year. `LineTime.zoned` says which; the scanner learns a source's offset from when lines
-were read, and the year is the newest that is not in the future. `dmesg` uptimes (`[87474.83]`) have no date and count
-as no time.
+were read, and the year is the newest that is not in the future. The kernel's seconds since boot (`[87474.832736]`) are
+no time by themselves: see `uptime` and `Boot`.
 """
 
 import re
@@ -35,6 +35,39 @@ _PATTERNS = tuple(
         rf"(?<![\d/])(?P<mo>[01]\d)/(?P<d>[0-3]\d) {_CLOCK}",
     )
 )
+# UCX: [1724425233.123456] · python-json-logger: "ts": 1724425233.1 · also in milli-, micro- and nanoseconds. Where a
+# line begins, or by name: any other number of ten digits is something else.
+_EPOCH = re.compile(
+    r"(?:^ *(?:\d{1,7}: ?)?\[?|\b(?:ts|time|timestamp)\"?[=:] ?\"?)(?<![\d.])"
+    r"(?P<s>1[4-9]\d{8}|2[0-3]\d{8})(?:\.(?P<f>\d{1,9})|(?P<digits>(?:\d{3}){1,3}))?(?![\w.])"
+)
+_YEARS_BACK = timedelta(days=3_660)
+# Behind a priority as klogd keeps it, after what syslog puts before it, as journalctl -o short-monotonic prints it; and
+# a record of /dev/kmsg.
+_UPTIME = re.compile(
+    r"^(?:\d{1,7}: )?(?:[^\[\n]{0,120}kernel: ?)?(?:<\d{1,3}>)?\[ *(?P<s>\d{1,9}\.\d{6})\]"
+    r"|^\d{1,4},\d{1,12},(?P<us>\d{1,15}),[^;\n]{1,40};"
+)
+# Lines of the kernel that tell both: it sets its clock, and it numbers audit records by the time.
+_BOOT = re.compile(
+    r"(?m)^[^\[\n]{0,120}\[ *(?P<up>\d{1,9}\.\d{6})\] "
+    r"(?:[\w-]{1,40} [\w:.-]{1,40}: setting system clock to [^\n(]{1,40}\((?P<epoch>\d{9,11})\)"
+    r"|audit: type=\d{1,5} audit\((?P<audit>\d{9,11}\.\d{3}):)"
+)
+_BOTH = re.compile(r"(?m)^(?P<wall>[^\[\n]{0,60}\d\d:\d\d:\d\d[^\[\n]{0,60}) kernel: ?\[ *(?P<up>\d{1,9}\.\d{6})\]")
+UPTIME_SPAN = timedelta(days=1)  # the kernel's own clock is off by 50 ppm at most: by 4 s then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boot:
+    """What one line tells of when a kernel was booted: the moment, by its clock `uptime` later."""
+
+    at: datetime
+    uptime: timedelta
+
+    def time_of(self, uptime: timedelta) -> datetime | None:
+        """Nothing where the kernel's clock may have drifted too far since."""
+        return self.at + uptime if abs(uptime - self.uptime) <= UPTIME_SPAN else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +85,43 @@ def line_time(text: str, near: datetime) -> LineTime | None:
             parsed = _build(match, near)
             if parsed is not None:
                 return parsed
-    return None
+    return _epoch(head, near)
+
+
+def _epoch(head: str, near: datetime) -> LineTime | None:
+    match = _EPOCH.search(head)
+    if match is None:
+        return None
+    fraction = (match["f"] or match["digits"] or "0")[:6].ljust(6, "0")
+    at = datetime.fromtimestamp(int(match["s"]), UTC) + timedelta(microseconds=int(fraction))
+    return LineTime(at=at, zoned=True) if near - _YEARS_BACK <= at <= near + _AHEAD else None
+
+
+def uptime(text: str) -> timedelta | None:
+    """How long the kernel that wrote a line had been up, where the line says that."""
+    match = _UPTIME.match(text)
+    if match is None:
+        return None
+    return timedelta(microseconds=int(match["us"])) if match["us"] else timedelta(seconds=float(match["s"]))
+
+
+def boot_told(text: str, near: datetime, offset: timedelta) -> Boot | None:
+    """When the kernel was booted, by the last line of many that carries both times. `offset`: of times without zone."""
+    told = [*_BOOT.finditer(text), *_BOTH.finditer(text)]
+    if not told:
+        return None
+    last = max(told, key=lambda match: match.start())
+    up = timedelta(seconds=float(last["up"]))
+    wall = last.groupdict().get("wall")
+    stamp = line_time(wall, near) if wall else None
+    if stamp is not None:
+        at = stamp.at + (timedelta() if stamp.zoned else offset)
+    elif wall is None:
+        at = datetime.fromtimestamp(float(last["epoch"] or last["audit"]), UTC)
+    else:
+        return None
+    # A board whose battery is empty believes that it is 1970.
+    return Boot(at=at - up, uptime=up) if near - _YEARS_BACK <= at <= near + _AHEAD else None
 
 
 def _build(match: re.Match[str], near: datetime) -> LineTime | None:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from advisor.core.times import learn_offset, line_time
+from advisor.core.times import UPTIME_SPAN, boot_told, learn_offset, line_time, uptime
 
 NEAR = datetime(2026, 11, 29, 12, tzinfo=UTC)
 
@@ -31,6 +31,11 @@ NEAR = datetime(2026, 11, 29, 12, tzinfo=UTC)
             datetime(2026, 11, 28, 11, 59, 59, 0, UTC),
             False,
         ),
+        ("[1795953600.123456] [node1:7:0] ucp_worker.c:1 x", datetime(2026, 11, 29, 12, 0, 0, 123456, UTC), True),
+        ("3: 1795953600.5 step", datetime(2026, 11, 29, 12, 0, 0, 500000, UTC), True),
+        ('{"ts": 1795953600.25, "msg": "x"}', datetime(2026, 11, 29, 12, 0, 0, 250000, UTC), True),
+        ('{"timestamp":1795953600123,"msg":"x"}', datetime(2026, 11, 29, 12, 0, 0, 123000, UTC), True),
+        ("time=1795953600123456789 x", datetime(2026, 11, 29, 12, 0, 0, 123456, UTC), True),
         ("06/17 19:51:16 - mmengine - INFO", datetime(2026, 6, 17, 19, 51, 16, 0, UTC), False),
     ],
 )
@@ -42,7 +47,18 @@ def test_usual_timestamps_are_understood(text: str, at: datetime, zoned: bool) -
 
 
 @pytest.mark.parametrize(
-    "text", ["[87474.832736] NVRM: x", "step 12 of 2026", "version 2.20.5+cuda12.4", "2026-13-45T99:00:00 x"]
+    "text",
+    [
+        "[87474.832736] NVRM: x",
+        "step 12 of 2026",
+        "version 2.20.5+cuda12.4",
+        "2026-13-45T99:00:00 x",
+        "tokens 1795953600 of 2000000000",
+        "1795953600abc",
+        "ts=179595360012 x",
+        "consumed_time: 1995953600",
+        "[2395953600.000000] in fifty years",
+    ],
 )
 def test_uptimes_and_numbers_are_no_times(text: str) -> None:
     """What has no date gives none."""
@@ -60,3 +76,55 @@ def test_a_zone_is_learned_only_from_fresh_lines() -> None:
     """A quarter-hour multiple plus a short lag is a zone; anything else could be lag alone."""
     assert learn_offset(NEAR + timedelta(hours=2), NEAR + timedelta(seconds=3)) == timedelta(hours=-2)
     assert learn_offset(NEAR - timedelta(minutes=7), NEAR) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("[87474.832736] NVRM: x", 87474.832736),
+        ("<3>[    5.000001] nvidia x", 5.000001),
+        ("2026-11-29T12:00:00+00:00 node1 kernel: [87474.832736] x", 87474.832736),
+        ("[87474.832736] node1 kernel: x", 87474.832736),
+        ("3,1042,87474832736,-;NVRM: Xid", 87474.832736),
+        ("[1795953600.123456] ucx", None),
+        ("[12.5] x", None),
+        ("took [87474.832736] s", None),
+    ],
+)
+def test_how_long_a_kernel_was_up_is_read(text: str, seconds: float | None) -> None:
+    """As dmesg, klogd, syslog, journalctl and /dev/kmsg print it."""
+    found = uptime(text)
+    assert (None if found is None else found.total_seconds()) == seconds
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[  100.000000] rtc_cmos 00:00: setting system clock to 2026-11-29T11:00:00 UTC (1795950000)",
+        "[  100.000000] audit: type=1400 audit(1795950000.000:2): apparmor=STATUS",
+        "2026-11-29T11:00:00+00:00 node1 kernel: [  100.000000] x",
+        "Nov 29 13:00:00 node1 kernel: [  100.000000] x",
+    ],
+)
+def test_lines_with_both_times_tell_when_a_kernel_was_booted(line: str) -> None:
+    """The kernel does when it sets its clock and for audit records, syslog where it keeps the kernel's own."""
+    boot = boot_told(
+        f"[    0.000000] Linux version 6.1 (Fri Aug 5 10:38:02 UTC 2022)\n{line}\n", NEAR, -timedelta(hours=2)
+    )
+    assert boot is not None
+    assert boot.time_of(timedelta(seconds=160)) == datetime(2026, 11, 29, 11, 1, tzinfo=UTC)
+    assert boot.time_of(timedelta(seconds=101) + UPTIME_SPAN) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[  100.000000] rtc_cmos 00:00: setting system clock to 1970-01-01T00:00:00 UTC (0100000000)",
+        "[  100.000000] usb 1-1: Product made 2026-11-29T11:00:00",
+        "[  100.000000] program: prints audit: type=1 audit(1795950000.000:2):",
+        "node1 kernel: [  100.000000] x",
+    ],
+)
+def test_other_lines_do_not_tell_when_a_kernel_was_booted(line: str) -> None:
+    """A clock without a battery, and times that are part of a message."""
+    assert boot_told(line + "\n", NEAR, timedelta()) is None
