@@ -68,7 +68,7 @@ def plan(
         case Action.RESTART:
             return _restart(advice, job, limits, around, now=now)
         case Action.STOP:
-            return _stop(advice, job)
+            return _stop(advice, job, limits)
         case _:
             assert_never(advice.action)
 
@@ -261,9 +261,14 @@ def _not_again(limits: Limits, around: Around) -> Withheld | Wait | None:
     if around.released:
         detail = f"{' '.join(around.released[:8])} waited for its end and was let go: not started beside it"
         return Withheld(reason=Reason.DEPENDENT_RELEASED, detail=detail)
-    if limits.requeues_left <= 0:
-        return Wait(reason=Reason.CAP_REQUEUES, detail="the agent's cap on requeues per minute is reached")
-    return None
+    return _capped(limits)
+
+
+def _capped(limits: Limits) -> Wait | None:
+    """Whatever ends or restarts a job counts, so that no advisor can do it to many within a moment."""
+    if limits.requeues_left > 0:
+        return None
+    return Wait(reason=Reason.CAP_REQUEUES, detail="the agent's cap on requeues per minute is reached")
 
 
 def _components(job: JobRow, around: Around) -> Wait | Withheld | None:
@@ -392,7 +397,7 @@ def _exclusions(
     return tuple(ours), dropped, reason
 
 
-def _stop(advice: Advice, job: JobRow) -> Outcome:
+def _stop(advice: Advice, job: JobRow, limits: Limits) -> Outcome:
     phase, successor = phase_of(job.state), job.restarts == advice.attempt + 1
     if successor and (job.held or phase is Phase.REQUEUE_HELD):
         return Withheld(reason=Reason.HELD, detail=f"held by others: {job.reason[:80]}")
@@ -401,9 +406,9 @@ def _stop(advice: Advice, job: JobRow) -> Outcome:
     if phase is Phase.PENDING and successor and own_mark(advice, job) is None:
         return Withheld(reason=Reason.ALREADY_REQUEUED, detail="others requeued it after the failure: theirs to stop")
     if phase is Phase.PENDING:
-        return Steps(steps=(Cancel(state="PENDING"),))
+        return _capped(limits) or Steps(steps=(Cancel(state="PENDING"),))
     if phase in {Phase.RUNNING, Phase.SUSPENDED}:
         if not advice.may_end_live_attempt:
             return Wait(reason=Reason.LIVE_ATTEMPT, detail="the attempt is live and the advice is for its end")
-        return Steps(steps=(Cancel(state=phase.value.upper()),))
+        return _capped(limits) or Steps(steps=(Cancel(state=phase.value.upper()),))
     return Wait(reason=Reason.LIVE_ATTEMPT, detail=f"nothing is concluded from state {job.state[:40]}")

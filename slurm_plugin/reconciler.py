@@ -8,6 +8,7 @@ our marks after a restart.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -40,6 +41,7 @@ _VERB_MILESTONES: dict[str, Kind] = {
     "release": common_pb2.MILESTONE_KIND_REQUEUE_ACCEPTED,
     "update": common_pb2.MILESTONE_KIND_UPDATE_ACCEPTED,
 }
+_COUNTED = frozenset({"requeue", "requeue_incomplete", "release", "cancel"})  # against the cap
 # A wait that is worth telling: the others are over in a moment or would only repeat what observations show.
 _TOLD_WAITS = frozenset(
     {
@@ -172,17 +174,18 @@ class Reconciler:
         if row is not None:
             await self.told(row)
             self.seen((row,))
-        outcome = self._plan(advice, row)
-        if isinstance(outcome, guard.Steps):
+        if isinstance(self._plan(advice, row), guard.Steps):
             await self.looks.read_maintenance(MAINTENANCE_FRESH_SECONDS)
-            outcome = self._plan(advice, row)
+        current = self._open.get(advice.advice_id)
+        if current is None:
+            return True  # withdrawn or replaced while we looked
+        advice = current  # or paused
+        outcome = self._plan(advice, row)
         if not isinstance(outcome, guard.Steps) or row is None:
             if row is not None and self._shares(advice, row, outcome):
                 await self._share(advice, row)
             self._conclude(advice, row, outcome)
             return True
-        if advice.advice_id not in self._open:
-            return True  # withdrawn or replaced while we looked
         result = await self._act(advice, row)
         return result.status not in {Status.APPLIED, Status.PENDING}
 
@@ -227,8 +230,9 @@ class Reconciler:
         self._requeues.append(reserved)
         self._counted.add(key)
         result = await self.apply(request)
-        if not any(verb.name.startswith("re") for verb in result.done):  # requeued, or released from Slurm's own hold
-            self._requeues.remove(reserved)
+        if not any(verb.name in _COUNTED for verb in result.done):
+            with suppress(ValueError):  # it took so long that it counts no more
+                self._requeues.remove(reserved)
             if not known:
                 self._counted.discard(key)
         log.info(

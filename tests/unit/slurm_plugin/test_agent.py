@@ -23,6 +23,7 @@ from slurm_plugin.hook_socket import HookSocket, HookSocketError
 from slurm_plugin.hook_watch import SILENT_ENDS
 from slurm_plugin.reconciler import ATTENDED_MAX
 from slurm_plugin.squeue import Output, Slurm, SlurmError
+from slurm_plugin.words import Reason, Status
 from tests.unit.slurm_plugin.fake_slurm import FakeJob, FakeSlurm
 
 APPLIED = common_pb2.RECONCILIATION_STATUS_APPLIED
@@ -146,9 +147,10 @@ class Bench:
         clocks = apply.Clocks(wall=lambda: self.slurm.now)
         return await asyncio.to_thread(apply.carry_out, request, self.slurm, clocks)
 
-    def start(self) -> Agent:
+    def start(self, clock: "WorldClock | None" = None) -> Agent:
         self._stop = asyncio.Event()
-        agent = Agent(self.config, Slurm(run=self.slurm), apply=self._apply, clock=WorldClock(self.slurm))
+        clock = clock or WorldClock(self.slurm)
+        agent = Agent(self.config, Slurm(run=self.slurm), apply=self._apply, clock=clock)
         self._running = asyncio.create_task(agent.run(self._stop))
         return agent
 
@@ -161,15 +163,16 @@ class Bench:
 
 @dataclass
 class WorldClock:
-    """Wall time of the scripted Slurm, everything else real."""
+    """Wall time of the scripted Slurm, everything else real; `later` for what was slept through."""
 
     slurm: FakeSlurm
+    later: float = 0.0
 
     def wall(self) -> float:
         return self.slurm.now
 
     def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
+        return asyncio.get_running_loop().time() + self.later
 
     def boot(self) -> float:
         return 77.0
@@ -445,6 +448,64 @@ async def test_one_requeue_counts_once_however_often_it_is_seen(bench: Bench) ->
     again.attempt.submitted_at.FromSeconds(job.submit)
     bench.advisor.advise(again)
     await until(lambda: bench.slurm.requeues == 2)
+
+
+async def test_jobs_that_are_ended_count_like_requeues(bench: Bench) -> None:
+    """An advisor gone wrong that wants every job stopped gets no further than the agent's own cap within a minute."""
+    many, most = [], bench.config.caps.requeues_per_minute
+    for number in range(most + 3):
+        bench.slurm.add(FakeJob(job_id=str(100 + number), state="RUNNING", end=None))
+        one = advice(advice_id=f"a{number}", action=common_pb2.ACTION_STOP, may_end_live_attempt=True)
+        del one.exclude_nodes[:]
+        one.attempt.job_id = str(100 + number)
+        many.append(one)
+    bench.advisor.advise(*many)
+    bench.start()
+    capped = common_pb2.RECONCILIATION_REASON_CAP_REQUEUES
+    await until(lambda: sum(item.reason == capped for item in bench.advisor.reconciled) >= 3)
+    assert sum(verb[0] == "cancel" for verb in bench.slurm.verbs) == most
+
+
+async def test_what_takes_longer_than_the_caps_minute_is_told_all_the_same(bench: Bench) -> None:
+    """The agent was frozen while it acted: what it had set aside for the cap has run out meanwhile."""
+    bench.slurm.add(FakeJob())
+    clock = WorldClock(bench.slurm)
+    refused = apply.Result(status=Status.WITHHELD, reason=Reason.SCHEDULER_REFUSED, detail="no")
+
+    async def late(request: apply.Request) -> apply.Result:
+        clock.later += 61.0
+        looked = len(bench.advisor.reports)
+        bench.slurm.add(FakeJob(job_id=str(100 + looked)))
+        await until(lambda: len(bench.advisor.reports) > looked + 1)
+        return refused
+
+    bench._apply = late  # type: ignore[method-assign]  # the bench is the fake
+    lasting = advice()
+    lasting.time_to_live.CopyFrom(wire.duration(3000))
+    bench.advisor.advise(lasting)
+    bench.start(clock)
+    await until(lambda: WITHHELD in bench.advisor.statuses())
+
+
+async def test_a_pause_that_comes_while_it_looks_is_heeded(bench: Bench) -> None:
+    """Planned is with what was heard last, not with what was heard when the look began."""
+    bench.slurm.add(FakeJob())
+    bench.advisor.advise(advice())
+    paused = replace(wire.advice(advice(), received_monotonic=1e9), paused=True)
+    agents: list[Agent] = []
+
+    def pause(argv: Sequence[str]) -> None:
+        if "-j" in argv and agents:
+            bench.advisor.advise(message)
+            agents[0].reconciler.heard([paused])
+
+    message = advice()
+    message.paused_until.FromSeconds(9000)
+    bench.slurm.before = pause
+    agents.append(bench.start())
+    reason = common_pb2.RECONCILIATION_REASON_PAUSED
+    await until(lambda: reason in {item.reason for item in bench.advisor.reconciled})
+    assert bench.slurm.verbs == []
 
 
 async def test_time_to_live_does_not_grow_by_repetition(bench: Bench) -> None:

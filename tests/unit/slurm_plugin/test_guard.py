@@ -354,6 +354,15 @@ def test_stop_cancels_a_pending_successor_of_ours_or_a_live_attempt() -> None:
     assert isinstance(go(live, replace(FAILED, state="COMPLETING")), Wait)
 
 
+def test_a_stop_waits_for_the_same_cap_as_a_requeue() -> None:
+    """However many jobs an advisor wants ended, the agent ends no more of them within a minute than it may requeue."""
+    used_up = replace(LIMITS, requeues_left=0)
+    for job in (RUNNING, marked(PENDING, generation=2)):
+        outcome = go(replace(STOP, may_end_live_attempt=True), job, used_up)
+        assert isinstance(outcome, Wait)
+        assert outcome.reason is Reason.CAP_REQUEUES
+
+
 def test_stop_leaves_a_successor_that_others_requeued() -> None:
     """Its user ran the failed job again before the stop was heard, or while no agent was there to hear it."""
     other = mark.render(Mark(job="k1", attempt=1, generation=2, incarnation="i1"))
