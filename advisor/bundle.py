@@ -27,6 +27,7 @@ from typing import Any
 from advisor.bundle_evidence import is_error_file, read_error_file, recorder_evidence, telemetry_evidence
 from advisor.bundle_facts import STATES, BundleError, JobFacts, read_facts, read_past, reason_of
 from advisor.bundle_logs import READ_BYTES, opened_log, require_text
+from advisor.core.gpu_indices import with_indices
 from advisor.core.hostlist import fold, short
 from advisor.core.model import (
     Attempt,
@@ -128,6 +129,7 @@ def _snapshot(
         sources.append(telemetry[1])
         reading.signals = (*reading.signals, *telemetry[0])
     progress = combine({name: held.progress for name, held in reading.files.items()})
+    reading.signals = with_indices(reading.signals, (held.gpus for held in reading.files.values()))
     return Snapshot(
         job=Job(
             key=facts.job_id or path.name,

@@ -12,6 +12,7 @@ import structlog
 
 from advisor.board import SchedulerView
 from advisor.core import codec, progress
+from advisor.core.gpu_indices import with_indices
 from advisor.core.job_watch import Watch
 from advisor.core.model import NodeFact, Progress, Signal, Snapshot, SourceReport, Unavailable
 from advisor.core.scan import FileState
@@ -179,10 +180,15 @@ def snapshot_of(
     `rule_signals`: what log rules say now; not kept, since they are made anew at every tick.
     """
     item = sighting.item
+    files = [held for source in sighting.state.sources.values() for held in source.files.values()]
     return Snapshot(
         job=replace(item.job, mode=mode),
         attempt=item.attempt,
-        signals=(*sighting.signals, *sighting.conditions, *rule_signals),
+        signals=(
+            *with_indices(sighting.signals, (held.gpus for held in files)),
+            *sighting.conditions,
+            *rule_signals,
+        ),
         progress=sighting.progress,
         sources=reports,
         successor=item.successor,

@@ -102,9 +102,11 @@ def _corroborated(
 
 
 def _unit(item: Scored) -> str:
-    """The GPU that a signal is about, "" where it names none."""
+    """The GPU that a signal is about, "" where it names none. By its address where that is known: the index that
+    belongs to it is known of some jobs only.
+    """
     signal = item.signal
-    return f"gpu{signal.gpu}" if signal.gpu is not None else signal.fields.get("pci", "")
+    return signal.fields.get("pci", "") or (f"gpu{signal.gpu}" if signal.gpu is not None else "")
 
 
 def _kind_of(item: Scored) -> str:

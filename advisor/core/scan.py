@@ -11,6 +11,7 @@ from typing import Any
 
 import re2
 
+from advisor.core import gpu_indices
 from advisor.core import progress as progress_module
 from advisor.core.alike import AlikeFiles
 from advisor.core.piece import block_end
@@ -48,6 +49,7 @@ class Scanner:
             self.set.Add(progress_module.MARKS[name].encode())
         self.set.Add(rb"(?m)Root Cause \(first observed failure\)")
         self.set.Add(rb'(?m)"exc_type": ?"')  # structlog takes exceptions apart
+        self.set.Add(gpu_indices.PATTERN)
         self.set.Compile()
         self.alike = alike or AlikeFiles()
         self.by_id = {rule.id: rule for rule in rules.rules}
@@ -55,6 +57,7 @@ class Scanner:
         self.first_mark = self.first_form + len(self.forms)
         self.block_index = self.first_mark + len(self.marks)
         self.exception_index = self.block_index + 1
+        self.gpu_index = self.exception_index + 1
 
     def scan(
         self,

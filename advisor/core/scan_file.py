@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from advisor.core import gpu_indices
 from advisor.core import progress as progress_module
 from advisor.core.alike import Alike, Answer, Outcome
 from advisor.core.findings import Findings
@@ -69,6 +70,7 @@ class FileScan:
         self.chunks_uncounted = 0
         self.block = dict(state.block)
         self.block_lines = state.block_lines
+        self.gpus = state.gpus
         self.any = False
 
     def skip(self, lines: int) -> None:
@@ -187,6 +189,8 @@ class FileScan:
             if scanner.block_index in ids:
                 self.block = {"line": str(number), "text": cap(decode(shorten(line)))}
                 self.block_lines = ROOT_CAUSE_LINES
+        if scanner.gpu_index in ids and self.context.trust is Trust.LOG:
+            self._learn_gpu(line)
         if not rule_ids and scanner.exception_index not in ids:
             return
         text = decode(shorten(line))
@@ -206,6 +210,14 @@ class FileScan:
         if len(answers) == len(found) == 1 and cached:
             label_is_rank = place.rank is None and not self.placer.label_is_node()
             self.alike.learn(line, answers[0], rank_of_file=self.context.rank, label_is_rank=label_is_rank)
+
+    def _learn_gpu(self, line: bytes) -> None:
+        """Which of a node's GPUs has which PCI address, when its node is certain."""
+        place = place_of(decode(shorten(line)), self.placer.allocation)
+        told = gpu_indices.told(place.body)
+        resolved = self.placer.resolve({}, place)
+        if told is not None and resolved is not None and len(resolved[1]) == 1:
+            self.gpus = gpu_indices.learn(self.gpus, resolved[1][0], *told)
 
     def _wrapped(self, record: Record, outer: Place, piece: Piece, position: int) -> list["_Found"] | None:
         """The text that a JSON line wraps, as if it had been printed plainly by whom the record names. None: no rule
@@ -359,6 +371,7 @@ class FileScan:
             dropped=self.state.dropped + findings.dropped,
             block=self.block,
             block_lines=self.block_lines,
+            gpus=self.gpus,
         )
         return Scanned(
             state=state,

@@ -58,6 +58,7 @@ class FileState:
     dropped: int = 0  # hits beyond the bounds: counted only
     block: Mapping[str, str] = field(default_factory=dict)  # an open torchelastic "Root Cause" block
     block_lines: int = 0
+    gpus: Mapping[str, int] = field(default_factory=dict)  # `node/address` to index: see gpu_indices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
