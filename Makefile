@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest --dist loadfile --tx '$(WORKERS)*popen//python
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help venv packages demo test test-long check bench proto lock
+.PHONY: help venv packages demo test test-long test-logstores check bench proto lock
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ test: venv packages ## the whole suite, real Slurm and Postgres included
 test-long: venv packages ## also what takes long
 	@$(INSIDE) true
 	$(PYTEST) $(PYTEST_ARGS)
+
+test-logstores: venv ## the log-store suite on the real programs that LOKI_BIN and VICTORIA_LOGS_BIN name
+	@test -n "$$LOKI_BIN$$VICTORIA_LOGS_BIN" || { echo "set LOKI_BIN, VICTORIA_LOGS_BIN or both to the programs"; exit 2; }
+	$(BIN)/python -m pytest tests/contract/stores $(PYTEST_ARGS)
 
 check: venv ## style, types, import contracts, stub drift, the wheel
 	$(BIN)/ruff check .

@@ -15,6 +15,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -227,6 +228,8 @@ class _Gathered:
         return list(self._by_key.values())
 
     def answer(self, until_ns: int) -> Answer:
+        for stream in self._by_key.values():
+            stream.lines.sort(key=itemgetter(0))  # pages are in order, parts of one nanosecond are not
         return Answer(streams=self.streams, until_ns=until_ns, gaps=tuple(self.gaps))
 
     def take(self, page: _Page, before_ns: int) -> None:

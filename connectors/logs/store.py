@@ -49,7 +49,7 @@ class Ask:
 
 @dataclass(slots=True)
 class Stream:
-    """Lines of one stream of one job. `name` tells the job's streams apart."""
+    """Lines of one stream of one job, by time. `name` tells the job's streams apart."""
 
     job: str
     name: str

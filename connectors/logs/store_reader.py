@@ -26,6 +26,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from typing import Any
 
 from advisor.core.model import Unavailable
@@ -331,14 +332,16 @@ class StoreLogs:
     def _batch(self, wish: _Wish, streams: Sequence[Stream], answer: Answer, asked_ns: int) -> LogBatch:
         """What is new for one attempt."""
         lines: list[Item] = []
+        first_ns, last_ns = wish.start_ns, wish.last_ns
         for number, stream in enumerate(streams):
             known = wish.position.streams.get(stream_hash(stream.name))
+            mine = stream.lines
             if known:
-                mine = [item for item in stream.lines if (item[0], line_sum(item[1], item[2])) not in known]
-            else:
-                mine = stream.lines
-            lines.extend((ns, number, text, mark) for ns, text, mark in mine if wish.start_ns <= ns < wish.last_ns)
-        lines.sort(key=_by_time)
+                mine = [item for item in mine if (item[0], line_sum(item[1], item[2])) not in known]
+            if mine and not (first_ns <= mine[0][0] and mine[-1][0] < last_ns):
+                mine = [item for item in mine if first_ns <= item[0] < last_ns]
+            lines += [(ns, number, text, mark) for ns, text, mark in mine]
+        lines.sort(key=itemgetter(0))  # lines of one nanosecond stay as they came, stream by stream
         until_ns = min(answer.until_ns, asked_ns)
         return self._cut(wish, lines, 0, streams, until_ns, answer.gaps, asked_ns)
 
@@ -399,7 +402,7 @@ class StoreLogs:
             settled_ns = max(settled_ns, min(reached_ns, now_ns - int(limits.overlap_seconds * NS)))
         known = {name: {entry for entry in item if entry[0] >= settled_ns} for name, item in before.streams.items()}
         names = [stream_hash(stream.name) for stream in streams]
-        for ns, number, text, mark in taken:
+        for ns, number, text, mark in taken if taken and taken[-1][0] >= settled_ns else ():
             if ns >= settled_ns:
                 known.setdefault(names[number], set()).add((ns, line_sum(text, mark)))
         times = sorted(entry[0] for item in known.values() for entry in item)
@@ -542,10 +545,6 @@ class StoreLogs:
 
     def _absent(self, reason: UnavailableReason, detail: str) -> Unavailable:
         return Unavailable(source=self.name, reason=reason, detail=detail)
-
-
-def _by_time(item: Item) -> tuple[int, int]:
-    return item[:2]
 
 
 def _fitting(lines: Sequence[Item], first: int, bytes_max: int) -> int:

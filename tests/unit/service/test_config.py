@@ -159,3 +159,50 @@ def test_every_key_is_documented() -> None:
     with_sources = config.load(None, {"ADVISOR_KERNEL": '[{path = "/k/%n.log"}]'}).config
     keys = {key.replace("[0]", "") for key, _ in config.flattened(with_sources)}
     assert documented == keys | {"logs", "kernel"}
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "word"),
+    [
+        ('kind = "loki"\nselector = "{a=\\"b\\"}"', "logs[0].url", "must be given"),
+        ('kind = "loki"\nurl = "http://x:1"', "logs[0].selector", "braces"),
+        ('kind = "loki"\nurl = "ftp://x"\nselector = "{a=\\"b\\"}"', "logs[0].url", "pattern"),
+        ('url = "http://x:1"', "logs[0].url", "no meaning for files"),
+        ('kind = "victorialogs"\nurl = "http://x:1"\ntenant = "team"', "logs[0].tenant", "AccountID:ProjectID"),
+        (
+            'kind = "victorialogs"\nurl = "http://x:1"\njob_label_indexed = false',
+            "logs[0].job_label_indexed",
+            "meaning",
+        ),
+        ('kind = "victorialogs"\nurl = "https://x:1"\nuser = "u"', "logs[0].user", "go together"),
+        ('kind = "victorialogs"\nurl = "https://x:1"\nkey_file = "/k"', "logs[0].key_file", "go together"),
+        ('kind = "victorialogs"\nurl = "http://x:1"\ntoken_file = "/t"', "logs[0].url", "in the clear"),
+        (
+            'kind = "victorialogs"\nurl = "https://x"\ntoken_file = "/t"\nuser = "u"\npassword_file = "/p"',
+            "logs[0].token_file",
+            "not both",
+        ),
+        (
+            'kind = "loki"\nurl = "http://x:1"\nselector = "{a=\\"b\\"}"\nquestions_per_second = 50',
+            "logs[0]",
+            "at most 5",
+        ),
+    ],
+)
+def test_log_stores_that_cannot_be_used_are_refused_with_their_key(
+    tmp_path: Path, text: str, key: str, word: str
+) -> None:
+    """What a store lacks, what has no meaning for its kind, and what would give a secret away."""
+    with pytest.raises(config.ConfigError) as caught:
+        _load(tmp_path, f"[[logs]]\n{text}\n")
+    assert any(problem.key.startswith(key) and word in problem.message for problem in caught.value.problems), (
+        caught.value
+    )
+
+
+def test_environment_variables_reach_log_stores(tmp_path: Path) -> None:
+    """Text stays text and numbers become numbers, also in a list of tables."""
+    text = '[[logs]]\nkind = "victorialogs"\nurl = "http://127.0.0.1:9428"\n'
+    changed = {"ADVISOR_LOGS__0__TENANT": "1:2", "ADVISOR_LOGS__0__PUSH_DOWN": "false"}
+    (source,) = _load(tmp_path, text, changed).config.logs
+    assert (source.tenant, source.push_down) == ("1:2", False)
