@@ -124,8 +124,7 @@ class Agent:
             self.reconciler.reconcile(self.looks.rows)
             await self.tender.look(self.looks.rows)
             await self.drainer.reconcile(self.looks.nodes)
-            names = tuple(node.name for node in self.looks.nodes)
-            self.isolated_file.tell(self.drainer.isolated(len(names)), names)
+            self.isolated_file.tell(self.drainer.isolated(len(self.looks.nodes)), self.looks.nodes)
             self.alive()
             try:
                 async with asyncio.timeout(self.config.poll_seconds):

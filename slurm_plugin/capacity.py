@@ -44,6 +44,21 @@ def fitting(job: JobRow, details: JobDetails | None, nodes: Sequence[NodeRow]) -
     return tuple(most)
 
 
+def alike(node: NodeRow, nodes: Sequence[NodeRow]) -> dict[str, int]:
+    """How many nodes of each of its partitions have at least what it has, itself counted, up or not."""
+    wanted, found = _gres(node.gres), dict.fromkeys(node.partitions, 0)
+    for other in nodes:
+        enough = other.cpus >= node.cpus and other.memory_mb >= node.memory_mb
+        has = _gres(other.gres)
+        same = other.gres == node.gres or (
+            wanted is not None and has is not None and all(_has(has, kind, count) for kind, count in wanted.items())
+        )
+        if enough and same:
+            for partition in found.keys() & set(other.partitions):
+                found[partition] += 1
+    return found
+
+
 def _has(has: dict[tuple[str, str], int], kind: tuple[str, str], count: int) -> bool:
     name, model = kind
     return sum(n for (other, its), n in has.items() if other == name and model in ("", its)) >= count

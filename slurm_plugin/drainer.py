@@ -70,10 +70,11 @@ class Drainer:
     def isolated(self, nodes: int) -> tuple[str, ...]:
         """Nodes that the advisor holds isolated at this moment, of `nodes` in all, for new jobs to avoid.
 
-        None while somebody has pulled the stop, and never more than this agent itself would drain.
+        None while somebody has pulled the stop, while this agent only observes or rehearses, and never more than it may
+        drain at once.
         """
         limits = self._limits()
-        if limits.stopped:
+        if limits.stopped or self.config.mode != "act" or limits.mode == "dry_run":
             return ()
         now = self.clock.monotonic()
         held = [wish for wish in self._wishes.values() if wish.drained and not wish.dry_run]

@@ -237,36 +237,37 @@ local function judge(comment)
   return {}
 end
 
--- Isolated nodes. The agent writes {"v":1,"written":epoch,"nodes":[...]}; what is absent, old or not that says nothing.
+-- Isolated nodes. The agent writes {"v":1,"written":epoch,"nodes":[...],"alike":{node:{partition:count}}}; what is absent,
+-- old or not that says nothing. Answers with the nodes, and with how many could stand in for each, per partition.
 
 local function isolated_nodes(path, now)
   local file = io.open(path, "r")
   if not file then
-    return {}
+    return {}, {}
   end
   local text = file:read(FILE_BYTES_MAX + 1) or ""
   file:close()
   if #text > FILE_BYTES_MAX or text:sub(1, 1) ~= "{" then
-    return {}
+    return {}, {}
   end
   local keys = first_object(text)
   local version, written, nodes = keys and keys.v, keys and keys.written, keys and keys.nodes
   if not is_whole(version) or version.number ~= "1" or type(written) ~= "table" or type(nodes) ~= "table" then
-    return {}
+    return {}, {}
   end
   local age = written.number and tonumber(written.number) and now - tonumber(written.number)
   if not age or age < -FILE_AGE_SECONDS_MAX or age > FILE_AGE_SECONDS_MAX then
-    return {}
+    return {}, {}
   end
   if not nodes.array or #nodes.array > NODES_MAX then
-    return {}
+    return {}, {}
   end
   for _, node in ipairs(nodes.array) do
     if type(node) ~= "string" or not node:find("^[%w._-]+$") or #node > 255 then
-      return {}
+      return {}, {}
     end
   end
-  return nodes.array
+  return nodes.array, type(keys.alike) == "table" and keys.alike.object or {}
 end
 
 local function covers(range, number)
@@ -317,7 +318,7 @@ end
 
 -- Which of the isolated nodes this job can do without for certain; none where that cannot be told: Slurm refuses a job
 -- at once when its exclusions make it impossible, and a node that it does not know.
-local function to_exclude(job, partitions, isolated)
+local function to_exclude(job, partitions, isolated, alike)
   local partition = partition_of(job, partitions)
   local wanted = tonumber(job.min_nodes)
   if not partition or type(partition.nodes) ~= "string" or not tonumber(partition.total_nodes) then
@@ -326,6 +327,8 @@ local function to_exclude(job, partitions, isolated)
     return {}
   elseif given(job.exc_nodes) then
     return {} -- how many nodes are left then is not for us to work out
+  elseif given(job.array_inx) then
+    return {} -- its waiting tasks share one record, of which neither agent nor watchdog can give anything back
   end
   local chosen = {}
   for _, node in ipairs(isolated) do
@@ -338,6 +341,15 @@ local function to_exclude(job, partitions, isolated)
   end
   if tonumber(partition.total_nodes) - #chosen < wanted then
     return {}
+  end
+  -- Whatever it asks of a node: one that could run on a chosen one could run on all that could stand in for it.
+  for _, node in ipairs(chosen) do
+    local counts = type(alike[node]) == "table" and alike[node].object or {}
+    local count = counts[partition.name]
+    local number = type(count) == "table" and count.number and tonumber(count.number)
+    if not number or number - #chosen < wanted then
+      return {}
+    end
   end
   return chosen
 end

@@ -276,7 +276,8 @@ def fill(path: Path) -> None:
 
 def isolated_nodes_are_avoided(site: Site) -> None:
     site.agent("install-hooks", "--apply", "--exclude-isolated", "opted-in")
-    isolated_file.write(site.isolated, written=time.time(), nodes=("node2", "gone"))  # noqa: TID251 - as the agent does
+    alike = {"node2": {"main": 3}, "gone": {"main": 3}}
+    isolated_file.write(site.isolated, written=time.time(), alike=alike)  # noqa: TID251 - as the agent does
     held = ("--begin=now+1hour", f"--comment={OPT_IN}")
     # The script is read again when its time has changed, at the next submission.
     job = site.accepted(*held, "-N2")
@@ -286,6 +287,9 @@ def isolated_nodes_are_avoided(site: Site) -> None:
     assert found.nodes == ("node2",)
     assert site.cluster.job(site.accepted(*held, "-N3")).excluded == frozenset()
     assert site.cluster.job(site.accepted("--begin=now+1hour", "-N2")).excluded == frozenset()
+    # The tasks of an array share one record while they wait, and nobody could give them anything back.
+    array = str(site.accepted(*held, "-N1", "--array=0-3"))
+    assert "node" not in site.cluster.must("squeue", "-h", "-j", array, "-o", "%x")
     site.isolated.write_text('{"v":1,"written":1,"nodes":["node2"]}')
     assert site.cluster.job(site.accepted(*held, "-N2")).excluded == frozenset()
     site.isolated.write_text("[" * 60000)
@@ -296,7 +300,8 @@ def isolated_nodes_are_avoided(site: Site) -> None:
 
 def given_back_by_the_watchdog(site: Site) -> None:
     """Another node goes away: with everything of ours dead, one look of the watchdog's by cron lets the job run."""
-    isolated_file.write(site.isolated, written=time.time(), nodes=("node2",))  # noqa: TID251 - as the agent does
+    alike = {"node2": {"main": 3}}
+    isolated_file.write(site.isolated, written=time.time(), alike=alike)  # noqa: TID251 - as the agent does
     site.cluster.must("scontrol", "update", "NodeName=node3", "State=DRAIN", "Reason=maintenance")
     job = site.accepted("-N2", f"--comment={OPT_IN}", script="#!/bin/sh\nexit 0\n")
     assert site.cluster.job(job).state == "PENDING"

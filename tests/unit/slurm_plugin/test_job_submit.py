@@ -147,7 +147,8 @@ def test_the_sites_refusal_stands_and_its_tag_is_kept(lua: Lua) -> None:
 
 
 def isolated(path: Path, nodes: object, **changes: object) -> str:
-    path.write_text(json.dumps({"v": 1, "written": int(NOW()), "nodes": nodes} | changes))
+    alike = {name: {"main": 6} for name in nodes} if isinstance(nodes, list) else {}
+    path.write_text(json.dumps({"v": 1, "written": int(NOW()), "nodes": nodes, "alike": alike} | changes))
     return f'tag = false, exclude_isolated = "opted-in", isolated_file = "{path}"'
 
 
@@ -179,6 +180,7 @@ def test_isolated_nodes_are_avoided_from_submission_on_and_can_be_given_back(lua
         {"min_nodes": 1, "reservation": "r"},
         {"min_nodes": 1, "exc_nodes": "node1"},
         {"min_nodes": 1, "partition": "main,other"},
+        {"min_nodes": 1, "array_inx": "0-9%2"},  # tasks share one record, of which nobody could give anything back
     ],
 )
 def test_where_it_cannot_be_told_that_the_job_can_do_without_nothing_is_excluded(
@@ -188,6 +190,26 @@ def test_where_it_cannot_be_told_that_the_job_can_do_without_nothing_is_excluded
     options = isolated(tmp_path / "i", ["node2", "node3"])
     answer = lua.submit('{"advisor": true}', options=options, job=job, partitions=PARTITIONS)
     assert (answer.code, answer.exc_nodes) == (0, job.get("exc_nodes"))
+
+
+@pytest.mark.parametrize(
+    ("alike", "wanted", "excluded"),
+    [
+        ({"node2": {"main": 3}, "node3": {"main": 4}}, 1, "node2,node3"),
+        ({"node2": {"main": 3}, "node3": {"main": 4}}, 2, None),
+        ({"node2": {"main": 3}}, 1, None),
+        ({"node2": {"other": 3}, "node3": {"main": 4}}, 1, None),
+        ({"node2": 6, "node3": {"main": "6"}}, 1, None),
+        ("all", 1, None),
+    ],
+)
+def test_in_a_mixed_partition_only_nodes_alike_count(
+    lua: Lua, tmp_path: Path, alike: object, wanted: int, excluded: str | None
+) -> None:
+    """A job that wants all H200 nodes would be refused for the one that is isolated, however many others there are."""
+    options = isolated(tmp_path / "i", ["node2", "node3"], alike=alike)
+    answer = lua.submit('{"advisor": true}', options=options, job={"min_nodes": wanted}, partitions=PARTITIONS)
+    assert (answer.code, answer.exc_nodes, answer.logged) == (0, excluded, "")
 
 
 @pytest.mark.parametrize(
