@@ -83,9 +83,7 @@ class Loki:
         return found
 
     async def anything(self, start_ns: int, end_ns: int) -> bool:
-        form = {"match[]": self._selector, "start": str(start_ns), "end": str(end_ns)}
-        body = await self._json("/loki/api/v1/series", form)
-        return bool(body.get("data"))
+        return bool((await self._page(self._selector, start_ns, end_ns, backward=True, limit=1)).times)
 
     async def look(self, start_ns: int, end_ns: int) -> Seen:
         form = {"match[]": self._selector, "start": str(start_ns), "end": str(end_ns)}

@@ -39,6 +39,7 @@ from connectors.web.server import AskError
 
 LATE = " (late)"
 FORGET_SECONDS = 600.0
+COUNT_SECONDS_MAX = 86_400.0  # servers bound how far back a count may go
 Item = tuple[int, int, bytes, int]  # nanosecond, number of the stream, text, mark
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -478,7 +479,8 @@ class StoreLogs:
         """Raises nothing that a server can do."""
         limits = self._limits
         chosen = dict(list(wishes.items())[: limits.jobs_per_question])
-        start_ns = min(wish.start_ns for wish in chosen.values()) - int(limits.overlap_seconds * NS)
+        oldest_ns = min(wish.start_ns for wish in chosen.values()) - int(limits.overlap_seconds * NS)
+        start_ns = max(oldest_ns, now_ns - int(COUNT_SECONDS_MAX * NS))
         jobs = sorted({wish.request.job_id for wish in chosen.values()})
         try:
             counts = await self.store.counts(jobs, start_ns, now_ns + int(limits.ahead_seconds * NS))
