@@ -22,9 +22,11 @@ from slurm_plugin.words import Reason, Status
 
 log = structlog.get_logger(__name__)
 
-WISHES_MAX = 10_000
+WISHES_MAX = 1000
 TIME_TO_LIVE_SECONDS_MAX = 60.0
 RETRY_SECONDS = 5.0  # after Slurm refused
+STEPS_MAX = 4  # in one pass, for which looks at jobs wait
+LOOK_SECONDS_MAX = 5.0  # nothing is done on one that began longer ago: the agent may have been frozen since
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,7 +45,9 @@ class Drainer:
 
     def heard(self, nodes: Sequence[agent_pb2.NodeAdvice]) -> bool:
         """All that is wanted of nodes, as of now. True when something new is."""
-        now, wishes = self.clock.monotonic(), {}
+        now, wishes = self.clock.monotonic(), dict[str, Wish]()
+        if len(nodes) > WISHES_MAX:
+            log.error("node_advice_too_much", count=len(nodes), most=WISHES_MAX)
         for item in nodes[:WISHES_MAX]:
             if item.desired not in {agent_pb2.NODE_DESIRE_DRAINED, agent_pb2.NODE_DESIRE_NOT_DRAINED}:
                 log.warning("node_advice_unusable", node=item.node, desired=item.desired)
@@ -89,20 +93,23 @@ class Drainer:
         if self._busy.locked() or not nodes:
             return
         async with self._busy:
-            for key in list(self._wishes):
-                wish = self._wishes.get(key)
-                if wish is None or self.clock.monotonic() < self._retry_at.get(key, 0.0):
-                    continue
-                outcome = draining.plan(self._seen(wish), nodes, self._limits(), monotonic=self.clock.monotonic())
-                if self._said.get(key) == (wish.generation, outcome):
-                    continue
-                try:
-                    await self._attend(wish)
-                except SlurmError as error:
-                    self._retry_at[key] = self.clock.monotonic() + RETRY_SECONDS
-                    problem = Told(status=Status.PENDING, reason=Reason.SCHEDULER_UNAVAILABLE, detail=str(error))
+            limits, now = self._limits(), self.clock.monotonic()
+            due = [
+                wish
+                for key, wish in self._wishes.items()
+                if now >= self._retry_at.get(key, 0.0)
+                and self._said.get(key)
+                != (wish.generation, draining.plan(self._seen(wish), nodes, limits, monotonic=now))
+            ]
+            if not due:
+                return
+            try:
+                await self._attend(due)
+            except SlurmError as error:
+                problem = Told(status=Status.PENDING, reason=Reason.SCHEDULER_UNAVAILABLE, detail=str(error))
+                for wish in due:
+                    self._retry_at[wish.isolation_id] = self.clock.monotonic() + RETRY_SECONDS
                     self._say(wish, problem)
-                    return  # the others would meet the same
 
     def _seen(self, wish: Wish) -> Wish:
         return replace(wish, seen_drained=wish.seen_drained or wish.isolation_id in self._drained)
@@ -117,25 +124,37 @@ class Drainer:
             stopped=stop_file.engaged(self.config.stop_file),
         )
 
-    async def _attend(self, wish: Wish) -> None:
-        """Look, plan, act, look again."""
-        nodes = await asyncio.to_thread(self.slurm.nodes)
-        limits, now = self._limits(), self.clock.monotonic()
-        outcome = draining.plan(self._seen(wish), nodes, limits, monotonic=now)
-        if isinstance(outcome, Drain | Undrain):
-            refused = await self._act(wish, outcome)
-            if refused is not None:
-                self._retry_at[wish.isolation_id] = self.clock.monotonic() + RETRY_SECONDS
-                self._say(wish, refused)
-                return
-            if isinstance(outcome, Undrain):
-                self._drained.discard(wish.isolation_id)
-            nodes = await asyncio.to_thread(self.slurm.nodes)
-            outcome = draining.plan(wish, nodes, limits, monotonic=now)
-        if isinstance(outcome, Told):
-            if wish.drained and outcome.status is Status.VERIFIED:
-                self._drained.add(wish.isolation_id)
-            self._say(wish, outcome)
+    async def _attend(self, due: Sequence[Wish]) -> None:
+        """Look, plan, act, look again. At most STEPS_MAX steps: the rest is for the next pass."""
+        begun, nodes = await self._look()
+        steps = 0
+        for heard in due:
+            wish = self._wishes.get(heard.isolation_id)
+            if wish is None:
+                continue  # taken back meanwhile
+            outcome = draining.plan(self._seen(wish), nodes, self._limits(), monotonic=self.clock.monotonic())
+            if isinstance(outcome, Drain | Undrain):
+                if steps >= STEPS_MAX or self.clock.monotonic() - begun > LOOK_SECONDS_MAX:
+                    return
+                steps += 1
+                refused = await self._act(wish, outcome)
+                if refused is not None:
+                    self._retry_at[wish.isolation_id] = self.clock.monotonic() + RETRY_SECONDS
+                    self._say(wish, refused)
+                    continue
+                if isinstance(outcome, Undrain):
+                    self._drained.discard(wish.isolation_id)
+                begun, nodes = await self._look()
+                outcome = draining.plan(wish, nodes, self._limits(), monotonic=self.clock.monotonic())
+            if isinstance(outcome, Told):
+                if wish.drained and outcome.status is Status.VERIFIED:
+                    self._drained.add(wish.isolation_id)
+                self._say(wish, outcome)
+
+    async def _look(self) -> tuple[float, Sequence[NodeRow]]:
+        """(when it began, the nodes)."""
+        begun = self.clock.monotonic()
+        return begun, await asyncio.to_thread(self.slurm.nodes)
 
     async def _act(self, wish: Wish, step: Drain | Undrain) -> Told | None:
         out = await asyncio.to_thread(self.slurm.tool, "scontrol", *draining.command(step))

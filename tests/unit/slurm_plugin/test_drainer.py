@@ -1,6 +1,6 @@
 """The drainer between a scripted Slurm and its reports: level-triggered, judged on a look that began after."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import pytest
 from advisor.v1 import agent_pb2, common_pb2
 from slurm_plugin import wire
 from slurm_plugin.config import decode
-from slurm_plugin.drainer import Drainer
+from slurm_plugin.drainer import STEPS_MAX, Drainer
 from slurm_plugin.records import UNIT
 from slurm_plugin.squeue import Output, Slurm, SlurmError
 
@@ -39,12 +39,14 @@ class Nodes:
     verbs: list[tuple[str, ...]] = field(default_factory=list)
     looks: int = 0
     silent: bool = False
+    meanwhile: Callable[[], None] = lambda: None  # happens while Slurm looks
 
     def __call__(self, argv: Sequence[str], environment: object, timeout_seconds: float) -> Output:
         if self.silent:
             raise SlurmError("timeout", "no answer")
         if argv[0] == "sinfo":
             self.looks += 1
+            self.meanwhile()
             end = argv[-1].rpartition("%E")[2]
             rows = (UNIT.join((name, s, "main", "1", "1", "", "", r)) for name, (s, r) in self.shown.items())
             return Output(returncode=0, stdout="".join(f"{row}{end}\n" for row in rows).encode(), stderr=b"")
@@ -150,6 +152,65 @@ async def test_the_stop_file_and_silence_of_the_advisor_keep_it_from_acting(worl
     world.hear()
     await world.look()
     assert world.last == ("VERIFIED", "OBSERVED")
+
+
+async def test_many_wishes_cost_one_look_and_no_more_steps_than_a_pass_may_take(world: World) -> None:
+    """Jobs wait for the end of the pass: neither a hundred nodes that nobody has, nor many to put back, hold it up."""
+    ids = [f"{ID[:-3]}{number:03x}" for number in range(300)]
+    advice = [
+        agent_pb2.NodeAdvice(
+            isolation_id=one,
+            node=f"n{number}",
+            generation=1,
+            desired=agent_pb2.NODE_DESIRE_NOT_DRAINED,
+            category="gpu_hardware",
+            time_to_live=wire.duration(30),
+        )
+        for number, one in enumerate(ids)
+    ]
+    for number in range(100):
+        world.slurm.shown[f"n{number}"] = ("drained", f"advisor: {ids[number]} gpu_hardware")
+    world.drainer.heard(advice)
+    await world.look()
+    assert len(world.slurm.verbs) == STEPS_MAX
+    assert world.slurm.looks == 1 + 1 + STEPS_MAX
+    for _ in range(100 // STEPS_MAX):
+        await world.look()
+    assert (len(world.slurm.verbs), len(world.said)) == (100, 300)
+
+
+async def test_what_is_taken_back_while_it_looks_is_not_done(world: World) -> None:
+    """A pause, a stop, an end: planned is with what was heard last."""
+
+    def nothing() -> None:
+        world.drainer.heard([])
+
+    def put_back() -> None:
+        world.hear(generation=2, drained=False)
+
+    for change in (nothing, put_back):
+        world.slurm.meanwhile = lambda: None
+        world.hear()
+        nodes = world.drainer.slurm.nodes()
+        world.slurm.meanwhile = change
+        await world.drainer.reconcile(nodes)
+        assert world.slurm.verbs == []
+
+
+async def test_what_was_seen_before_a_freeze_is_not_acted_on(world: World) -> None:
+    """The agent was stopped between look and step: somebody else may have drained the node since."""
+
+    def froze() -> None:
+        world.clock.at += 10
+
+    world.hear()
+    nodes = world.drainer.slurm.nodes()
+    world.slurm.meanwhile = froze
+    await world.drainer.reconcile(nodes)
+    assert world.slurm.verbs == []
+    world.slurm.meanwhile = lambda: None
+    await world.look()
+    assert len(world.slurm.verbs) == 1
 
 
 async def test_a_slurm_that_does_not_answer_is_no_answer(world: World) -> None:
