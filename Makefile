@@ -33,14 +33,18 @@ $(VENV)/.project: pyproject.toml $(VENV)/.locked
 packages: ## the Debian packages of a real Slurm (as root or with sudo; otherwise it prints the command)
 	@deploy/debian-packages slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge util-linux mount
 
+.PHONY: test-packages
+test-packages: packages ## also what only the tests need: Prometheus
+	@deploy/debian-packages prometheus
+
 demo: venv packages ## a real job fails on a bad node and is recovered, live; KEEP=1 leaves it running
 	@$(BIN)/advisor demo $(if $(KEEP),--keep)
 
-test: venv packages ## the whole suite, real Slurm and Postgres included
+test: venv test-packages ## the whole suite, real Slurm and Postgres included
 	@$(INSIDE) true
 	$(PYTEST) -m "not long" $(PYTEST_ARGS)
 
-test-long: venv packages ## also what takes long
+test-long: venv test-packages ## also what takes long
 	@$(INSIDE) true
 	$(PYTEST) $(PYTEST_ARGS)
 

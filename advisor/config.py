@@ -18,6 +18,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from advisor.core.words import Mode
+from connectors.logs.more_files import check_pattern
 
 ENVIRONMENT_PREFIX = "ADVISOR_"
 SYSTEM_FILE = Path("/etc/recovery-advisor/advisor.toml")
@@ -150,6 +151,8 @@ class LogsSection(_Section):
 
     kind: Literal["files", "loki", "victorialogs"] = "files"
     name: SourceName = "job-output"
+    extra_files: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
+    root_reader: OptionalPath = None
     url: Annotated[str, Field(pattern=r"^(https?://[^\s?#]+)?$", max_length=2_000)] = ""
     selector: Annotated[str, Field(max_length=2_000)] = ""
     job_label: LabelName = "job_id"
@@ -184,7 +187,7 @@ class MetricsSection(_Section):
 
     kind: Literal["prometheus", "dcgm"] = "prometheus"
     name: SourceName = "metrics"
-    url: Annotated[str, Field(pattern=r"^(https?://[^\s?#]+)?$", max_length=2_000)] = ""
+    url: Annotated[str, Field(pattern=r"^(https?://[^\s?#]+( https?://[^\s?#]+)*)?$", max_length=2_000)] = ""
     selector: Annotated[str, Field(max_length=2_000)] = ""
     node_label: OptionalLabel = ""
     tenant: Annotated[str, Field(pattern=r"^[A-Za-z0-9!._*'():-]{0,150}$")] = ""
@@ -195,6 +198,7 @@ class MetricsSection(_Section):
     certificate_file: OptionalPath = None
     key_file: OptionalPath = None
     interval_seconds: float = Field(default=15.0, ge=1, le=300, allow_inf_nan=False)
+    collect_seconds: float = Field(default=30.0, ge=0, le=600, allow_inf_nan=False)
     questions_per_second: float = Field(default=5.0, gt=0, le=5.0, allow_inf_nan=False)
     timeout_seconds: float = Field(default=20.0, ge=1, le=300, allow_inf_nan=False)
 
@@ -425,12 +429,18 @@ def _cross_checks(config: Config, path: Path | None, origins: Mapping[str, str])
     return [Problem(key=key, message=message, origin=_origin(key, path, origins)) for key, message in found]
 
 
+_FOR_FILES = ("extra_files", "root_reader")
+
+
 def _log_server_problems(source: LogsSection) -> list[tuple[str, str]]:
     """Keys of a log source that do not go with each other."""
     given = source.model_fields_set
     if source.kind == "files":
-        return [(key, "has no meaning for files: it is for a server") for key in sorted(given - {"kind", "name"})]
-    found = []
+        ours = {"kind", "name", *_FOR_FILES}
+        found = [(key, "has no meaning for files: it is for a server") for key in sorted(given - ours)]
+        wrong = [(pattern, check_pattern(pattern)) for pattern in source.extra_files]
+        return found + [("extra_files", f"{pattern!r}: {text}") for pattern, text in wrong if text]
+    found = [(key, f"has no meaning for {source.kind}: it is for files") for key in _FOR_FILES if key in given]
     if not source.url:
         found.append(("url", f"must be given for {source.kind}: http://host:port"))
     if source.kind == "loki" and not re.fullmatch(r"\{[^{}]+\}", source.selector.strip()):
@@ -450,8 +460,10 @@ def _metrics_problems(source: MetricsSection) -> list[tuple[str, str]]:
     if source.kind == "dcgm":
         only = source.model_fields_set & {"selector", "tenant"}
         found.extend((key, "has no meaning for dcgm: it is for a server of metrics") for key in sorted(only))
-        if source.url and "%n" not in source.url:
+        if any("%n" not in url for url in source.url.split()):
             found.append(("url", "must hold %n, the node's name"))
+    elif " " in source.url:
+        found.append(("url", "one address; several are for dcgm"))
     elif not re.fullmatch(r"\{?[^{}]*\}?", source.selector.strip()):
         found.append(("selector", "write matchers: 'cluster=\"a\"'"))
     return [*found, *_access_problems(source)]

@@ -5,6 +5,7 @@ from typing import assert_never
 
 from advisor.config import Config, ConfigError, MetricsSection, Problem
 from advisor.ports import Clock, MetricsSource
+from connectors.metrics.dcgm import AT_ONCE, DcgmExporters
 from connectors.metrics.prometheus import PrometheusMetrics
 from connectors.web.access import Access
 from connectors.web.pacing import Pace
@@ -44,10 +45,20 @@ def _source(section: MetricsSection, clock: Clock) -> MetricsSource:
                 section.name,
                 Server(access_of(section), clock=clock, pace=pace),
                 interval_seconds=section.interval_seconds,
+                collect_seconds=section.collect_seconds,
                 selector=section.selector,
                 node_label=section.node_label,
             )
         case "dcgm":
-            raise ValueError("not yet")
+            # Many servers, each asked once per interval: what bounds the load is that, not a pace over all of them.
+            pace = Pace(clock, per_second=1e6, burst=1e6)
+            return DcgmExporters(
+                section.name,
+                Server(access_of(section), clock=clock, pace=pace, connections_max=AT_ONCE),
+                clock=clock,
+                urls=section.url.split(),
+                interval_seconds=section.interval_seconds,
+                collect_seconds=section.collect_seconds,
+            )
         case _:
             assert_never(section.kind)

@@ -4,10 +4,10 @@ Errors: a connector raises nothing for what a source can do wrong; it returns `U
 only for programmer errors and cancellation.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from advisor.core.model import Attempt, Job, NodeFact, Unavailable
 from advisor.core.telemetry import Sample
@@ -108,6 +108,7 @@ class MetricsRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsBatch:
     """What a source has of an attempt's nodes, up to and including `until`; before the request's: ask again.
+    It may be a little after it.
 
     `silent`: nodes of which the source had nothing at all at the end. `problems`: what is wrong although it answered.
     """
@@ -131,6 +132,15 @@ class MetricsSource(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Newsworthy(Protocol):
+    """A source that can tell that there may be something new, before it is asked. A hint: it may be wrong or missing."""
+
+    def on_news(self, call: Callable[[], None]) -> None:
+        """`call` is made in the event loop, at a rate that the source bounds."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

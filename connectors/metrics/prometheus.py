@@ -10,6 +10,7 @@ What was measured on real servers and shapes this module:
 * A range is closed at both ends in 2.x, open at its start in 3.x: asked in steps from after `since`, both are alike.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ NODES_MAX = 1_500  # of one question
 QUESTIONS_MAX = 8  # of one read; who was not served comes first at the next
 SERIES_PER_NODE = 120.0  # until the first answer tells
 GPU_FIELDS = tuple(sorted(FIELDS - HOST_FIELDS))
+_TOO_MUCH = re.compile(r"too many samples|exceeded maximum resolution|query timed out|limit")
 _SAFE = re.compile(r"[A-Za-z0-9_.-]{1,253}")
 
 
@@ -51,10 +53,14 @@ class _Gathered:
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     present: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
+    until: datetime | None = None
 
 
 class PrometheusMetrics:
-    """`selector`: matchers that every series must meet, `cluster="a"`; `node_label`: where it is not the usual one."""
+    """`selector`: matchers that every series must meet, `cluster="a"`; `node_label`: where it is not the usual one.
+
+    `interval_seconds` is that of the scrapes, `collect_seconds` that at which exporters ask their GPUs.
+    """
 
     trust = Trust.TELEMETRY
 
@@ -64,13 +70,14 @@ class PrometheusMetrics:
         server: Server,
         *,
         interval_seconds: float,
+        collect_seconds: float = 0.0,
         selector: str = "",
         node_label: str = "",
     ) -> None:
         self.name = name
         self.server = server
         self.interval_seconds = interval_seconds
-        self.blur_seconds = interval_seconds
+        self.blur_seconds = interval_seconds + collect_seconds
         self._selector = selector.strip().strip("{}").strip().rstrip(",")
         self._node_label = node_label
         self._series_per_node = SERIES_PER_NODE
@@ -87,10 +94,10 @@ class PrometheusMetrics:
             wanted = tuple(dict.fromkeys(node for request in group for node in request.nodes if _SAFE.fullmatch(node)))
             try:
                 for question in self._questions(wanted, group):
-                    asked += 2
+                    asked, got.until = asked + 2, question.until
                     await self._ask(question, got)
             except AskError as error:
-                if error.broken:
+                if error.broken or _TOO_MUCH.search(error.detail):
                     self._points_max = max(self._points_max / 2, 10_000.0)
                 absent = Unavailable(source=self.name, reason=error.reason, detail=error.detail)
                 answers.update({request.key: absent for request in group})
@@ -119,9 +126,11 @@ class PrometheusMetrics:
         return groups
 
     def _questions(self, nodes: Sequence[str], group: Sequence[MetricsRequest]) -> Iterator[Question]:
-        since, until = group[0].since, max(request.until for request in group)
+        # Whole milliseconds are what the server keeps; rounded up, the last sample would be after the wish.
+        until = max(request.until for request in group)
+        since, until = group[0].since, until - timedelta(microseconds=until.microsecond % 1000)
         seconds = max((until - since).total_seconds(), 0.0)
-        step = max(self.interval_seconds, seconds / STEPS_MAX)
+        step = math.ceil(max(self.interval_seconds, seconds / STEPS_MAX) * 1000) / 1000
         steps = max(round(seconds / step) - 1, 0)  # before the last
         share = int(self._points_max / ((steps + 1) * self._series_per_node))
         size = max(1, min(NODES_MAX, share))
@@ -185,21 +194,20 @@ class PrometheusMetrics:
     # Answers
 
     def _batch(self, request: MetricsRequest, got: _Gathered) -> MetricsBatch | Unavailable:
+        # A little after the wish where others of the group wished for more.
+        until = max(request.until, got.until or request.until)
         if not request.nodes:
-            return MetricsBatch(samples=(), until=request.until)
+            return MetricsBatch(samples=(), until=until)
         silent = tuple(node for node in request.nodes if node not in got.present)
         samples = tuple(
-            sample
-            for node in request.nodes
-            for sample in got.samples.get(node, ())
-            if request.since < sample.at <= request.until
+            sample for node in request.nodes for sample in got.samples.get(node, ()) if request.since < sample.at
         )
         if len(silent) == len(request.nodes) and not samples:
             text = (
                 "no series of any of its nodes: are the exporters scraped, selector and node_label right, the tenant?"
             )
             return Unavailable(source=self.name, reason=UnavailableReason.MISSING, detail=text)
-        return MetricsBatch(samples=samples, until=request.until, silent=silent, problems=tuple(got.problems))
+        return MetricsBatch(samples=samples, until=until, silent=silent, problems=tuple(got.problems))
 
 
 def decoded(data: bytes) -> dict[str, Any]:

@@ -9,6 +9,7 @@ wrong, with the reason that a source gives on. Its text is for people and holds 
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 
 import httpx
 
@@ -52,8 +53,21 @@ class AskError(Exception):
         return not (too_much or self.status in {400, 422})
 
 
+@dataclass(slots=True)
+class Host:
+    """One of many hosts that are reached alike (the exporters of all nodes): each is left alone after its own failures.
+
+    `why` and `reason`: of its newest failure.
+    """
+
+    url: str
+    breaker: Breaker
+    why: str = ""
+    reason: UnavailableReason = UnavailableReason.REFUSED
+
+
 class Server:
-    """One server under one `Access`. Safe for concurrent use in one event loop."""
+    """One server under one `Access`, or many `Host`s. Safe for concurrent use in one event loop."""
 
     def __init__(
         self,
@@ -63,28 +77,37 @@ class Server:
         pace: Pace | None = None,
         breaker: Breaker | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
+        connections_max: int = 8,
     ) -> None:
         self.access = access
         self.pace = pace or Pace(clock, per_second=5.0, burst=5.0)
         self.breaker = breaker or Breaker(clock)
+        self._host = Host(access.url, self.breaker)
         self.asked = 0  # questions so far
         self._credentials = Credentials(access)
         self._transport = transport
+        self._connections_max = connections_max
         self._client: httpx.AsyncClient | None = None
         self._stamps: object = None
-        self._why = ""  # the newest failure
-        self._reason = UnavailableReason.REFUSED
 
     async def fetch(
-        self, path: str, form: Mapping[str, str], *, headers: Mapping[str, str] | None = None, urgent: bool = True
+        self,
+        path: str,
+        form: Mapping[str, str],
+        *,
+        method: str = "POST",
+        headers: Mapping[str, str] | None = None,
+        urgent: bool = True,
+        host: Host | None = None,
+        bytes_max: int = ANSWER_BYTES_MAX,
     ) -> bytes:
         """The whole answer. Raises `AskError`."""
-        async with self.stream(path, form, headers=headers, urgent=urgent) as pieces:
+        async with self.stream(path, form, method=method, headers=headers, urgent=urgent, host=host) as pieces:
             got = bytearray()
             async for piece in pieces:
                 got += piece
-                if len(got) > ANSWER_BYTES_MAX:
-                    text = f"answer of more than {ANSWER_BYTES_MAX >> 20} MiB"
+                if len(got) > bytes_max:
+                    text = f"answer of more than {bytes_max >> 20} MiB"
                     raise AskError(UnavailableReason.LIMIT, text, broken=True)
             return bytes(got)
 
@@ -97,11 +120,13 @@ class Server:
         method: str = "POST",
         headers: Mapping[str, str] | None = None,
         urgent: bool = True,
+        host: Host | None = None,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The answer piece by piece, once it is our turn. Raises `AskError`, also from within the iteration."""
-        left = self.breaker.left_seconds
+        host = host or self._host
+        left = host.breaker.left_seconds
         if left > 0:
-            raise AskError(self._reason, f"{self._why}; not asked again for {left:.1f} s")
+            raise AskError(host.reason, f"{host.why}; not asked again for {left:.1f} s")
         await self.pace.turn(reserve=0.0 if urgent else RESERVE)
         self.asked += 1
         try:
@@ -109,7 +134,7 @@ class Server:
                 client = await self._ready()
                 request = client.build_request(
                     method,
-                    self.access.url.rstrip("/") + path,
+                    host.url.rstrip("/") + path,
                     params=dict(form) if method == "GET" else None,
                     data=dict(form) if method == "POST" else None,
                     headers={**(headers or {}), **self._credentials.headers()},
@@ -123,10 +148,10 @@ class Server:
                     await response.aclose()
         except AskError as error:
             if error.fault:
-                self._why, self._reason = error.detail, error.reason
-                self.breaker.failed(error.wait_seconds)
+                host.why, host.reason = error.detail, error.reason
+                host.breaker.failed(error.wait_seconds)
             raise
-        self.breaker.succeeded()
+        host.breaker.succeeded()
 
     async def close(self) -> None:
         if self._client is not None:
@@ -143,7 +168,11 @@ class Server:
                 verify=context if context is not None else False,
                 transport=self._transport,
                 timeout=httpx.Timeout(access.timeout_seconds, connect=access.connect_seconds),
-                limits=httpx.Limits(max_connections=8, max_keepalive_connections=8, keepalive_expiry=30.0),
+                limits=httpx.Limits(
+                    max_connections=self._connections_max,
+                    max_keepalive_connections=self._connections_max,
+                    keepalive_expiry=30.0,
+                ),
                 follow_redirects=False,  # a redirect could carry our credentials elsewhere
                 trust_env=False,
                 headers={"Accept-Encoding": "identity", "User-Agent": "recovery-advisor"},

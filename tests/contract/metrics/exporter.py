@@ -5,7 +5,7 @@ It serves `/NODE/metrics` for every node, as the exporters of a cluster would at
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
@@ -35,16 +35,26 @@ class Gpu:
 
 @dataclass(slots=True)
 class Cluster:
-    """`label`: how this release of the exporter calls the node, "" for --no-hostname."""
+    """`labels`: how this release of the exporter calls the node, and its domain; `Hostname` and none otherwise."""
 
     nodes: dict[str, list[Gpu]]
-    label: str = "Hostname"
-    domain: str = ""
+    labels: dict[str, tuple[str, str]] = field(default_factory=dict)
     host: dict[str, dict[str, float]] = field(default_factory=dict)  # node_exporter's values, by node
     down: set[str] = field(default_factory=set)  # exporters that do not answer
-    junk: bytes = b""
     port: int = 0
-    scrapes: int = 0
+    scrapes: dict[str, int] = field(default_factory=dict)  # so far, by node
+
+    def reset(self) -> bool:
+        """All nodes answer, and all GPUs compute. False: that was so already."""
+        well, gpus = Gpu(), [gpu for gpus in self.nodes.values() for gpu in gpus]
+        if all(gpu == well for gpu in gpus) and not (self.labels or self.host or self.down):
+            return False
+        for gpu in gpus:
+            gpu.values, gpu.xid_text, gpu.jobs, gpu.gone = dict(DEFAULTS), "", (), False
+        self.labels.clear()
+        self.host.clear()
+        self.down.clear()
+        return True
 
     def xid(self, node: str, gpu: int, code: int) -> None:
         """A GPU meets an Xid: value and labels change, and so the series."""
@@ -61,7 +71,8 @@ class Cluster:
             for index, gpu in enumerate(self.nodes[node]):
                 if gpu.gone or name not in gpu.values:
                     continue
-                host = f'{self.label}="{node}{self.domain}",' if self.label else ""
+                label, domain = self.labels.get(node, ("Hostname", ""))
+                host = f'{label}="{node}{domain}",' if label else ""
                 labels = (
                     f'gpu="{index}",UUID="GPU-{node}-{index}",pci_bus_id="00000000:4{index}:00.0",'
                     f'device="nvidia{index}",modelName="NVIDIA H200",{host}DCGM_FI_DRIVER_VERSION="570.86.15"'
@@ -74,7 +85,7 @@ class Cluster:
                 ]
         for name, value in sorted(self.host.get(node, {}).items()):
             lines += [f"# TYPE {name.partition('{')[0]} counter", f"{name} {value:g}"]
-        return ("\n".join(lines) + "\n").encode() + self.junk
+        return ("\n".join(lines) + "\n").encode()
 
 
 def cluster(nodes: int = 4, gpus: int = 8, **values: float) -> Cluster:
@@ -82,10 +93,6 @@ def cluster(nodes: int = 4, gpus: int = 8, **values: float) -> Cluster:
     return Cluster(
         nodes={f"node{n}": [Gpu(values={**DEFAULTS, **values}) for _ in range(gpus)] for n in range(1, nodes + 1)}
     )
-
-
-def copy_of(gpu: Gpu) -> Gpu:
-    return replace(gpu, values=dict(gpu.values))
 
 
 @contextmanager
@@ -99,7 +106,7 @@ def exporting(shown: Cluster) -> Iterator[str]:
             node = self.path.strip("/").partition("/")[0]
             known = node in shown.nodes and node not in shown.down
             body = shown.text(node) if known else b"not here"
-            shown.scrapes += 1
+            shown.scrapes[node] = shown.scrapes.get(node, 0) + 1
             self.send_response(200 if known else 503)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))

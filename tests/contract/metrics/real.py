@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.contract.metrics.exporter import Cluster
 
 PROGRAM = "prometheus"
-SCRAPE_SECONDS = 0.25
+SCRAPE_MS = 200
 READY_SECONDS = 30.0
 
 
@@ -33,9 +33,10 @@ class Prometheus:
 
     def scraped(self, rounds: int = 1) -> None:
         """Wait until every node was scraped so many times from now on, and a moment for what was read to be stored."""
-        until = self.shown.scrapes + rounds * len(self.shown.nodes) + len(self.shown.nodes)
+        seen = self.shown.scrapes
+        until = {node: seen.get(node, 0) + rounds + 1 for node in self.shown.nodes}  # one may be on its way
         deadline = time.monotonic() + READY_SECONDS
-        while self.shown.scrapes < until:
+        while any(seen.get(node, 0) < count for node, count in until.items()):
             assert time.monotonic() < deadline, "Prometheus does not scrape"
             time.sleep(0.02)
         time.sleep(0.05)
@@ -59,16 +60,12 @@ def prometheus(shown: Cluster, *, name: bool = True) -> Iterator[Prometheus]:
             "job_name": node,
             "metrics_path": f"/{node}/metrics",
             "static_configs": [{"targets": [f"127.0.0.1:{shown.port}"]}],
-            **(
-                {"relabel_configs": [{"target_label": "instance", "replacement": f"{node}{shown.domain}:9400"}]}
-                if name
-                else {}
-            ),
+            **({"relabel_configs": [{"target_label": "instance", "replacement": f"{node}:9400"}]} if name else {}),
         }
         for node in shown.nodes
     ]
     settings = {
-        "global": {"scrape_interval": f"{round(SCRAPE_SECONDS * 1000)}ms", "scrape_timeout": "200ms"},
+        "global": {"scrape_interval": f"{SCRAPE_MS}ms", "scrape_timeout": f"{SCRAPE_MS}ms"},
         "scrape_configs": targets,
     }
     (folder / "prometheus.yml").write_text(json.dumps(settings))  # JSON is YAML

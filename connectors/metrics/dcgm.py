@@ -1,0 +1,137 @@
+"""dcgm-exporter read directly, node by node, for sites without Prometheus; node_exporter in the same way.
+
+There is no past: what an exporter shows is what holds now, so that nothing is known of the time before the first look.
+Each node is its own server: one that does not answer is left alone by itself, and no other waits for it.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from advisor.core.model import Unavailable
+from advisor.core.telemetry import FIELDS, Sample
+from advisor.core.words import Trust, UnavailableReason
+from advisor.ports import Clock, MetricsBatch, MetricsRequest
+from connectors.metrics.exposition import ExpositionError, read
+from connectors.metrics.names import unit_of
+from connectors.web.pacing import Breaker
+from connectors.web.server import AskError, Host, Server
+
+AT_ONCE = 64
+ANSWER_BYTES_MAX = 8 * 1024 * 1024
+PROBLEMS_MAX = 4
+PAUSE_SECONDS_FIRST = 2.0
+PAUSE_SECONDS_MAX = 120.0
+_SAFE = re.compile(r"[A-Za-z0-9_.-]{1,253}")
+
+
+class DcgmExporters:
+    """`urls`: one or more addresses per node, with `%n` for its name. `server` says how all of them are reached.
+
+    `pauses`: for how long one that failed is left alone, at first and at most, in seconds.
+    """
+
+    trust = Trust.TELEMETRY
+
+    def __init__(
+        self,
+        name: str,
+        server: Server,
+        *,
+        clock: Clock,
+        urls: Sequence[str],
+        interval_seconds: float,
+        collect_seconds: float = 0.0,
+        pauses: tuple[float, float] = (PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX),
+    ) -> None:
+        if not urls or any("%n" not in url for url in urls):
+            raise ValueError("each url must hold %n, the node's name")
+        self.name = name
+        self.server = server
+        self.interval_seconds = interval_seconds
+        self.blur_seconds = collect_seconds
+        self._clock = clock
+        self._urls = tuple(urls)
+        self._pauses = pauses
+        self._hosts: dict[str, Host] = {}
+
+    async def read(self, requests: Sequence[MetricsRequest]) -> Mapping[str, MetricsBatch | Unavailable]:
+        nodes = list(dict.fromkeys(node for request in requests for node in request.nodes))
+        at_once = asyncio.Semaphore(AT_ONCE)
+        found: dict[str, tuple[Sample, ...]] = {}
+        absent: dict[str, Unavailable] = {}
+
+        async def look(node: str) -> None:
+            async with at_once:
+                try:
+                    found[node] = await self._node(node)
+                except AskError as error:
+                    absent[node] = Unavailable(source=self.name, reason=error.reason, detail=f"{node}: {error.detail}")
+
+        await asyncio.gather(*(look(node) for node in nodes))
+        return {request.key: self._batch(request, found, absent) for request in requests}
+
+    async def close(self) -> None:
+        await self.server.close()
+
+    async def _node(self, node: str) -> tuple[Sample, ...]:
+        """What the node's exporters show. With several, one that answers is enough."""
+        if not _SAFE.fullmatch(node):
+            raise AskError(UnavailableReason.NOT_CONFIGURED, "not a host name")
+        samples: list[Sample] = []
+        errors: list[AskError] = []
+        for url in self._urls:
+            host = self._hosts.get(url.replace("%n", node))
+            if host is None:
+                breaker = Breaker(self._clock, first_seconds=self._pauses[0], max_seconds=self._pauses[1])
+                host = self._hosts[url.replace("%n", node)] = Host(url.replace("%n", node), breaker)
+            try:
+                data = await self.server.fetch("", {}, method="GET", host=host, bytes_max=ANSWER_BYTES_MAX)
+                samples.extend(samples_of(data, node, self._clock.now()))
+            except AskError as error:
+                errors.append(error)
+        if len(errors) == len(self._urls):
+            raise errors[0]
+        return tuple(samples)
+
+    def _batch(
+        self,
+        request: MetricsRequest,
+        found: Mapping[str, tuple[Sample, ...]],
+        absent: Mapping[str, Unavailable],
+    ) -> MetricsBatch | Unavailable:
+        silent = tuple(node for node in request.nodes if not found.get(node))
+        why = [absent[node] for node in silent if node in absent]
+        if request.nodes and len(silent) == len(request.nodes):
+            if why:
+                return why[0]
+            text = "its nodes' exporters show none of the fields that matter: are they dcgm-exporters?"
+            return Unavailable(source=self.name, reason=UnavailableReason.MISSING, detail=text)
+        return MetricsBatch(
+            samples=tuple(sample for node in request.nodes for sample in found.get(node, ())),
+            until=request.until,
+            silent=silent,
+            problems=tuple(item.detail for item in why[:PROBLEMS_MAX]),
+        )
+
+
+def samples_of(data: bytes, node: str, at: datetime) -> list[Sample]:
+    """One node's samples: the most of series alike, for a GPU of several jobs is told several times. Devices of the
+    node itself (links, file systems) are added up. Raises `AskError`.
+    """
+    values: dict[tuple[int, str], float] = {}
+    host: dict[str, float] = {}
+    try:
+        for name, labels, value in read(data, FIELDS):
+            unit = unit_of(labels, name)
+            if unit is None or value != value:  # NaN
+                continue
+            if unit < 0:
+                host[name] = host.get(name, 0.0) + value
+            else:
+                values[unit, name] = max(values.get((unit, name), value), value)
+    except ExpositionError as error:
+        raise AskError(UnavailableReason.GARBLED, str(error)) from error
+    made = [Sample(at=at, node=node, gpu=unit, field=name, value=value) for (unit, name), value in values.items()]
+    return made + [Sample(at=at, node=node, gpu=-1, field=name, value=value) for name, value in host.items()]
