@@ -1,4 +1,6 @@
-"""What may be done about one node: pure, stdlib only. Ours is a drain whose reason is exactly the one we write.
+"""What may be done about one node: pure, stdlib only. Ours is a drain whose reason is exactly the one we write, or that
+with what Slurm itself writes behind it at a reboot. RESUME takes the reason away, so while it is there nobody put the
+node back, whatever its state shows: a reboot or an invalid registration hides the drain.
 
 Nobody else's drain is undone and nobody else's reason is overwritten. The agent's own caps hold whatever the advisor
 wants: how many nodes carry our reason is read from Slurm, so that no state of ours is needed to count them.
@@ -8,10 +10,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from slurm_plugin.capacity import UP_STATES
 from slurm_plugin.records import NodeRow
 from slurm_plugin.words import Reason, Status
 
-_REASON = re.compile(r"advisor: ([0-9a-f-]{36}) [a-z_]{1,40}", re.ASCII)
+_REASON = re.compile(r"advisor: ([0-9a-f-]{36}) [a-z_]{1,40}(?: : reboot [a-z ]{1,20}){0,8}", re.ASCII)
+_HIDING = frozenset({"reboot", "inval"})  # whether the node is drained does not show
 _DRAINED = frozenset({"draining", "drained"})
 _ID = re.compile(r"[0-9a-f-]{36}", re.ASCII)
 _CATEGORY = re.compile(r"[a-z_]{1,40}", re.ASCII)
@@ -93,9 +97,9 @@ def plan(wish: Wish, nodes: Sequence[NodeRow], limits: NodeLimits, *, monotonic:
     drained, mine = row.state in _DRAINED, ours(row) == wish.isolation_id
     if not wish.drained:
         return _put_back(wish, row, limits, drained=drained, mine=mine, monotonic=monotonic)
-    if drained and mine:
+    if mine and row.state not in UP_STATES:
         return Told(status=Status.VERIFIED, reason=Reason.OBSERVED)
-    if drained:
+    if drained or (row.state in _HIDING and row.reason):
         return Told(status=Status.ALREADY_SATISFIED, reason=Reason.DRAINED_BY_OTHERS, detail=row.reason[:200])
     if wish.seen_drained:
         return Told(status=Status.ALREADY_SATISFIED, reason=Reason.REPAIR_SEEN, detail="somebody put it back")
@@ -107,7 +111,7 @@ def plan(wish: Wish, nodes: Sequence[NodeRow], limits: NodeLimits, *, monotonic:
     waits = _not_now(wish, limits, monotonic=monotonic)
     if waits is not None:
         return waits
-    held = sum(1 for node in nodes if ours(node) and node.state in _DRAINED)
+    held = sum(1 for node in nodes if ours(node) and node.state not in UP_STATES)
     most = cap(len(nodes), limits)
     if held >= most:
         detail = f"{held} of {len(nodes)} nodes are drained by us, at most {most} by the agent's own configuration"
@@ -118,6 +122,8 @@ def plan(wish: Wish, nodes: Sequence[NodeRow], limits: NodeLimits, *, monotonic:
 def _put_back(
     wish: Wish, row: NodeRow, limits: NodeLimits, *, drained: bool, mine: bool, monotonic: float
 ) -> NodeOutcome:
+    if mine and row.state in _HIDING:
+        return Told(status=Status.PENDING, reason=Reason.STILL_COMPLETING, detail=f"{row.state}: drained or not")
     if not drained:
         return Told(status=Status.VERIFIED, reason=Reason.OBSERVED)
     if not mine:

@@ -33,7 +33,7 @@ LISTED_MAX = 250
 _OPEN_MAX = 10_000
 _TEXT_MAX = 1000
 _US = "advisor"
-_OUR_REASON = r"^advisor: [0-9a-f-]{36} [a-z_]+$"
+_OUR_REASON = r"^advisor: [0-9a-f-]{36} [a-z_]+( : reboot [a-z ]+)*$"  # Slurm writes behind it at a reboot
 _ENDED_BY_REPORT = {
     ReconciliationReason.REPAIR_SEEN: IsolationEnd.REPAIR_SEEN,
     ReconciliationReason.DRAINED_BY_OTHERS: IsolationEnd.TAKEN_OVER,

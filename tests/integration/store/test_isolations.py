@@ -195,7 +195,7 @@ async def test_a_pause_holds_until_its_time_or_its_end(store: Store) -> None:
 async def test_a_drain_that_nobody_accounts_for_is_shown(isolating: Store) -> None:
     """Ours by its reason, and no isolation of that name is open: neither a known one nor somebody else's drain."""
     row = await isolated(isolating)
-    lost = "advisor: 01a2285d-d9dd-7aca-b195-2f157edd838d gpu_hardware"
+    lost = "advisor: 01a2285d-d9dd-7aca-b195-2f157edd838d gpu_hardware : reboot issued"
     reasons = {"node2": f"advisor: {row.isolation_id} gpu_hardware", "node3": lost, "node4": "RMA 7"}
     nodes = [
         ObservedNode(name=name, state=NodeState.DRAINED, observed_at=at(35), reason=reason)

@@ -75,6 +75,32 @@ def test_a_node_that_somebody_put_back_stays_in_service() -> None:
     assert told(replace(WISH, seen_drained=True), node()) == (Status.ALREADY_SATISFIED, Reason.REPAIR_SEEN)
 
 
+@pytest.mark.parametrize(
+    ("state", "more"),
+    [("reboot", ""), ("reboot", " : reboot issued"), ("drained", " : reboot issued"), ("inval", ""), ("down", "")],
+)
+def test_a_reboot_is_no_repair_and_the_drain_stays_ours(state: str, more: str) -> None:
+    """Measured on 22.05.8: while it reboots the node does not show its drain, and Slurm writes behind our reason. It
+    comes back drained, with that: were it taken for put back, or for somebody else's, nobody would ever undo it.
+    """
+    row = node(state=state, reason=reason_for(WISH) + more)
+    assert ours(row) == ID
+    assert told(replace(WISH, seen_drained=True), row) == (Status.VERIFIED, Reason.OBSERVED)
+    if state == "drained":
+        assert outcome(RELEASE, row) == Undrain(node="n1")
+    elif state == "down":
+        assert told(RELEASE, row) == (Status.VERIFIED, Reason.OBSERVED)
+    else:
+        assert told(RELEASE, row) == (Status.PENDING, Reason.STILL_COMPLETING)
+
+
+def test_a_reboot_with_a_reason_of_its_own_is_somebody_elses() -> None:
+    """`scontrol reboot reason=` replaces ours; what becomes of the node is theirs to say."""
+    row = node(state="reboot", reason="fw upgrade")
+    for wish in (replace(WISH, seen_drained=True), WISH):
+        assert told(wish, row) == (Status.ALREADY_SATISFIED, Reason.DRAINED_BY_OTHERS)
+
+
 def test_our_own_drain_is_undone_by_undrain() -> None:
     """Which leaves a node that is down as it is; done when it is no longer drained."""
     assert outcome(RELEASE, node(state="drained", reason=reason_for(WISH))) == Undrain(node="n1")
@@ -87,6 +113,7 @@ def test_the_smaller_of_the_agents_caps_holds() -> None:
     held = [replace(node(f"h{i}", "drained"), reason=f"advisor: {OTHER} gpu_hardware") for i in range(2)]
     assert told(WISH, node(), *held) == (Status.WITHHELD, Reason.CAP_NODES)
     assert isinstance(outcome(WISH, node(), held[0]), Drain)
+    assert told(WISH, node(), held[0], replace(held[1], state="reboot")) == (Status.WITHHELD, Reason.CAP_NODES)
     theirs = [node(f"t{i}", "drained", "RMA") for i in range(5)]
     assert isinstance(outcome(WISH, node(), *theirs), Drain)  # what others drained is not ours to count
     share = replace(LIMITS, nodes_max=100, percent_max=10.0)
