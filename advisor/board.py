@@ -169,6 +169,13 @@ def _stopped(row: AdviceRow, settings: Sequence[ModeSetting]) -> bool:
 
 def _on_paper(item: StoredIsolation, settings: Sequence[ModeSetting]) -> StoredIsolation:
     """Under an operator's monitor nothing is drained any more. What is drained may be put back all the same."""
-    subject = Subject(cluster=item.cluster, job_id=item.job_id, job_key=item.job_key, category=item.category)
+    subject = Subject(
+        cluster=item.cluster,
+        partition=item.partition,
+        account=item.account,
+        job_id=item.job_id,
+        job_key=item.job_key,
+        category=item.category,
+    )
     stopped = withdrawn(settings, subject)
     return replace(item, dry_run=True) if stopped and item.ended_at is None else item

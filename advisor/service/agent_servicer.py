@@ -127,6 +127,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         jobs: list[ObservedJob] = []
         nodes: list[ObservedNode] = []
         refused: list[str] = []
+        now = self._services.clock.now()
         for at, job in enumerate(request.jobs):
             try:
                 jobs.append(wire.observed_job(job, cluster, f"jobs[{at}]"))
@@ -134,7 +135,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 refused.append(str(error))
         for at, node in enumerate(request.nodes):
             try:
-                nodes.append(wire.observed_node(node, f"nodes[{at}]"))
+                nodes.append(wire.observed_node(node, f"nodes[{at}]", now))
             except BadRequestError as error:
                 refused.append(str(error))
         return jobs, nodes, refused
@@ -203,7 +204,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     ) -> agent_pb2.ReportNodeReconciliationResponse:
         cluster = wire.cluster_of(request.cluster)
         key = wire.text_of(request.isolation_id, "isolation_id", most=wire.NAME_MAX)
-        news = node_reconciliation(request)
+        news = node_reconciliation(request, self._services.clock.now())
         who = f"agent {cluster} ({self._caller.name})"
         try:
             row = await self._services.store.record_node_reconciliation(key, news, cluster=cluster, who=who)

@@ -1,7 +1,7 @@
 """What operators do about nodes and pauses, and what agents are told of nodes: requests checked, rows as messages."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
@@ -141,13 +141,14 @@ def _node(name: str) -> str:
     return wire.node_names((name,), "node")[0]
 
 
-def node_reconciliation(request: agent_pb2.ReportNodeReconciliationRequest) -> NodeReconciliation:
+def node_reconciliation(request: agent_pb2.ReportNodeReconciliationRequest, now: datetime) -> NodeReconciliation:
+    """Never later than `now`: evidence from before a repair is spent, and what is yet to come is not from before."""
     said = wire.status_and_reason(request.status, request.reason)
     return NodeReconciliation(
         generation=request.generation,
         status=said[0],
         reason=said[1],
-        at=wire.needed_moment(request, "at", "request"),
+        at=min(wire.needed_moment(request, "at", "request"), now),
         detail=wire.text_of(request.detail, "detail"),
     )
 

@@ -226,11 +226,12 @@ def _whole(value: int, field: str) -> int:
     return value
 
 
-def observed_node(message: agent_pb2.NodeObservation, field: str) -> ObservedNode:
+def observed_node(message: agent_pb2.NodeObservation, field: str, now: datetime) -> ObservedNode:
+    """Never later than `now`: a clock that was ahead for a moment must not outweigh all that is seen after it."""
     return ObservedNode(
         name=_matching(_NODE, message.name, f"{field}.name", "a node name"),
         state=from_wire(NodeState, message.state, f"{field}.state", otherwise=NodeState.OTHER),
-        observed_at=needed_moment(message, "observed_at", field),
+        observed_at=min(needed_moment(message, "observed_at", field), now),
         reason=text_of(message.reason, f"{field}.reason"),
         partitions=tuple(
             text_of(name, f"{field}.partitions[{at}]", most=NAME_MAX) for at, name in enumerate(message.partitions)

@@ -5,6 +5,7 @@ ended and our drain is seen to be gone (or to be somebody else's).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -27,7 +28,7 @@ from advisor.store.records import (
     StoredIsolation,
 )
 from advisor.store.sql import AnyRow, any_text, storable
-from advisor.store.tables import isolation_breakers, isolations, node_states
+from advisor.store.tables import isolation_breakers, isolations, jobs, node_states
 
 LISTED_MAX = 250
 _OPEN_MAX = 10_000
@@ -136,12 +137,13 @@ async def open_isolations(connection: AsyncConnection, cluster: str) -> tuple[St
     """Everything that the cluster's agents are to be told, oldest first."""
     columns = isolations.c
     found = await connection.execute(
-        select(isolations)
+        select(isolations, jobs.c.partition, jobs.c.account)
+        .join(jobs, jobs.c.key == columns.job_key)
         .where(columns.open, columns.cluster == cluster)
         .order_by(columns.opened_at, columns.id)
         .limit(_OPEN_MAX)
     )
-    return tuple(_stored(row) for row in found)
+    return tuple(replace(_stored(row), partition=row.partition, account=row.account) for row in found)
 
 
 async def list_isolations(

@@ -334,6 +334,8 @@ class StoredIsolation:
     why: str
     job_id: str
     job_key: str
+    partition: str = ""  # of that job, and its account, for modes
+    account: str = ""
     opened_at: datetime
     expires_at: datetime
     open: bool

@@ -192,6 +192,13 @@ async def test_a_pause_holds_until_its_time_or_its_end(store: Store) -> None:
     assert await store.pauses(at(150)) == ()
 
 
+async def test_what_modes_ask_of_its_job_is_told_with_it(isolating: Store) -> None:
+    """So that a partition's or an account's monitor stops its drains too."""
+    await isolated(isolating)
+    (row,) = await isolating.open_isolations(CLUSTER)
+    assert (row.partition, row.account) == ("gpu", "physics")
+
+
 async def test_a_drain_that_nobody_accounts_for_is_shown(isolating: Store) -> None:
     """Ours by its reason, and no isolation of that name is open: neither a known one nor somebody else's drain."""
     row = await isolated(isolating)

@@ -1,6 +1,6 @@
 """Converters between the contract and the store."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +9,7 @@ from advisor.core.model import ExitStatus, Signal
 from advisor.core.words import Action, AttemptState, Mode, NodeState, Trust
 from advisor.service import wire
 from advisor.service.errors import BadRequestError
+from advisor.service.node_operations import node_reconciliation
 from advisor.store.records import AgentMode, MilestoneKind, Notice, ReconciliationReason, ReconciliationStatus
 from advisor.v1 import agent_pb2, common_pb2
 
@@ -118,3 +119,19 @@ def test_decisive_evidence_comes_first_and_is_bounded() -> None:
     signals = [Signal(id=name, rule="r", trust=Trust.LOG, source="log", seen_at=NOW) for name in "abcd"]
     chosen = wire.evidence_of(signals, ("c", "a", "gone"), 3)
     assert [item.signal_id for item in chosen] == ["c", "a", "b"]
+
+
+def test_a_clock_that_is_ahead_says_nothing_of_the_future() -> None:
+    """An agent's clock was years ahead for a moment: what is seen of a node afterwards counts, and so does its next
+    fault, which is later than the repair.
+    """
+    ahead, behind = NOW + timedelta(days=900), NOW - timedelta(seconds=5)
+    for given, kept in ((ahead, NOW), (behind, behind)):
+        node = agent_pb2.NodeObservation(name="n1", state=agent_pb2.NODE_STATE_UP, observed_at=wire.stamp(given))
+        assert wire.observed_node(node, "nodes[0]", NOW).observed_at == kept
+        repair = agent_pb2.ReportNodeReconciliationRequest(
+            status=common_pb2.RECONCILIATION_STATUS_ALREADY_SATISFIED,
+            reason=common_pb2.RECONCILIATION_REASON_REPAIR_SEEN,
+            at=wire.stamp(given),
+        )
+        assert node_reconciliation(repair, NOW).at == kept
