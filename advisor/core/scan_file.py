@@ -201,8 +201,10 @@ class FileScan:
             place = record.place(place)
         if found is None:
             best = self._best(rule_ids, text, place)
-            at, before = self.clock.time_of(text), self._before(line, piece, position)
-            found = [] if best is None else [_Found(best, place, text, at, before)]
+            found = []
+            if best is not None:
+                before = self._before(line, piece, position) if _is_exception(best[0]) else b""
+                found = [_Found(best, place, text, self.clock.time_of(text), before)]
         cached = alone and len(rule_ids) == len(ids)
         if not found and cached:
             self.alike.nothing(line, Outcome.HARMLESS)
@@ -253,7 +255,7 @@ class FileScan:
         at = self.clock.by_ours(found.at)
         if self._not_ours(rule, at):
             return None
-        if rule.id.startswith("python."):
+        if _is_exception(rule):
             if ignored_before(found.before):
                 return None
             frames = frames_before(found.before)
@@ -381,6 +383,11 @@ class FileScan:
             lines=self.line - self.state.line,
             newest_at=self.clock.newest or (self.seen_at if self.any else None),
         )
+
+
+def _is_exception(rule: Rule) -> bool:
+    """What it means stands in the traceback above it."""
+    return rule.id.startswith("python.")
 
 
 def _named(match: Any) -> dict[str, bytes | None]:

@@ -82,7 +82,7 @@ class SourceClock:
         if begins >= 0:
             self.boot = None
         offset = timedelta(seconds=self.zone_seconds or 0.0)
-        told = boot_told(text[max(begins, 0) :].decode("latin-1"), self._seen_at, offset) if b"[" in text else None
+        told = boot_told(text[begins:] if begins > 0 else text, self._seen_at, offset)
         self.boot = told or self.boot
 
     def time_of(self, text: str) -> datetime | None:

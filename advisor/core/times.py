@@ -48,13 +48,21 @@ _UPTIME = re.compile(
     r"^(?:\d{1,7}: )?(?:[^\[\n]{0,120}kernel: ?)?(?:<\d{1,3}>)?\[ *(?P<s>\d{1,9}\.\d{6})\]"
     r"|^\d{1,4},\d{1,12},(?P<us>\d{1,15}),[^;\n]{1,40};"
 )
-# Lines of the kernel that tell both: it sets its clock, and it numbers audit records by the time.
-_BOOT = re.compile(
-    r"(?m)^[^\[\n]{0,120}\[ *(?P<up>\d{1,9}\.\d{6})\] "
-    r"(?:[\w-]{1,40} [\w:.-]{1,40}: setting system clock to [^\n(]{1,40}\((?P<epoch>\d{9,11})\)"
-    r"|audit: type=\d{1,5} audit\((?P<audit>\d{9,11}\.\d{3}):)"
+# Lines that tell both: where the kernel sets its clock, numbers audit records by the time, or syslog keeps its own.
+_UP = r"\[ *(?P<up>\d{1,9}\.\d{6})\]"
+_BOOT = tuple(
+    (mark, re.compile(pattern))
+    for mark, pattern in (
+        (
+            b": setting system clock to ",
+            rf"^[^\[]{{0,120}}{_UP} [\w-]{{1,40}} [\w:.-]{{1,40}}: setting system clock to [^(]{{1,40}}"
+            r"\((?P<epoch>\d{9,11})\)",
+        ),
+        (b"] audit: type=", rf"^[^\[]{{0,120}}{_UP} audit: type=\d{{1,5}} audit\((?P<epoch>\d{{9,11}}\.\d{{3}}):"),
+        (b" kernel: [", rf"^(?P<wall>[^\[]{{0,60}}\d\d:\d\d:\d\d[^\[]{{0,60}}) kernel: ?{_UP}"),
+    )
 )
-_BOTH = re.compile(r"(?m)^(?P<wall>[^\[\n]{0,60}\d\d:\d\d:\d\d[^\[\n]{0,60}) kernel: ?\[ *(?P<up>\d{1,9}\.\d{6})\]")
+_BOOT_LINE_BYTES = 300
 UPTIME_SPAN = timedelta(days=1)  # the kernel's own clock is off by 50 ppm at most: by 4 s then
 
 
@@ -105,23 +113,30 @@ def uptime(text: str) -> timedelta | None:
     return timedelta(microseconds=int(match["us"])) if match["us"] else timedelta(seconds=float(match["s"]))
 
 
-def boot_told(text: str, near: datetime, offset: timedelta) -> Boot | None:
+def boot_told(text: bytes, near: datetime, offset: timedelta) -> Boot | None:
     """When the kernel was booted, by the last line of many that carries both times. `offset`: of times without zone."""
-    told = [*_BOOT.finditer(text), *_BOTH.finditer(text)]
-    if not told:
+    last: tuple[int, re.Match[str]] | None = None
+    for mark, form in _BOOT:
+        at = text.rfind(mark)
+        if at < 0:
+            continue
+        start = text.rfind(b"\n", 0, at) + 1
+        found = form.match(text[start : start + _BOOT_LINE_BYTES].decode("latin-1"))
+        if found is not None and (last is None or at > last[0]):
+            last = (at, found)
+    if last is None:
         return None
-    last = max(told, key=lambda match: match.start())
-    up = timedelta(seconds=float(last["up"]))
-    wall = last.groupdict().get("wall")
-    stamp = line_time(wall, near) if wall else None
-    if stamp is not None:
-        at = stamp.at + (timedelta() if stamp.zoned else offset)
-    elif wall is None:
-        at = datetime.fromtimestamp(float(last["epoch"] or last["audit"]), UTC)
+    told = last[1].groupdict()
+    if "epoch" in told:
+        when = datetime.fromtimestamp(float(told["epoch"]), UTC)
     else:
-        return None
+        stamp = line_time(told["wall"], near)
+        if stamp is None:
+            return None
+        when = stamp.at + (timedelta() if stamp.zoned else offset)
+    up = timedelta(seconds=float(told["up"]))
     # A board whose battery is empty believes that it is 1970.
-    return Boot(at=at - up, uptime=up) if near - _YEARS_BACK <= at <= near + _AHEAD else None
+    return Boot(at=when - up, uptime=up) if near - _YEARS_BACK <= when <= near + _AHEAD else None
 
 
 def _build(match: re.Match[str], near: datetime) -> LineTime | None:

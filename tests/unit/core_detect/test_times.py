@@ -108,9 +108,8 @@ def test_how_long_a_kernel_was_up_is_read(text: str, seconds: float | None) -> N
 )
 def test_lines_with_both_times_tell_when_a_kernel_was_booted(line: str) -> None:
     """The kernel does when it sets its clock and for audit records, syslog where it keeps the kernel's own."""
-    boot = boot_told(
-        f"[    0.000000] Linux version 6.1 (Fri Aug 5 10:38:02 UTC 2022)\n{line}\n", NEAR, -timedelta(hours=2)
-    )
+    text = f"[    0.000000] Linux version 6.1 (Fri Aug 5 10:38:02 UTC 2022)\n{line}\n"
+    boot = boot_told(text.encode(), NEAR, -timedelta(hours=2))
     assert boot is not None
     assert boot.time_of(timedelta(seconds=160)) == datetime(2026, 11, 29, 11, 1, tzinfo=UTC)
     assert boot.time_of(timedelta(seconds=101) + UPTIME_SPAN) is None
@@ -127,4 +126,4 @@ def test_lines_with_both_times_tell_when_a_kernel_was_booted(line: str) -> None:
 )
 def test_other_lines_do_not_tell_when_a_kernel_was_booted(line: str) -> None:
     """A clock without a battery, and times that are part of a message."""
-    assert boot_told(line + "\n", NEAR, timedelta()) is None
+    assert boot_told(line.encode() + b"\n", NEAR, timedelta()) is None
