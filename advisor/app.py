@@ -32,7 +32,7 @@ from advisor.log_stores import open_log_store, open_whole_store
 from advisor.measuring import Measurer
 from advisor.metrics_sources import open_metrics
 from advisor.pipeline import Pipeline, Rulebook, TicksFailedError
-from advisor.ports import Clock, LogSource, MetricsSource
+from advisor.ports import Clock, LogSource, MetricsSource, Newsworthy
 from advisor.rules.job_rules import CONFIGURATION_BYTES_MAX
 from advisor.rules.loader import RulesError, load_rules
 from advisor.rules.policy import PolicyError, check_timing, load_policy
@@ -48,6 +48,7 @@ from advisor.store.migrate import migrate
 from advisor.store.store import Store
 from connectors.kernel.files import KernelFileLogs
 from connectors.logs.files import JobFileLogs
+from connectors.logs.root_reader import RootReader
 from connectors.logs.rules_files import JobRulesFiles
 
 log = structlog.get_logger(__name__)
@@ -115,7 +116,9 @@ def open_sources(config: Config, clock: Clock, *, by_hand: bool = False) -> tupl
     sources: list[LogSource] = []
     for log in config.logs:
         if log.kind == "files":
-            sources.append(JobFileLogs(log.name, clock=clock))
+            handing = RootReader(str(log.root_reader)) if log.root_reader is not None else None
+            more = log.extra_files
+            sources.append(JobFileLogs(log.name, clock=clock, extra_files=more, root_reader=handing))
         elif by_hand:
             sources.append(open_whole_store(log, clock))
         else:
@@ -182,7 +185,8 @@ class Service:
         site = load_site_rules(config)
         for problem in site.problems if site is not None else ():
             log.warning("site_rules_have_problems", problem=problem)
-        reader = JobRulesFiles(clock=clock)
+        readers = [str(item.root_reader) for item in config.logs if item.root_reader is not None]
+        reader = JobRulesFiles(clock=clock, root_reader=RootReader(readers[0]) if readers else None)
         stack.push_async_callback(reader.close)
         brought = BroughtRules(clock=clock, reader=reader, site=site)
         sources = self._make_sources(config, clock)
@@ -206,6 +210,9 @@ class Service:
         store = await Store.open(url, policy=rulebook.policy)
         stack.push_async_callback(store.close)
         board = Board(store, clock)
+        for source in sources:
+            if isinstance(source, Newsworthy):
+                source.on_news(board.wake.set)
         pipeline, gatherer = self._pipeline(rulebook, store, board, sources, brought, measurer)
         servicers = self._servicers(rulebook, store, board, gatherer, measurer)
         await servicers.set_serving()

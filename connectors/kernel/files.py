@@ -17,7 +17,7 @@ from advisor.core.model import Unavailable
 from advisor.core.words import Trust, UnavailableReason
 from advisor.ports import Clock, LogBatch, LogRequest
 from connectors.logs.opening import Access, RefusedError, check_path
-from connectors.logs.source import FileReader, Plan, ReadLimits
+from connectors.logs.source import FileReader, Plan, ReadLimits, Tails
 from connectors.logs.tail import Tail
 
 # A host name label: what a node may be called in a file name. No dot, so never "..", and no slash.
@@ -77,19 +77,21 @@ class KernelFileLogs:
             paths=tuple(nodes),
             owner="",
             unavailable=tuple(refused),
-            tails=lambda paths, cursor, before: [
-                Tail(
-                    path=path,
-                    access=self._access,
-                    now=self._clock.now(),
-                    started_at=request.started_at,
-                    ended_at=request.ended_at,
-                    backlog_bytes=self._backlog_bytes,
-                    late_seconds=self._late_seconds,
-                    node=nodes[path],
-                )
-                for path in paths
-            ],
+            tails=lambda paths, cursor, before: Tails(
+                tails=[
+                    Tail(
+                        path=path,
+                        access=self._access,
+                        now=self._clock.now(),
+                        started_at=request.started_at,
+                        ended_at=request.ended_at,
+                        backlog_bytes=self._backlog_bytes,
+                        late_seconds=self._late_seconds,
+                        node=nodes[path],
+                    )
+                    for path in paths
+                ]
+            ),
         )
 
     def _nothing(self, detail: str) -> Unavailable:

@@ -18,19 +18,17 @@ only if it belongs to the job's user, wherever links in the path lead to. Only r
 import os
 import pwd
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
-from pathlib import Path
 
 from advisor.core.model import Unavailable
 from advisor.core.words import Trust, UnavailableReason
 from advisor.ports import Clock, LogBatch, LogRequest
 from connectors.logs.cursor import Cursor
+from connectors.logs.more_files import Found, check_pattern, find
+from connectors.logs.news import News
 from connectors.logs.opening import NULL_DEVICE, Access, RefusedError, check_path, printable
 from connectors.logs.root_reader import RootReader
-from connectors.logs.source import FileReader, Plan, ReadLimits
-from connectors.logs.tail import FOLDER_ENTRIES_MAX, Ownership, Tail
-
-EXTRA_FILES_MAX = 256
+from connectors.logs.source import FileReader, Plan, ReadLimits, Tails
+from connectors.logs.tail import Ownership, Tail
 
 
 def uid_of(user: str) -> int | None:
@@ -44,8 +42,8 @@ def uid_of(user: str) -> int | None:
 class JobFileLogs:
     """Implements `LogSource`, trust LOG.
 
-    `extra_globs`: names of more files beside StdOut (`rank*-%j.log`); `%j` is the job id, and a pattern without it
-    may match files of the user's other jobs. `grace_seconds`: how long after its end an attempt's bytes may arrive;
+    `extra_files`: patterns of more files beside StdOut (`connectors.logs.more_files`); one without `%j` may match files
+    of the user's other jobs. `grace_seconds`: how long after its end an attempt's bytes may arrive;
     below the cluster's requeue delay. `skew_seconds`: between the clocks of file servers and the scheduler.
     """
 
@@ -56,32 +54,60 @@ class JobFileLogs:
         name: str = "job-output",
         *,
         clock: Clock,
-        extra_globs: Sequence[str] = (),
+        extra_files: Sequence[str] = (),
         grace_seconds: float = 3.0,
         skew_seconds: float = 2.0,
         limits: ReadLimits | None = None,
         lookup_uid: Callable[[str], int | None] = uid_of,
         root_reader: RootReader | None = None,
     ) -> None:
-        for pattern in extra_globs:
-            if "/" in pattern or not pattern:
-                raise ValueError(f"extra_globs: {pattern!r}: a file name pattern is expected, without '/'")
+        for pattern in extra_files:
+            if wrong := check_pattern(pattern):
+                raise ValueError(f"extra_files: {pattern!r}: {wrong}")
         self.name = name
         self._clock = clock
-        self._globs = tuple(extra_globs)
+        self._patterns = tuple(extra_files)
         self._ownership = Ownership(grace_seconds=grace_seconds, skew_seconds=skew_seconds)
         self._lookup_uid = lookup_uid
         self._uids: dict[str, int] = {}
         self._root_reader = root_reader
+        self._news: News | None = None
         self._reader = FileReader(name, plan=self._plan, clock=clock, limits=limits or ReadLimits())
 
+    def on_news(self, call: Callable[[], None]) -> None:
+        """`call` is made soon after a file that is read changed, where the kernel tells. Implements `Newsworthy`."""
+        self._news = News(self._clock, call)
+
     async def read(self, requests: Sequence[LogRequest]) -> Mapping[str, LogBatch | Unavailable]:
-        return await self._reader.read(requests)
+        if self._news is None:
+            return await self._reader.read(requests)
+        self._news.follow(self._folders(requests))
+        try:
+            return await self._reader.read(requests)
+        finally:
+            self._news.looked()
 
     async def close(self) -> None:
+        if self._news is not None:
+            await self._news.close()
         await self._reader.close()
         if self._root_reader is not None:
             self._root_reader.close()
+
+    def _folders(self, requests: Sequence[LogRequest]) -> dict[str, None]:
+        """Where the output of running attempts is, as far as this host's kernel sees all that is written there."""
+        found: dict[str, None] = {}
+        below = {pattern.rpartition("/")[0] for pattern in self._patterns}
+        for request in requests:
+            if request.started_at is None:
+                continue
+            for path in request.paths:
+                folder = path.rpartition("/")[0] or "/"
+                found[folder] = None
+                for name in below if path == request.paths[0] else ():
+                    if name:
+                        found[f"{folder}/{name.replace('%j', request.job_id)}"] = None
+        return {folder: None for folder in found if folder.startswith("/") and not self._reader.remote(folder)}
 
     def _plan(self, request: LogRequest) -> Plan | Unavailable:
         if request.started_at is None and request.ended_at is None:
@@ -110,24 +136,29 @@ class JobFileLogs:
     def _unavailable(self, reason: UnavailableReason, detail: str) -> Unavailable:
         return Unavailable(source=self.name, reason=reason, detail=detail)
 
-    def _tails(self, request: LogRequest, paths: Sequence[str], before: Cursor) -> Sequence[Tail]:
+    def _tails(self, request: LogRequest, paths: Sequence[str], before: Cursor) -> Tails:
         """In a reading thread: everything here may ask the file system or the user database."""
         uid = self._uid(request)
-        every = [*_distinct(paths), *self._extra(request, paths)]
+        more = self._more(request, paths)
+        given = set(request.paths)
+        every = [*_distinct(paths), *(path for path in more.paths if path not in given)]
         handing = self._root_reader.for_user(uid, request.job_id, every) if self._root_reader is not None else None
         access = Access(owners=frozenset({uid}), owner_name=f"{request.user} (uid {uid})", handing=handing)
-        return [
+        now = self._clock.now()
+        tails = [
             Tail(
                 path=path,
                 access=access,
-                now=self._clock.now(),
+                now=now,
                 started_at=request.started_at,
                 ended_at=request.ended_at,
                 ownership=self._ownership,
                 before=before.marks.get(path),
+                optional=path not in given,
             )
             for path in every
         ]
+        return Tails(tails=tails, unavailable=tuple(self._unavailable(why.reason, why.detail) for why in more.refused))
 
     def _uid(self, request: LogRequest) -> int:
         """Raises `RefusedError` for a user this host does not know: whose file it is cannot be told then."""
@@ -144,19 +175,11 @@ class JobFileLogs:
             self._uids[request.user] = uid
         return uid
 
-    def _extra(self, request: LogRequest, paths: Sequence[str]) -> list[str]:
-        """Files beside the first output file that match a configured pattern."""
-        if not self._globs or not request.paths or paths[0] != request.paths[0]:
-            return []
-        folder = Path(paths[0]).parent
-        patterns = [pattern.replace("%j", request.job_id) for pattern in self._globs]
-        try:
-            with os.scandir(folder) as entries:
-                names = [entry.name for _, entry in zip(range(FOLDER_ENTRIES_MAX), entries, strict=False)]
-        except OSError:
-            return []  # the output file itself says what is wrong with the folder
-        found = sorted(n for n in names if any(fnmatchcase(n, p) for p in patterns))
-        return [path for n in found[:EXTRA_FILES_MAX] if (path := str(folder / n)) not in paths]
+    def _more(self, request: LogRequest, paths: Sequence[str]) -> Found:
+        """Files that a pattern of the site names, asked for once: with the first output file."""
+        if not self._patterns or not request.paths or paths[0] != request.paths[0]:
+            return Found()
+        return find(paths[0], self._patterns, job_id=request.job_id, nodes=request.nodes)
 
 
 def _distinct(paths: Sequence[str]) -> list[str]:

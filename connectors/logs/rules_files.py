@@ -13,6 +13,7 @@ from advisor.core.words import UnavailableReason
 from advisor.ports import Clock, RulesRequest
 from connectors.logs.files import uid_of
 from connectors.logs.opening import Access, RefusedError, check_path, open_regular, printable, refusal
+from connectors.logs.root_reader import RootReader
 from connectors.logs.threads import FileThreads, Mounts, Task, ThreadLimits, Unfinished
 
 SOURCE = "job-rules"
@@ -22,10 +23,17 @@ DEADLINE_SECONDS = 1.0  # it is waited for before output is read
 class JobRulesFiles:
     """Implements `RulesReader`."""
 
-    def __init__(self, *, clock: Clock, lookup_uid: Callable[[str], int | None] = uid_of) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        lookup_uid: Callable[[str], int | None] = uid_of,
+        root_reader: RootReader | None = None,
+    ) -> None:
         self._threads = FileThreads(clock, ThreadLimits(deadline_seconds=DEADLINE_SECONDS))
         self._mounts = Mounts(clock)
         self._lookup_uid = lookup_uid
+        self._root_reader = root_reader
 
     async def read(self, requests: Sequence[RulesRequest]) -> Mapping[str, bytes | Unavailable]:
         tasks = [
@@ -44,6 +52,8 @@ class JobRulesFiles:
 
     async def close(self) -> None:
         await self._threads.close()
+        if self._root_reader is not None:
+            self._root_reader.close()
 
     def _file(self, request: RulesRequest) -> bytes | Unavailable:
         """In a reading thread."""
@@ -53,7 +63,9 @@ class JobRulesFiles:
             if uid is None:
                 text = f"user {printable(request.user)!r} is not known on this host"
                 return _unavailable(UnavailableReason.PERMISSION, text)
-            access = Access(owners=frozenset({uid}), owner_name=f"{request.user} (uid {uid})")
+            reader = self._root_reader
+            handing = reader.for_user(uid, "rules", [request.path]) if reader is not None else None
+            access = Access(owners=frozenset({uid}), owner_name=f"{request.user} (uid {uid})", handing=handing)
             with open_regular(request.path, access) as opened:
                 data = _whole(opened.fd, request.bytes_max)
         except RefusedError as why:

@@ -14,11 +14,17 @@ from advisor.core.words import UnavailableReason
 from advisor.ports import Clock, LogBatch, LogChunk, LogRequest
 from connectors.logs.cursor import Cursor, CursorError, Mark, decode, encode
 from connectors.logs.opening import RefusedError, printable
+from connectors.logs.quiet import Quiet
 from connectors.logs.tail import Tail, read_tail
 from connectors.logs.threads import FileThreads, Mounts, Task, ThreadLimits, Unfinished
 
 SHARE_BYTES_MIN = 4096  # smaller shares cost more system calls than they are worth
 SERVED_MAX = 50_000
+CURSORS_KEPT_MAX = 64  # of jobs with many files: reading the text again costs more than the files
+CURSOR_KEPT_BYTES_MIN = 8192
+PART_SECONDS_MAX = 1.0  # for the files of one request on one mount; who was not reached comes first the next time
+REMOTE_OPENS_PER_SECOND = 512  # of them, where every look is an open, and every open a question to a file server
+REMOTE_FILES_FREE = 64  # so many files of one request are opened at every look all the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +37,20 @@ class ReadLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tails:
+    """The files to read, and what kept others from being found."""
+
+    tails: Sequence[Tail]
+    unavailable: tuple[Unavailable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The files of one request. `tails` runs in the reading thread: it may ask the host who a user is."""
 
     paths: tuple[str, ...]
     owner: str  # whose fault it is if these hang
-    tails: Callable[[Sequence[str], Cursor, Cursor], Sequence[Tail]]
+    tails: Callable[[Sequence[str], Cursor, Cursor], Tails]
     unavailable: tuple[Unavailable, ...] = ()
 
 
@@ -90,6 +104,9 @@ class FileReader:
         self._limits = limits
         self._threads = FileThreads(clock, limits.threads)
         self._mounts = Mounts(clock)
+        self._clock = clock
+        self._quiet = Quiet()
+        self._cursors: dict[str, Cursor] = {}  # by their text
         self._served: dict[str, int] = {}
         self._calls = 0
 
@@ -104,7 +121,7 @@ class FileReader:
         fair = max(SHARE_BYTES_MIN, self._limits.call_bytes_max // max(1, len(requests)))
         for request in sorted(requests, key=lambda r: self._served.get(r.key, 0)):
             try:
-                cursor, before = decode(request.cursor), decode(request.predecessor)
+                cursor, before = self._decoded(request.cursor), self._decoded(request.predecessor)
             except CursorError as error:
                 answers[request.key] = Unavailable(
                     source=self._name, reason=UnavailableReason.GARBLED, detail=f"{request.key}: {error}"
@@ -123,6 +140,9 @@ class FileReader:
             answers[request.key] = self._answer(request, plan, cursor, parts)
         return answers
 
+    def remote(self, path: str) -> bool:
+        return self._mounts.remote(path)
+
     async def close(self) -> None:
         await self._threads.close()
 
@@ -137,20 +157,61 @@ class FileReader:
             share = max(1, request.bytes_max * len(paths) // len(plan.paths))
 
             def call(paths: Sequence[str] = paths, share: int = share) -> Part:
-                try:
-                    tails = plan.tails(paths, cursor, before)
-                except RefusedError as why:
-                    refused = Unavailable(source=self._name, reason=why.reason, detail=why.detail)
-                    return Part(marks={}, unavailable=(refused,))
-                try:
-                    return read_part(self._name, tails, cursor, share, budget)
-                finally:
-                    for handing in {id(t.access): t.access.handing for t in tails}.values():
-                        if handing is not None:
-                            handing.close()
+                return self._part(request.key, plan, paths, cursor, before, share, budget)
 
             tasks.append(Task(mount=mount, owner=plan.owner, call=call))
         return tasks
+
+    def _part(
+        self,
+        key: str,
+        plan: Plan,
+        paths: Sequence[str],
+        cursor: Cursor,
+        before: Cursor,
+        share: int,
+        budget: Budget,
+    ) -> Part:
+        """In a reading thread."""
+        try:
+            found = plan.tails(paths, cursor, before)
+        except RefusedError as why:
+            refused = Unavailable(source=self._name, reason=why.reason, detail=why.detail)
+            return Part(marks={}, unavailable=(refused,))
+        remote = self._mounts.remote(paths[0])
+        turns = _Turns(
+            self._name,
+            key,
+            cursor,
+            share,
+            budget,
+            quiet=self._quiet,
+            trusted_seconds=_trusted_seconds(len(found.tails)) if remote else None,
+            clock=self._clock,
+        )
+        try:
+            part = read_part(turns, found.tails, cursor, share)
+        finally:
+            for handing in {id(tail.access): tail.access.handing for tail in found.tails}.values():
+                if handing is not None:
+                    handing.close()
+        return replace(part, unavailable=(*found.unavailable, *part.unavailable))
+
+    def _decoded(self, text: str) -> Cursor:
+        return self._cursors.get(text) or decode(text)
+
+    def _encoded(self, marks: Mapping[str, Mark], turn: str, before: Cursor, text: str) -> str:
+        """The same text for the same cursor, without writing it again."""
+        if marks == before.marks and turn == before.turn and text:
+            return text
+        cursor = Cursor(marks=marks, turn=turn)
+        written = encode(cursor)
+        if len(written) >= CURSOR_KEPT_BYTES_MIN:
+            self._cursors.pop(text, None)
+            if len(self._cursors) >= CURSORS_KEPT_MAX:
+                self._cursors.pop(next(iter(self._cursors)))
+            self._cursors[written] = cursor
+        return written
 
     def _answer(
         self, request: LogRequest, plan: Plan, cursor: Cursor, parts: Sequence[tuple[Task[Part], Part | Unfinished]]
@@ -178,7 +239,7 @@ class FileReader:
             return replace(refused[0], detail="; ".join(dict.fromkeys(item.detail for item in refused))[:2000])
         return LogBatch(
             chunks=tuple(chunks),
-            cursor=encode(Cursor(marks=marks, turn=turn)),
+            cursor=self._encoded(marks, turn, cursor, request.cursor),
             more=more,
             unavailable=tuple(refused),
             final=final,
@@ -203,12 +264,27 @@ class FileReader:
 class _Turns:
     """The files of one request taking turns for its bytes. Is the `Allowance` of the file whose turn it is."""
 
-    def __init__(self, source: str, cursor: Cursor, bytes_max: int, budget: Budget) -> None:
-        self._source = source
+    def __init__(
+        self,
+        source: str,
+        key: str,
+        cursor: Cursor,
+        bytes_max: int,
+        budget: Budget,
+        *,
+        quiet: Quiet,
+        trusted_seconds: float | None,
+        clock: Clock,
+    ) -> None:
+        self._source, self._key = source, key
         self._cursor = cursor
         self._budget = budget
         self._left = bytes_max
         self._share = 0
+        self._quiet = quiet
+        self._trusted_seconds = trusted_seconds
+        self._clock = clock
+        self._until = clock.monotonic() + PART_SECONDS_MAX
         self.marks: dict[str, Mark] = {}
         self.chunks: list[LogChunk] = []
         self.unavailable: list[Unavailable] = []
@@ -227,12 +303,26 @@ class _Turns:
 
     def serve(self, tail: Tail, share: int) -> bool:
         """True when nothing is left to read there now."""
-        if self._left <= 0 or self._budget.spent:
+        mark = self.marks.get(tail.path, self._cursor.marks.get(tail.path))
+        now = self._clock.monotonic()
+        sign = self._quiet.look(tail)
+        trusted = self._trusted_seconds
+        if (
+            mark is not None
+            and sign is not None
+            and self._quiet.unchanged(self._key, tail, mark, sign, now=now, trusted_seconds=trusted)
+        ):
+            self.marks[tail.path] = mark
+            return True
+        if self._left <= 0 or self._budget.spent or now > self._until:
             return False
         self._share = share
         try:
-            piece = read_tail(tail, self.marks.get(tail.path, self._cursor.marks.get(tail.path)), self)
+            piece = read_tail(tail, mark, self)
         except RefusedError as refused:
+            if tail.optional and refused.reason is UnavailableReason.MISSING:
+                self.closed += tail.over
+                return True
             self.unavailable.append(Unavailable(source=self._source, reason=refused.reason, detail=refused.detail))
             return True
         self.marks[tail.path] = piece.mark
@@ -241,15 +331,21 @@ class _Turns:
         if piece.lost:
             text = f"{printable(tail.path)}: {piece.lost} bytes were gone before they were read (truncated or removed)"
             self.unavailable.append(Unavailable(source=self._source, reason=UnavailableReason.STALE, detail=text))
+        if sign is not None and not piece.more:
+            self._quiet.remember(self._key, tail, piece.mark, sign, now=now)
         return not piece.more
 
 
-def read_part(source: str, tails: Sequence[Tail], cursor: Cursor, bytes_max: int, budget: Budget) -> Part:
+def _trusted_seconds(files: int) -> float:
+    """How long an unchanged file need not be opened where `stat` may be old."""
+    return 0.0 if files <= REMOTE_FILES_FREE else files / REMOTE_OPENS_PER_SECOND
+
+
+def read_part(turns: _Turns, tails: Sequence[Tail], cursor: Cursor, bytes_max: int) -> Part:
     """Read some files in turn, `bytes_max` over all of them: first a fair share each, then who needs more."""
     paths = [tail.path for tail in tails]
     first = paths.index(cursor.turn) if cursor.turn in paths else 0
     order = [*tails[first:], *tails[:first]]
-    turns = _Turns(source, cursor, bytes_max, budget)
     share = max(SHARE_BYTES_MIN, bytes_max // max(1, len(order)))
     unread = [tail for tail in order if not turns.serve(tail, share)]
     unread = [tail for tail in unread if not turns.serve(tail, bytes_max)]

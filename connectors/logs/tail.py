@@ -4,8 +4,9 @@ The core of all file sources. State goes in and comes out as a `Mark`; nothing i
 replica continues where this one stopped. What is found at the path is one of:
 
 * the same file, grown or not: deliver what is new;
-* another file, and ours was renamed beside it (`log` -> `log.1`), or ours was copied and truncated (`copytruncate`):
-  deliver the rest of the old content first, then every later generation in order, each with `fresh`;
+* another file, and ours was renamed beside it (`log` -> `log.1`), or ours was copied and truncated (`copytruncate`),
+  packed by gzip or not: deliver the rest of the old content first, then every later generation in order, each with
+  `fresh`;
 * the same file truncated, or another file, and the old content is nowhere: start over with `fresh`.
 
 **Whose bytes are they?** Two attempts of a job write into the same path. The next one truncates the file (Slurm's
@@ -35,10 +36,12 @@ from advisor.core.words import UnavailableReason
 from advisor.ports import LogChunk
 from connectors.logs.cursor import HEAD_BYTES, TAIL_BYTES, Mark, fingerprint
 from connectors.logs.opening import Access, Opened, RefusedError, open_regular, printable, refusal
+from connectors.logs.packed import unpack
 
 GENERATIONS_MAX = 8  # rotated files followed in one read
-FOLDER_ENTRIES_MAX = 4096  # names looked at to find a rotated file
+FOLDER_ENTRIES_MAX = 20_000  # names looked at to find a rotated file
 COPIES_MAX = 8  # files opened to find a copy
+PACKED_MAX = 3  # and of those that logrotate has packed meanwhile
 HOLE_BYTES_MIN = 1 << 20  # below this, zeros are cheaper to read than to look for
 LINE_PROBE_BYTES = 64 * 1024
 
@@ -65,6 +68,7 @@ class Tail:
     backlog_bytes: int | None = None
     late_seconds: float = 0.0  # without ownership: how long after the end lines may still arrive
     node: str | None = None
+    optional: bool = False  # a name that a pattern made: nothing is missing if it is not there
 
     @property
     def over(self) -> bool:
@@ -201,9 +205,10 @@ class _Reading:
         for name in _newer_names(self._tail.path, file.path):
             if name == self._tail.path:
                 break
-            found = _open_or_none(name, self._tail.access, self._files)
-            if found is not None:
-                return found
+            for written in (name, f"{name}.gz"):
+                found = _open_content(written, 0, self._tail.access, self._files)
+                if found is not None:
+                    return found
         # A writer that never reopens goes on in the old file while the new one stays empty: keep following it.
         return self._top if self._top is not None and self._top.stat.st_size else None
 
@@ -351,15 +356,17 @@ def _open_or_none(path: str, access: Access, files: ExitStack) -> Opened | None:
 
 
 def _find_moved(path: str, mark: Mark, access: Access, files: ExitStack) -> Opened | None:
-    """Our content under another name beside `path`: renamed (same inode), else copied (same bytes)."""
+    """Our content under another name beside `path`: renamed (same inode), else copied or packed (same bytes)."""
     if not mark.inode:
         return None
     names = list(_siblings(path))
     renamed = [name for name, inode in names if inode == mark.inode]
-    copied = [name for name, inode in names if inode != mark.inode] if mark.offset else []
-    for name in renamed + sorted(copied, key=_age)[:COPIES_MAX]:
+    others = [name for name, inode in names if inode != mark.inode] if mark.offset else []
+    copied = sorted((name for name in others if not name.endswith(".gz")), key=_age)[:COPIES_MAX]
+    packed = sorted((name for name in others if name.endswith(".gz")), key=_age)[:PACKED_MAX]
+    for name in renamed + copied + packed:
         try:
-            found = _open_or_none(name, access, files)
+            found = _open_content(name, mark.offset, access, files)
         except RefusedError:
             continue  # not ours to read, so not ours
         if found is not None and _continues(found, mark):
@@ -367,12 +374,21 @@ def _find_moved(path: str, mark: Mark, access: Access, files: ExitStack) -> Open
     return None
 
 
+def _open_content(name: str, offset: int, access: Access, files: ExitStack) -> Opened | None:
+    """What a rotated file holds, from `offset` on if it is packed."""
+    found = _open_or_none(name, access, files)
+    if found is None or not name.endswith(".gz"):
+        return found
+    unpacked = unpack(found, offset)
+    return files.enter_context(unpacked) if unpacked is not None else None
+
+
 _SUFFIX = re.compile(r"\.(\d{1,4})")
 
 
 def _age(name: str) -> tuple[int, str]:
     """Numbered generations first, newest first; then by name."""
-    number = _SUFFIX.fullmatch(Path(name).suffix)
+    number = _SUFFIX.fullmatch(Path(name.removesuffix(".gz")).suffix)
     return (int(number[1]) if number else 10_000, name)
 
 
@@ -398,7 +414,7 @@ def _siblings(path: str) -> Iterator[tuple[str, int]]:
 
 def _newer_names(path: str, name: str) -> Iterator[str]:
     """Names of the generations after `name`, oldest first, `path` itself last."""
-    number = _SUFFIX.fullmatch(name[len(path) :])
+    number = _SUFFIX.fullmatch(name[len(path) :].removesuffix(".gz"))
     if number:
         newest = int(number[1]) - 1
         for n in range(newest, max(-1, newest - GENERATIONS_MAX), -1):

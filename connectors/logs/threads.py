@@ -19,6 +19,9 @@ from typing import Generic, TypeVar
 
 from advisor.ports import Clock
 
+# Clients that answer `stat` from a cache. Lustre, GPFS and Ceph keep theirs coherent.
+CACHED_KINDS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "afs"})
+
 T = TypeVar("T")
 Group = tuple[str, str]  # mount and owner
 
@@ -235,7 +238,7 @@ class Mounts:
         self._table = table
         self._keep_seconds = keep_seconds
         self._read_at: float | None = None
-        self._points: frozenset[str] = frozenset()
+        self._points: dict[str, str] = {}
 
     def of(self, path: str) -> str:
         now = self._clock.monotonic()
@@ -246,12 +249,24 @@ class Mounts:
                 return path[:end]
         return "/"
 
-    def _load(self) -> frozenset[str]:
+    def remote(self, path: str) -> bool:
+        """What `stat` says of a file there may be a minute old."""
+        kind = self._points.get(self.of(path), "")
+        return kind in CACHED_KINDS or kind.startswith("fuse.")
+
+    def _load(self) -> dict[str, str]:
+        """Mount point → kind of file system; of several mounts on one point the last is the one seen."""
         try:
             lines = self._table.read_bytes().splitlines()
         except OSError:
-            return frozenset()
-        return frozenset(_unescape(fields[4]) for line in lines if len(fields := line.split(b" ")) > 4)
+            return {}
+        found = {}
+        for line in lines:
+            fields = line.split(b" ")
+            if len(fields) > 4:
+                kind = fields[fields.index(b"-") + 1] if b"-" in fields[:-1] else b""
+                found[_unescape(fields[4])] = kind.decode("ascii", "replace")
+        return found
 
 
 def _unescape(point: bytes) -> str:

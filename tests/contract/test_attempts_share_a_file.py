@@ -287,7 +287,7 @@ async def test_extra_files_by_pattern(world: Harness) -> None:
     """Files per rank beside the output are read when the site names them, and only this job's."""
     for name in ("node1.log", "rank0-7.log", "rank1-7.log", "rank0-8.log"):
         write(world, world.folder / name, name.encode())
-    answer = await batch(world.make(extra_globs=("rank*-%j.log",)), world.request())
+    answer = await batch(world.make(extra_files=("rank*-%j.log",)), world.request())
     assert {c.data for c in answer.chunks} == {b"node1.log", b"rank0-7.log", b"rank1-7.log"}
 
 
@@ -297,6 +297,6 @@ async def test_old_extra_files_hold_nothing_of_this_attempt(world: Harness) -> N
     world.clock.advance(60)
     started = world.clock.now()
     write(world, world.file, b"new\n")
-    source = world.make(extra_globs=("rank*-%j.log",))
+    source = world.make(extra_files=("rank*-%j.log",))
     answer = await batch(source, world.request(started_at=started + timedelta(seconds=0)))
     assert text(answer) == b"new\n"

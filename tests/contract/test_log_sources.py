@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import gzip
 import json
 import os
 import signal
@@ -459,3 +460,103 @@ async def test_nothing_stays_open(world: Harness) -> None:
     for _ in range(5):
         await source.read([world.request(files=files)])
     assert open_descriptors() == before
+
+
+def pack(path: Path) -> None:
+    """As logrotate does it: a new file beside, with the old one's time, then the old one goes."""
+    found = path.stat()
+    packed = path.with_name(path.name + ".gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    packed.chmod(found.st_mode & 0o7777)
+    os.utime(packed, ns=(found.st_atime_ns, found.st_mtime_ns))
+    path.unlink()
+
+
+@pytest.mark.parametrize("bytes_max", [7, 1 << 20])
+async def test_a_generation_packed_before_it_was_read_to_its_end(world: Harness, bytes_max: int) -> None:
+    """What is unread of `log.1.gz` is delivered first, in pages, then the new file."""
+    source = world.make()
+    append(world.file, b"x" * 1000 + b"\nread\n")
+    first = await batch(source, world.request())
+    append(world.file, b"unread, and the last words\n")
+    world.file.rename(world.folder / "node1.log.1")
+    pack(world.folder / "node1.log.1")
+    append(world.file, b"new file\n")
+    got, cursor, fresh = b"", first.cursor, []
+    for _ in range(20):
+        page = await batch(source, world.request(cursor, bytes_max=bytes_max))
+        got, cursor = got + text(page), page.cursor
+        fresh += [(chunk.offset, chunk.data[:1]) for chunk in page.chunks if chunk.fresh]
+        if not page.more:
+            break
+    assert got == b"unread, and the last words\nnew file\n"
+    assert fresh == [(0, b"n")]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_rotation_that_packs_twice_between_two_looks(world: Harness, packed: bool) -> None:
+    """`log.2.gz` holds our content and `log.1`, packed or not, the generation after it."""
+    source = world.make()
+    append(world.file, b"zero\n")
+    first = await batch(source, world.request())
+    append(world.file, b"rest of zero\n")
+    world.file.rename(world.folder / "node1.log.2")
+    pack(world.folder / "node1.log.2")
+    append(world.folder / "node1.log.1", b"one\n")
+    if packed:
+        pack(world.folder / "node1.log.1")
+    append(world.file, b"two\n")
+    got, _ = await drain(source, world.request, first.cursor)
+    assert got == b"rest of zero\none\ntwo\n"
+
+
+@pytest.mark.parametrize("broken", ["cut", "no gzip", "bomb"])
+async def test_packed_files_that_cannot_be_used_cost_their_bytes_only(world: Harness, broken: str) -> None:
+    """What was known to be unread is told as lost, and reading goes on with the new file, in bounded time and space."""
+    source = world.make()
+    append(world.file, b"known\n")
+    first = await batch(source, world.request())
+    append(world.file, b"grown " * 2000)
+    second = await batch(source, world.request(first.cursor, bytes_max=100))
+    packed = b"not packed at all"
+    if broken == "cut":
+        packed = gzip.compress(world.file.read_bytes())[:-20]
+    elif broken == "bomb":
+        packed = gzip.compress(world.file.read_bytes() + b"\0" * (80 << 20), compresslevel=1)
+    world.file.rename(world.folder / "node1.log.1")
+    (world.folder / "node1.log.1").unlink()
+    (world.folder / "node1.log.1.gz").write_bytes(packed)
+    append(world.file, b"new file\n")
+    third = await batch(source, world.request(second.cursor))
+    assert text(third) == b"new file\n"
+    assert third.chunks[0].fresh
+    assert [item.reason for item in third.unavailable] == [UnavailableReason.STALE]
+
+
+async def test_unchanged_files_are_left_alone_and_every_change_is_seen(world: Harness) -> None:
+    """Growth, truncation to the same size, replacement and removal, each after looks that found nothing new."""
+    source, paths = world.make(), world.many(40)
+    for path in paths:
+        append(path, b"one\n")
+    for path in paths:
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    world.clock.advance(60)
+
+    async def look(cursor: str) -> tuple[list[bytes], str]:
+        page = await batch(source, world.request(cursor, files=paths))
+        return [chunk.data for chunk in page.chunks], page.cursor
+
+    _, cursor = await look("")
+    for _ in range(3):
+        quiet, again = await look(cursor)
+        assert (quiet, again) == ([], cursor)
+    append(paths[1], b"grown\n")
+    paths[2].write_bytes(b"two\n")
+    (world.folder / "new").write_bytes(b"thr\n")
+    (world.folder / "new").rename(paths[3])
+    found, cursor = await look(cursor)
+    assert sorted(found) == [b"grown\n", b"thr\n", b"two\n"]
+    elsewhere = world.make()
+    assert await batch(elsewhere, world.request(cursor, files=paths)) == await batch(
+        source, world.request(cursor, files=paths)
+    )
