@@ -24,7 +24,11 @@ _PREFIXES = tuple(
     for pattern in (
         rf"(?P<time>{_TIME})[ \t]*",
         rf"(?P<knode>{_HOST}) kernel:[ \t]*",
-        r"(?P<label>\d{1,7}): *(?=\S)",  # srun --label, before a line that may be indented
+        # srun --label, before a line that may be indented. A heterogeneous job's names the component, and only those
+        # of the first count tasks from the job's first.
+        r"(?:P0 +)?(?P<label>\d{1,7}): *(?=\S)",
+        r"P\d{1,5} +\d{1,7}: *(?=\S)",
+        r"\[\d{1,10}(?:[_+]\d{1,7})?\.(?:\d{1,7}|batch|extern|interactive)\][ \t]*",  # a step, as slurmstepd logs it
         # A progress bar that something is glued to.
         r"[^|\n]{0,80}\|[^|\n]{0,60}\| *\d{1,9}/\d{1,9} \[[^\]\n]{0,300}\][ \t]*(?=\S)",
         r"\[(?:RANK|rank|Rank)[ :=]?(?P<rank>\d{1,7})\]:?[ \t]*",

@@ -6,8 +6,8 @@ ROOT_CAUSE_LINES = 14  # the block has 7 lines; interleaved ones may stand betwe
 _FRAME = re.compile(rb'File \\?"([^"\\\n]{1,400})\\?", line \d{1,7}, in ([\w<>.]{1,120})')
 _FIELD = re.compile(r"\b(time|host|rank|exitcode|error_file|traceback) {0,12}: ?(.{0,300})$")
 _LIBRARY = ("site-packages", "dist-packages", "/lib/python", "<frozen", "<string>", "importlib", "runpy.py")
-# Who printed a line, as srun --label ("12: ") and torch ("[rank3]: ", "[default0]:") put it in front.
-_LABEL = re.compile(rb" *(?:\d{1,7}|\[[\w.-]{1,40}\]):", re.ASCII)
+# Who printed a line, as srun --label ("12: ", "P1 12: ") and torch ("[rank3]: ", "[default0]:") put it in front.
+_LABEL = re.compile(rb" *(?:(?:P\d{1,5} +)?\d{1,7}|\[[\w.-]{1,40}\]):", re.ASCII)
 # A frame as rich draws it, in a box whose lines end where the terminal did: `│ /a/train.py:12 in main   │`.
 _BORDER = "│".encode()
 _BOXED = re.compile(

@@ -120,3 +120,25 @@ def test_what_is_glued_to_a_prefix_is_still_found(line: str, rank: int | None, b
     """Indentation after srun's label, and a progress bar that nobody ended with a newline."""
     place = place_of(line)
     assert (place.rank, place.body) == (rank, body)
+
+
+@pytest.mark.parametrize(
+    ("line", "task", "node", "body"),
+    [
+        ("  3: KeyError: 'x'", 3, None, "KeyError: 'x'"),
+        ("0012: KeyError: 'x'", 12, None, "KeyError: 'x'"),
+        ("P0  3: KeyError: 'x'", 3, None, "KeyError: 'x'"),
+        ("P1  3: KeyError: 'x'", None, None, "KeyError: 'x'"),
+        ("slurmstepd-node1: error: x", None, "node1", "error: x"),
+        ("  3: slurmstepd-node1: error: x", 3, "node1", "error: x"),
+        ("[2026-09-21T10:00:00.123] [12.batch] error: x", None, None, "error: x"),
+        ("[2026-09-21T10:00:00.123] [12+1.0] error: x", None, None, "error: x"),
+        ("[2026-09-21T10:00:00.123] [12_7.0] error: x", None, None, "error: x"),
+        ("[1795953600.123456] [node1:77:0] x", None, None, "[node1:77:0] x"),
+        ("P12: x", None, None, "P12: x"),
+    ],
+)
+def test_prefixes_of_slurm_in_all_its_versions(line: str, task: int | None, node: str | None, body: str) -> None:
+    """Labels of srun, padded and of heterogeneous jobs; slurmstepd before and since 25.05, and with its node's name."""
+    place = place_of(line, NODES)
+    assert (place.task, place.node, place.body) == (task, node, body)

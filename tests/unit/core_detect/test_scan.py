@@ -227,3 +227,40 @@ def test_allocations_are_never_exceeded() -> None:
         for line in rule.positive:
             for signal in scan(line + "\n").signals:
                 assert set(signal.nodes) <= set(NODES)
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("slurmstepd: error: *** STEP 12.0 ON node1 CANCELLED AT 2026-11-29T11:00:00 ***", "slurm.cancelled"),
+        ("slurmstepd: error: *** STEP 12+0.0 ON node1 CANCELLED AT 2026-11-29T11:00:00 ***", "slurm.cancelled"),
+        (
+            "slurmstepd-node1: error: *** JOB 12_7 ON node1 CANCELLED AT 2026-11-29T11:00:00 DUE TO TIME LIMIT ***",
+            "slurm.time_limit",
+        ),
+        (
+            "[2026-11-29T11:00:00.123] error: *** JOB 12 ON node1 CANCELLED AT 2026-11-29T11:00 DUE TO PREEMPTION ***",
+            "slurm.preempted",
+        ),
+        (
+            "[2026-11-29T11:00:00.123] [12.0] error: *** STEP 12.0 ON node1 CANCELLED AT 11:00 DUE to SIGNAL Terminated ***",
+            "slurm.cancelled",
+        ),
+        (
+            "0: slurmstepd: error: *** JOB 12 ON node1 CANCELLED AT 2026-11-29T11:00:00 DUE TO JOB REQUEUE ***",
+            "slurm.requeued_banner",
+        ),
+        ("P0 3: srun: error: node1: task 3: Exited with exit code 1", "slurm.task_exited"),
+        ("srun: launch/slurm: _step_signal: Terminating StepId=12+0.0", "slurm.step_aborted"),
+        (
+            "slurmstepd: error: *** STEP 12.0 ON node1 UNCORRECTABLE MEMORY ERROR AT 2026-11-29T11:00:00 ***",
+            "slurm.uncorrectable_memory",
+        ),
+        ("srun: job 12 queued and waiting for resources", None),
+        ("srun: job 12 has been allocated resources", None),
+        ("srun: StepId=12.0 tasks 0-3: running", None),
+    ],
+)
+def test_the_same_event_in_the_wording_of_every_version_of_slurm(line: str, rule: str | None) -> None:
+    """Jobs, steps, array tasks and heterogeneous components, whoever prints it and with which prefix."""
+    assert [signal.rule for signal in scan(line + "\n").signals] == ([rule] if rule else [])
