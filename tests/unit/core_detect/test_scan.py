@@ -243,7 +243,7 @@ def test_allocations_are_never_exceeded() -> None:
             "slurm.preempted",
         ),
         (
-            "[2026-11-29T11:00:00.123] [12.0] error: *** STEP 12.0 ON node1 CANCELLED AT 11:00 DUE to SIGNAL Terminated ***",
+            "[2026-11-29T11:00:00] [12.0] error: *** STEP 12.0 ON node1 CANCELLED AT 11 DUE to SIGNAL Terminated ***",
             "slurm.cancelled",
         ),
         (
