@@ -36,6 +36,7 @@ from advisor.log_stores import look_at_store
 from advisor.ports import LogBatch, LogRequest, SchedulerReader
 from advisor.rules.policy import check_timing
 from advisor.v1 import common_pb2, operator_pb2
+from connectors.logs.root_reader import RootReader
 from connectors.scheduler.slurm_cli import SlurmCli
 from slurm_plugin import consequences
 from slurm_plugin.squeue import SlurmConfig
@@ -113,6 +114,7 @@ def examine(socket: Path | None, configuration: Path | None, job: str = "") -> I
         return
     yield _data_folder(loaded)
     yield from asyncio.run(look_at_scheduler(loaded, SlurmCli(), job))
+    yield from look_at_root_readers(loaded)
     yield from asyncio.run(look_at_log_stores(loaded))
     yield from look_at_settings(asyncio.run(SlurmCli().settings()))
     try:
@@ -188,6 +190,19 @@ def look_at_settings(settings: SlurmConfig | Unavailable) -> Iterator[Check]:
     for found in consequences.of(settings):
         state = State.WARN if found.to_do else State.OK
         yield Check(name=found.setting, state=state, found=found.text, to_do=found.to_do)
+
+
+def look_at_root_readers(chosen: Config) -> Iterator[Check]:
+    """Whether the root log reader answers the user who asks; it serves none but the advisor's own."""
+    for path in sorted({str(item.root_reader) for item in chosen.logs if item.root_reader is not None}):
+        reader = RootReader(path)
+        wrong = reader.check()
+        reader.close()
+        if not wrong:
+            yield Check(name="root reader", state=State.OK, found=f"{path} answers {_own_name()}")
+            continue
+        to_do = "start recovery-advisor-logreader, and run doctor as the user that its --client names (docs/sources.md)"
+        yield Check(name="root reader", state=State.FAIL, found=wrong, to_do=to_do)
 
 
 async def look_at_log_stores(chosen: Config) -> list[Check]:

@@ -228,12 +228,13 @@ def permission_advice(path: str) -> str:
             quoted = shlex.quote(printable(str(folder)))
             return (
                 f"user {me} may not enter {printable(str(folder))}: run as its owner `setfacl -m u:{me}:x {quoted}`, "
-                f"or share a group with {me} (docs/sources.md)"
+                f"share a group with {me}, or run the root log reader (docs/sources.md)"
             )
     quoted, folder_quoted = shlex.quote(printable(path)), shlex.quote(printable(str(Path(path).parent)))
     return (
         f"user {me} may not read it: run as its owner `setfacl -m u:{me}:r {quoted}` and, for files to come, "
-        f"`setfacl -d -m u:{me}:rX {folder_quoted}`, or share a group with {me} (docs/sources.md)"
+        f"`setfacl -d -m u:{me}:rX {folder_quoted}`, share a group with {me}, or run the root log reader "
+        "(docs/sources.md)"
     )
 
 

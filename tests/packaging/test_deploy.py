@@ -11,6 +11,7 @@ import pytest
 
 from advisor.config import load as load_service
 from slurm_plugin.config import decode as decode_agent
+from slurm_plugin.logreader import __main__ as logreader
 from watchdog.monitor import Config as WatchdogConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +36,7 @@ def test_systemd_has_nothing_to_say_about_the_units(tmp_path: Path) -> None:
         copy = tmp_path / path.name
         copy.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", path.read_text(), flags=re.MULTILINE))
         copies.append(str(copy))
-    assert len(copies) == 3
+    assert len(copies) == 4
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", *copies],
         capture_output=True,
@@ -48,11 +49,12 @@ def test_systemd_has_nothing_to_say_about_the_units(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
 def test_every_unit_is_hardened(path: Path) -> None:
-    """None of our programs needs privileges, and none writes outside its own folders."""
+    """None but the log reader needs privileges, it none over files; and none writes outside its own folders."""
     service = unit(path.name)["Service"]
-    assert service["User"] in {"advisor", "slurm"}
+    reader = path.stem == "recovery-advisor-logreader"
+    assert service.get("User") in ({None} if reader else {"advisor", "slurm"})
     assert service["NoNewPrivileges"] == "yes"
-    assert service["CapabilityBoundingSet"] == ""
+    assert service["CapabilityBoundingSet"] == ("CAP_SETUID CAP_SETGID" if reader else "")
     assert service["ProtectSystem"] == "strict"
     assert service["Restart"] == "always"
 
@@ -85,6 +87,15 @@ def test_the_shipped_defaults_run_together() -> None:
     assert f'SOCKET = "{agent.hook_socket}"' in (ROOT / "slurm_plugin" / "hooks" / "epilog_slurmctld").read_text()
     assert agent_unit["User"] in service.agent_users
     assert (agent.mode, WatchdogConfig().mode) == ("observe", "observe")
+
+
+def test_service_and_log_reader_name_the_same_socket_and_user() -> None:
+    """The key that docs/configuration.md shows, the reader's default, the unit's folder and the service's account."""
+    reader = unit("recovery-advisor-logreader.service")["Service"]
+    assert Path(logreader.SOCKET).parent == Path("/run") / reader["RuntimeDirectory"]
+    assert logreader.SOCKET in (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    client = logreader.parser().parse_args(reader["ExecStart"].split()[4:]).client
+    assert client == unit("recovery-advisor.service")["Service"]["User"]
 
 
 def test_the_readme_links_every_document_and_every_file_to_install() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import struct
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -111,3 +112,48 @@ def test_folder_that_may_be_entered_and_not_listed(folder: Path) -> None:
     (closed / "log").chmod(0o644)
     closed.chmod(0o711)
     assert as_nobody(lambda: read(closed / "log")) == ["read", "x\n"]
+
+
+# As the kernel keeps an ACL: version, then tag, permissions and id of each entry, least significant byte first.
+USER_OBJ, USER, GROUP_OBJ, MASK, OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
+
+
+def acl(mask: int, advisor: int) -> bytes:
+    nobody, everybody = NOBODY, 0xFFFFFFFF
+    entries = [(USER_OBJ, 6, everybody), (USER, advisor, nobody), (GROUP_OBJ, 0, everybody)]
+    entries += [(MASK, mask, everybody), (OTHER, 0, everybody)]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+def set_acl(path: Path, value: bytes, kind: str = "access") -> None:
+    try:
+        os.setxattr(path, f"system.posix_acl_{kind}", value)
+    except OSError:
+        pytest.skip("no ACLs on the file system of /tmp")
+
+
+def test_acl_for_us_is_enough(folder: Path) -> None:
+    """`setfacl -m u:advisor:r` on a private file, `u:advisor:x` on its private folder."""
+    runs = folder / "runs"
+    runs.mkdir(mode=0o700)
+    log = runs / "log"
+    log.write_bytes(b"x\n")
+    log.chmod(0o600)
+    assert as_nobody(lambda: read(log))[0] == "permission"
+    set_acl(log, acl(mask=4, advisor=4))
+    set_acl(runs, acl(mask=1, advisor=1))
+    assert as_nobody(lambda: read(log)) == ["read", "x\n"]
+
+
+def test_default_acl_reaches_files_to_come_and_chmod_undoes_it(folder: Path) -> None:
+    """As documented: created with Slurm's mode they can be read; `chmod go=` sets the mask, and then they cannot."""
+    runs = folder / "runs"
+    runs.mkdir(mode=0o700)
+    set_acl(runs, acl(mask=5, advisor=5))
+    set_acl(runs, acl(mask=7, advisor=5), kind="default")
+    log = runs / "log"
+    os.close(os.open(log, os.O_CREAT | os.O_WRONLY, 0o664))
+    log.write_bytes(b"x\n")
+    assert as_nobody(lambda: read(log)) == ["read", "x\n"]
+    log.chmod(0o600)
+    assert as_nobody(lambda: read(log))[0] == "permission"

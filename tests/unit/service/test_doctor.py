@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.commands.doctor import State, look_at_scheduler, look_at_sources
+from advisor.commands.doctor import State, look_at_root_readers, look_at_scheduler, look_at_sources
 from advisor.config import load
 from advisor.core.model import Attempt, Job, NodeFact, Unavailable
 from advisor.core.words import AttemptState, UnavailableReason
@@ -98,3 +98,13 @@ def test_one_users_choice_never_fails_the_site(reason: str, state: State) -> Non
     told = next(iter(look_at_sources(status, load(None, {}).config)))
     assert told.state is state
     assert "job 5" in told.found
+
+
+def test_a_root_reader_that_is_configured_and_away_fails(tmp_path: Path) -> None:
+    """With the unit to start; without one configured nothing is said."""
+    assert list(look_at_root_readers(load(None, {}).config)) == []
+    path = tmp_path / "advisor.toml"
+    path.write_text(f'[[logs]]\nroot_reader = "{tmp_path}/reader.sock"\n')
+    (check,) = look_at_root_readers(load(path, {}).config)
+    assert check.state is State.FAIL
+    assert "recovery-advisor-logreader" in check.to_do
