@@ -11,9 +11,8 @@ from datetime import datetime
 
 from advisor.core.blame import HARDWARE, implicated_gpus, implicated_nodes, implicated_ranks, implications, ranks_on
 from advisor.core.calibration import calibrated
+from advisor.core.certainty import certain
 from advisor.core.divergence import with_suspects
-from advisor.core.everywhere import everywhere as met_everywhere
-from advisor.core.everywhere import same_on_all_nodes
 from advisor.core.fingerprint import fingerprint
 from advisor.core.hypotheses import Scored, by_category, score
 from advisor.core.model import Attribution, Hypothesis, Incident, PastAttempt, Snapshot
@@ -95,8 +94,6 @@ def _from_lead(
     confidence = round(
         min(0.99, max(0.05, min(lead.score, rule.weight + (0.05 if trusted else 0.0))) * (0.85 if close else 1.0)), 3
     )
-    started = snapshot.progress.first_step is not None
-    everywhere = met_everywhere(snapshot, group, places)
     return Attribution(
         category=category,
         root_cause=_sentence(lead, nodes, ranks, note),
@@ -108,8 +105,7 @@ def _from_lead(
         alternatives=tuple(runner) or (_unknown("a recognised cause explains the failure"),),
         implications=implications(group, nodes, places, confidence),
         trusted=trusted,
-        certain=rule.certain_always
-        or (not started and everywhere and (rule.certain or same_on_all_nodes(snapshot, groups, places))),
+        certain=certain(snapshot, groups, places, nodes),
         # A port that several ranks want is a launcher started several times, not a busy port.
         deterministic=rule.deterministic or rule.certain or (rule.id == "torch.address_in_use" and len(ranks) > 1),
         transient_storage=category is Category.STORAGE and rule.transient_storage and not nodes,

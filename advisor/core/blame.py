@@ -73,6 +73,8 @@ def _too_many(nodes: Sequence[str], rule: Rule, snapshot: Snapshot, policy: Poli
         return True
     if size is not None and size > 2 and len(nodes) > policy.implicated_fraction_max * size:
         return True
+    if size == len(nodes) and rule.deterministic:
+        return True  # what every node lacks is asked for by the job
     if rule.id == "slurm.launch_failed":
         # Several launches that time out at once are the controller's congestion.
         return True

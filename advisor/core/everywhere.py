@@ -30,7 +30,7 @@ _OWN_EXCEPTIONS = frozenset(
     }
 )
 # What starts the program, and fails alike wherever the job asks for what is not there.
-_STARTERS = frozenset({"slurm.container_start"})
+_STARTERS = frozenset({"slurm.container_start", "slurm.exec_failed", "container.start_failed"})
 # Such an exception can also be the program's own word for a machine that it finds wanting.
 _MACHINE_WORDS = re.compile(
     r"(?i)cuda|gpu|devic|nccl|rccl|driver|memory|network|connect|socket|timed? ?out|host|node|mount|disk|file|"
@@ -40,13 +40,20 @@ _MACHINE_WORDS = re.compile(
 
 def everywhere(snapshot: Snapshot, group: Sequence[Scored], places: PlaceMap) -> bool:
     """Nothing shows that only one of several nodes met it: a start-up error of the job, not of a machine."""
-    nodes = {node for item in group for node in places.nodes(item.signal)}
-    nodes |= {node for item in group for rank in ranks_of(item.signal) if (node := _node_of(rank, snapshot, places))}
-    allocation = snapshot.attempt.nodes
-    exits = places.exit_nodes()
-    if len(nodes | set(exits)) >= 2:
+    if on_several(snapshot, group, places):
         return True
-    return not (allocation is not None and len(allocation) > 1 and len(nodes) == 1)
+    allocation = snapshot.attempt.nodes
+    return not (allocation is not None and len(allocation) > 1 and len(_nodes_met(snapshot, group, places)) == 1)
+
+
+def on_several(snapshot: Snapshot, group: Sequence[Scored], places: PlaceMap) -> bool:
+    """At least two nodes said it, or ended by themselves."""
+    return len(_nodes_met(snapshot, group, places) | set(places.exit_nodes())) >= 2
+
+
+def _nodes_met(snapshot: Snapshot, group: Sequence[Scored], places: PlaceMap) -> set[str]:
+    nodes = {node for item in group for node in places.nodes(item.signal)}
+    return nodes | {n for item in group for rank in ranks_of(item.signal) if (n := _node_of(rank, snapshot, places))}
 
 
 def same_on_all_nodes(snapshot: Snapshot, groups: Sequence[Sequence[Scored]], places: PlaceMap) -> bool:

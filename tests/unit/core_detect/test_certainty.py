@@ -1,0 +1,79 @@
+"""When a failure at start-up is sure to come again: the job's own arguments, build or input, no trace of a place."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from advisor.core.attribution import attribute
+from advisor.core.detection import detect
+from advisor.core.model import Attribution
+from advisor.core.policy import Policy
+from tests.unit.core_detect.logs import NOON, RULES, context, snapshot
+
+SUM = "RuntimeError: world_size (16) is not divisible by 6"
+GLIBC = "ImportError: /lib64/libm.so.6: version `GLIBC_2.38' not found (required by /opt/env/fused.so)"
+MISSING = "ValueError: File data/mixture.json not found."
+OLD = "RuntimeError: The NVIDIA driver on your system is too old (found version 11040)."
+
+
+def blamed(text: str) -> Attribution:
+    """Of an attempt on two nodes, eight ranks on each, that began five minutes before it failed."""
+    two: dict[str, Any] = {"nodes": ("node1", "node2"), "world_size": 16}
+    world = snapshot((context(**two), text), started_at=NOON - timedelta(minutes=5), **two)
+    return attribute(world, detect(world, RULES, Policy(), NOON), RULES, Policy(), NOON)
+
+
+def said(message: str, *ranks: int) -> str:
+    return "".join(f"[rank{rank}]: {message}\n" for rank in ranks)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(said(SUM, 0, 9), id="a sum over all ranks does not come out"),
+        pytest.param(
+            said("AssertionError: heads (30) must be divisible by tensor size (4)", 3, 8), id="over arguments"
+        ),
+        pytest.param(GLIBC + "\n", id="built for another library"),
+        pytest.param(said(MISSING, 3, 12, 5), id="the same file of its own folder"),
+        pytest.param(
+            said("but OMPI was not built with SLURM's PMI support and therefore cannot", 0, 8), id="no way to start"
+        ),
+        pytest.param(said(OLD, 0, 9), id="a driver too old on both nodes"),
+    ],
+)
+def test_what_the_job_brought_along_is_certain(text: str) -> None:
+    """No other try changes it, and no machine is to blame."""
+    found = blamed(text)
+    assert found.certain
+    assert found.nodes == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(said(SUM, 9), id="one node of two"),
+        pytest.param(said("RuntimeError: world_size (15) is not divisible by 4", 0, 9), id="ranks are missing"),
+        pytest.param(said("RuntimeError: 15 GPUs found: is not divisible by 4", 0, 9), id="devices are missing"),
+        pytest.param(said(GLIBC, 9), id="one node has another library"),
+        pytest.param(said(MISSING, 3), id="one rank misses a file"),
+        pytest.param(said(MISSING, 3, 12) + said("KeyError: 'x'", 5), id="another rank fails otherwise"),
+        pytest.param(said("ValueError: File /mnt/set/a.json not found.", 3, 12), id="a mount may be away"),
+        pytest.param(said("ValueError: File checkpoints/a.json not found.", 3, 12), id="a rank may write it yet"),
+        pytest.param(said(OLD, 9), id="a driver too old on one node"),
+        pytest.param(f"step: 10 loss: 2.1\nstep: 20 loss: 2.0\n{said(SUM, 0, 9)}", id="after steps"),
+        pytest.param(
+            f"[rank3]: OSError: [Errno 116] Stale file handle\n{said(MISSING, 3, 12)}", id="storage is away too"
+        ),
+    ],
+)
+def test_what_a_machine_or_a_moment_may_explain_is_not_certain(text: str) -> None:
+    """A restart costs little, a false stop a night."""
+    assert not blamed(text).certain
+
+
+def test_a_driver_too_old_on_one_node_excludes_that_node() -> None:
+    """Where only one node says it, that node is behind."""
+    behind = said(OLD, 9) + "srun: error: node2: task 9: Exited with exit code 1\n"
+    assert blamed(behind).nodes == ("node2",)
