@@ -160,7 +160,8 @@ def phase_limit(pace: Pace, phase: Phase, policy: Policy) -> float:
     seen = [pause.seconds for pause in pace.pauses if pause.phase is phase]
     if len(seen) < 2:
         return max([policy.hang_phase_seconds, *(UNANNOUNCED_FACTOR * seconds for seconds in seen)])
-    learned = max(policy.hang_seconds / 2, PHASE_FACTOR * max(seen))
+    # Never less than a silence that nothing announced may last: one save in many meets busy storage.
+    learned = max(policy.hang_seconds, PHASE_FACTOR * max(seen))
     return min(learned, max(policy.hang_phase_seconds, UNANNOUNCED_FACTOR * max(seen)))
 
 
