@@ -37,7 +37,7 @@ class SchedulerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
-    """How the tick is doing. `age_seconds`: since the last completed one, by the monotonic clock."""
+    """How the tick is doing. `age_seconds`: since it last completed or got on, by the monotonic clock."""
 
     ticks: int
     age_seconds: float
@@ -131,6 +131,10 @@ class Board:
         """End every listener's wait."""
         self.closed = True
         await self.notify()
+
+    def tick_advanced(self) -> None:
+        """A long tick has stored something: what is wrong when nothing moves is not wrong now."""
+        self._completed = self._clock.monotonic()
 
     def tick_completed(self, *, took_seconds: float, watched: int, failed_jobs: int) -> None:
         self._completed = self._clock.monotonic()

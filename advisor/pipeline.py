@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import assert_never
 
 import structlog
 from sqlalchemy.exc import InterfaceError, OperationalError
@@ -31,9 +32,10 @@ from advisor.measuring import Measurer
 from advisor.ports import Clock, LogSource, MetricsSource
 from advisor.replay import Inputs
 from advisor.sighting import Sighting, reports_of, snapshot_of
-from advisor.store.errors import Conflict
+from advisor.store.errors import Conflict, NotFound
 from advisor.store.records import (
     AttemptKey,
+    CommittedDecision,
     DecisionRecord,
     DetectorState,
     Milestone,
@@ -62,6 +64,7 @@ RETRY_SECONDS = 0.5
 PAUSE_SECONDS = 0.02  # between two ticks, so that reports are taken together
 PAUSE_SHARE = 0.25  # of the time that the tick took, at most a second
 KNOWN_MAX = 100_000
+COMMITS_AT_ONCE = 50  # decisions in one transaction: as many as are surely stored well before a tick's age is noticed
 PUBLISH_SECONDS = 1.0  # when a thousand jobs fail at once, the first must not wait for the last one's commit
 
 
@@ -291,43 +294,66 @@ class Pipeline:
         )
 
     async def _commit(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """Some at a time, each lot in one transaction: advice is told, and the tick seen to be alive, in between."""
         committed: list[Verdict] = []
         told_at = self._clock.monotonic()
-        for verdict in verdicts:
-            if verdict.record is None:
-                continue
+        due = [(verdict, verdict.record) for verdict in verdicts if verdict.record is not None]
+        for at in range(0, len(due), COMMITS_AT_ONCE):
             if committed and self._clock.monotonic() - told_at >= PUBLISH_SECONDS:
                 await self._board.refresh({earlier.sighting.item.job.cluster for earlier in committed})
                 told_at = self._clock.monotonic()
-            sighting = verdict.sighting
-            told = self._clock.now() if verdict.decision.action is not Action.NONE else None
-            record = replace(verdict.record, milestones=own_milestones(verdict, verdict.record.created_at, told))
-            try:
-                done = await self._store.commit_decision(record)
-            except Conflict as error:
-                log.info("decision_conflicted", attempt=str(sighting.key), error=str(error))
-                continue
-            except DATABASE_AWAY:
-                raise
-            except Exception as error:  # the boundary of one job's tick
-                self._fail(sighting, error)
-                continue
-            sighting.state = replace(sighting.state, essence=verdict.essence, generation=done.generation)
-            committed.append(verdict)
-            decision = verdict.decision
-            log.info(
-                "decision_committed",
-                decision=done.decision_id,
-                attempt=str(sighting.key),
-                job=sighting.item.job.job_id,
-                generation=done.generation,
-                action=decision.action,
-                reason=decision.reason,
-                category=decision.attribution.category,
-                exclude=decision.isolation.exclude_for_job,
-                mode=decision.mode,
-            )
+            done = await self._commit_lot(due[at : at + COMMITS_AT_ONCE])
+            committed += done
+            if done:
+                self._board.tick_advanced()
+                self._on_tick()
         return committed
+
+    async def _commit_lot(self, lot: Sequence[tuple[Verdict, DecisionRecord]]) -> list[Verdict]:
+        now = self._clock.now()
+        records = []
+        for verdict, record in lot:
+            told = now if verdict.decision.action is not Action.NONE else None
+            records.append(replace(record, milestones=own_milestones(verdict, record.created_at, told)))
+        try:
+            outcomes = await self._store.commit_decisions(records)
+        except DATABASE_AWAY:
+            raise
+        except Exception as error:  # one of them cannot be stored: which?
+            if len(lot) == 1:
+                self._fail(lot[0][0].sighting, error)
+                return []
+            log.warning("decisions_not_committed", count=len(lot), error=f"{type(error).__name__}: {error}"[:300])
+            return [verdict for one in lot for verdict in await self._commit_lot([one])]
+        committed = []
+        for (verdict, _), outcome in zip(lot, outcomes, strict=True):
+            match outcome:
+                case CommittedDecision():
+                    self._committed(verdict, outcome)
+                    committed.append(verdict)
+                case Conflict():
+                    log.info("decision_conflicted", attempt=str(verdict.sighting.key), error=str(outcome))
+                case NotFound():
+                    self._fail(verdict.sighting, outcome)
+                case _:
+                    assert_never(outcome)
+        return committed
+
+    def _committed(self, verdict: Verdict, done: CommittedDecision) -> None:
+        sighting, decision = verdict.sighting, verdict.decision
+        sighting.state = replace(sighting.state, essence=verdict.essence, generation=done.generation)
+        log.info(
+            "decision_committed",
+            decision=done.decision_id,
+            attempt=str(sighting.key),
+            job=sighting.item.job.job_id,
+            generation=done.generation,
+            action=decision.action,
+            reason=decision.reason,
+            category=decision.attribution.category,
+            exclude=decision.isolation.exclude_for_job,
+            mode=decision.mode,
+        )
 
     async def _save(self, verdicts: Sequence[Verdict], looked_at: datetime) -> None:
         """Detector states that changed, all in one transaction, dated by the moment that the tick began to look."""

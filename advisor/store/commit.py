@@ -1,170 +1,221 @@
-"""Committing one decision: everything it rests on and everything that follows from it, in one transaction."""
+"""Committing decisions: everything each rests on and everything that follows from it, in one transaction.
 
-import asyncio
+Many at once, since a fabric event lets a thousand jobs fail together: one statement per table, whatever the number. A
+decision that is in conflict is left out and the others are committed; one decision is always there whole or not at all.
+Locks are taken in one order by all writers (attempts, then advice, then incidents, each by its key), so that two that
+commit, or a commit and an acknowledgement, never wait in a circle.
+"""
+
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeAlias
 
-from sqlalchemy import literal, select, update
+from sqlalchemy import select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.codec import content_hash, encode
-from advisor.core.model import Decision, Signal
-from advisor.core.words import IncidentKind
-from advisor.store.audit_log import append
-from advisor.store.documents import pack_signals
+from advisor.store.audit_log import append_all
 from advisor.store.errors import Conflict, NotFound
 from advisor.store.ids import content_id
+from advisor.store.incidents import Noticed, write_incidents
 from advisor.store.milestones import record_milestones
-from advisor.store.open_advice import close_advice
-from advisor.store.records import (
-    AttemptKey,
-    AuditEvent,
-    CommittedDecision,
-    DecisionRecord,
-    ReconciliationReason,
-    ReconciliationStatus,
-)
-from advisor.store.sql import AnyRow, all_text, storable
-from advisor.store.tables import (
-    advice,
-    attempts,
-    blobs,
-    decisions,
-    implications,
-    incidents,
-)
+from advisor.store.open_advice import supersede
+from advisor.store.records import AttemptKey, AuditEvent, CommittedDecision, DecisionRecord, ReconciliationStatus
+from advisor.store.sql import AnyRow, any_id, of_attempt, storable, storable_names, wanted_attempts
+from advisor.store.tables import advice, attempts, blobs, decisions
 
-# Smaller ones are compressed in less time than a thread needs to take them over.
-_THREAD_FROM_BYTES = 100_000
+Outcome: TypeAlias = CommittedDecision | Conflict | NotFound
 
 
-class Content:
-    """Compressed blobs of one decision, by hash. Made before the transaction, so that it is short."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """One record with what can be made of it without the database."""
 
-    def __init__(self, plain: Mapping[str, bytes], packed: Mapping[str, bytes]) -> None:
-        self.plain_bytes = {name: len(data) for name, data in plain.items()}
-        self.packed = packed
+    record: DecisionRecord
+    decision: bytes
+    inputs_hash: str
+    rules_hash: str
+    policy_hash: str
+    decision_id: str
+
+    @property
+    def generation(self) -> int:
+        return self.record.seen_generation + 1
+
+    @property
+    def hashes(self) -> tuple[str, str, str]:
+        return (self.inputs_hash, self.rules_hash, self.policy_hash)
+
+    @property
+    def committed(self) -> CommittedDecision:
+        return CommittedDecision(decision_id=self.decision_id, generation=self.generation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Prepared records in the order that they came in, and their content: compressed, by hash."""
+
+    items: tuple[Prepared, ...]
+    packed: Mapping[str, bytes]
+    plain_bytes: Mapping[str, int]
 
     @classmethod
-    async def pack(cls, *parts: bytes, known: frozenset[str]) -> "Content":
-        """`known`: hashes that the store already holds; they are not packed again."""
-        plain = {content_hash(part): part for part in parts}
-        packed = {}
-        for name, data in plain.items():
-            if name in known:
-                continue
-            if len(data) < _THREAD_FROM_BYTES:
-                packed[name] = zlib.compress(data)
-            else:
-                packed[name] = await asyncio.to_thread(zlib.compress, data)
-        return cls(plain, packed)
+    def of(cls, records: Sequence[DecisionRecord], *, incarnation: str, known: frozenset[str]) -> "Batch":
+        """`known`: hashes that the store already holds; they are not packed again. Slow: not for the event loop.
 
-    async def write(self, connection: AsyncConnection, now: datetime) -> None:
-        if not self.packed:
-            return
-        await connection.execute(
-            upsert(blobs).on_conflict_do_nothing(),
-            # In one order for all writers: two that share content never wait in a circle.
-            [
-                {"hash": name, "bytes": data, "plain_bytes": self.plain_bytes[name], "created_at": now}
-                for name, data in sorted(self.packed.items())
-            ],
+        Raises `CodecError`, and ValueError for two decisions about one attempt.
+        """
+        if len({record.key for record in records}) < len(records):
+            raise ValueError("two decisions about one attempt in one batch")
+        names: dict[bytes, str] = {}  # rules and policy come again with every record
+        items = []
+        for record in records:
+            for part in (record.inputs, record.rules, record.policy):
+                if part not in names:
+                    names[part] = content_hash(part)
+            items.append(_prepared(record, names, incarnation))
+        return cls(
+            items=tuple(items),
+            packed={name: zlib.compress(part) for part, name in names.items() if name not in known},
+            plain_bytes={name: len(part) for part, name in names.items()},
         )
 
 
-async def commit_decision(
-    connection: AsyncConnection, record: DecisionRecord, content: Content, *, incarnation: str
-) -> CommittedDecision:
-    """Raises `Conflict` or `NotFound`. The same record again gives the same answer."""
-    decision_bytes = encode(record.decision)
-    hashes = {name: content_hash(getattr(record, name)) for name in ("inputs", "rules", "policy")}
-    generation = record.seen_generation + 1
-    decision_id = content_id(
-        "decision",
-        incarnation,
-        record.key.job_key,
-        record.key.number,
-        generation,
-        *(hashes[name] for name in ("inputs", "rules", "policy")),
-        content_hash(decision_bytes),
-    )
-    owner = await _lock_attempt(connection, record.key)
-    if owner.generation != record.seen_generation:
-        if owner.generation == generation and await _exists(connection, decision_id):
-            return CommittedDecision(decision_id=decision_id, generation=generation)
-        raise Conflict(str(record.key), seen=record.seen_generation, newest=owner.generation)
-    await content.write(connection, record.created_at)
-    incident_id = await _write_incident(connection, record, owner, decision_id)
-    await connection.execute(
-        upsert(decisions).values(
-            **_decision_values(record, owner, incident_id),
-            id=decision_id,
-            generation=generation,
-            incarnation=incarnation,
-            decision=decision_bytes,
-            inputs_hash=hashes["inputs"],
-            rules_hash=hashes["rules"],
-            policy_hash=hashes["policy"],
-        )
-    )
-    await connection.execute(
-        update(attempts)
-        .where(attempts.c.job_key == record.key.job_key, attempts.c.number == record.key.number)
-        .values(generation=generation)
-    )
-    await _publish(connection, record, owner, decision_id, generation)
-    if record.milestones:
-        await record_milestones(connection, {record.key: record.milestones})
-    await append(
-        connection,
-        AuditEvent(
-            at=record.created_at,
-            who=record.who,
-            what="decision_committed",
-            why=record.decision.reason.value,
-            cluster=owner.cluster,
-            subject=decision_id,
-            detail={
-                "attempt": str(record.key),
-                "job_id": owner.job_id,
-                "generation": str(generation),
-                "action": record.decision.action.value,
-                "category": record.decision.attribution.category.value,
-                "mode": record.decision.mode.value,
-            },
+def _prepared(record: DecisionRecord, names: Mapping[bytes, str], incarnation: str) -> Prepared:
+    decision = encode(record.decision)
+    hashes = (names[record.inputs], names[record.rules], names[record.policy])
+    return Prepared(
+        record=record,
+        decision=decision,
+        inputs_hash=hashes[0],
+        rules_hash=hashes[1],
+        policy_hash=hashes[2],
+        decision_id=content_id(
+            "decision",
+            incarnation,
+            record.key.job_key,
+            record.key.number,
+            record.seen_generation + 1,
+            *hashes,
+            content_hash(decision),
         ),
     )
-    return CommittedDecision(decision_id=decision_id, generation=generation)
 
 
-async def _lock_attempt(connection: AsyncConnection, key: AttemptKey) -> AnyRow:
+async def commit_decisions(connection: AsyncConnection, batch: Batch, *, incarnation: str) -> tuple[Outcome, ...]:
+    """One outcome per record, in order. The same record again gives the same answer and changes nothing."""
+    owners = await _lock_attempts(connection, [item.record.key for item in batch.items])
+    again = [item for item in batch.items if _generation(owners, item) == item.generation]
+    kept = await _existing(connection, [item.decision_id for item in again])
+    outcomes: list[Outcome] = []
+    due: list[Noticed] = []
+    for item in batch.items:
+        key, owner = item.record.key, owners.get(item.record.key)
+        if owner is None:
+            outcomes.append(NotFound(f"no attempt {key}"))
+        elif owner.generation == item.record.seen_generation:
+            due.append(Noticed(record=item.record, owner=owner, decision_id=item.decision_id))
+            outcomes.append(item.committed)
+        elif item.decision_id in kept:
+            outcomes.append(item.committed)
+        else:
+            outcomes.append(Conflict(str(key), seen=item.record.seen_generation, newest=owner.generation))
+    if due:
+        prepared = {item.decision_id: item for item in batch.items}
+        await _write(connection, batch, [(prepared[item.decision_id], item) for item in due], incarnation=incarnation)
+    return tuple(outcomes)
+
+
+def _generation(owners: Mapping[AttemptKey, AnyRow], item: Prepared) -> int | None:
+    owner = owners.get(item.record.key)
+    return None if owner is None else owner.generation
+
+
+async def _lock_attempts(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Mapping[AttemptKey, AnyRow]:
+    wanted = wanted_attempts(keys)
     found = await connection.execute(
         select(
+            attempts.c.job_key,
+            attempts.c.number,
             attempts.c.generation,
             attempts.c.cluster,
             attempts.c.job_id,
             attempts.c.user_name,
             attempts.c.partition,
         )
-        .where(attempts.c.job_key == key.job_key, attempts.c.number == key.number)
-        .with_for_update()
+        .join(wanted, of_attempt(attempts, wanted))
+        .order_by(attempts.c.job_key, attempts.c.number)
+        .with_for_update(of=attempts)
     )
-    row = found.one_or_none()
-    if row is None:
-        raise NotFound(f"no attempt {key}")
-    return row
+    return {AttemptKey(job_key=row.job_key, number=row.number): row for row in found}
 
 
-async def _exists(connection: AsyncConnection, decision_id: str) -> bool:
-    found = await connection.execute(select(literal(1)).where(decisions.c.id == decision_id))
-    return found.one_or_none() is not None
+async def _existing(connection: AsyncConnection, ids: Sequence[str]) -> frozenset[str]:
+    if not ids:
+        return frozenset()
+    found = await connection.execute(select(decisions.c.id).where(decisions.c.id == any_id(ids)))
+    return frozenset(found.scalars())
+
+
+async def _write(
+    connection: AsyncConnection, batch: Batch, due: Sequence[tuple[Prepared, Noticed]], *, incarnation: str
+) -> None:
+    """What was not there before, of decisions whose attempts are locked."""
+    due = sorted(due, key=lambda pair: pair[1].record.key)
+    records = {item.record.key: item.record for item, _ in due}
+    await _write_content(connection, batch, due)
+    newer = {key: (record.seen_generation + 1, record.created_at) for key, record in records.items()}
+    await supersede(connection, newer)
+    incident_ids = await write_incidents(connection, [noticed for _, noticed in due])
+    await connection.execute(
+        upsert(decisions),
+        [
+            {
+                **_decision_values(item.record, noticed.owner, incident_ids[item.record.key]),
+                "id": item.decision_id,
+                "generation": item.generation,
+                "incarnation": incarnation,
+                "decision": item.decision,
+                "inputs_hash": item.inputs_hash,
+                "rules_hash": item.rules_hash,
+                "policy_hash": item.policy_hash,
+            }
+            for item, noticed in due
+        ],
+    )
+    wanted = wanted_attempts(list(records))
+    # They are locked, and at the generation that was seen.
+    await connection.execute(
+        update(attempts).where(of_attempt(attempts, wanted)).values(generation=attempts.c.generation + 1)
+    )
+    await connection.execute(upsert(advice), [_advice_values(item, noticed.owner) for item, noticed in due])
+    await record_milestones(connection, {key: record.milestones for key, record in records.items()})
+    await append_all(connection, [_audit(item, noticed.owner) for item, noticed in due])
+
+
+async def _write_content(connection: AsyncConnection, batch: Batch, due: Iterable[tuple[Prepared, Noticed]]) -> None:
+    """In one order for all writers: two that share content never wait in a circle."""
+    created: dict[str, datetime] = {}
+    for item, _ in due:
+        for name in item.hashes:
+            if name in batch.packed:
+                created.setdefault(name, item.record.created_at)
+    if created:
+        await connection.execute(
+            upsert(blobs).on_conflict_do_nothing(),
+            [
+                {"hash": name, "bytes": batch.packed[name], "plain_bytes": batch.plain_bytes[name], "created_at": at}
+                for name, at in sorted(created.items())
+            ],
+        )
 
 
 def _decision_values(record: DecisionRecord, owner: AnyRow, incident_id: str | None) -> dict[str, object]:
     decision = record.decision
-    implicated = _names(*decision.attribution.nodes)
+    implicated = storable_names(*decision.attribution.nodes)
     return {
         "job_key": record.key.job_key,
         "number": record.key.number,
@@ -176,7 +227,7 @@ def _decision_values(record: DecisionRecord, owner: AnyRow, incident_id: str | N
         "action": decision.action.value,
         "reason": decision.reason.value,
         "mode": decision.mode.value,
-        "nodes": _names(
+        "nodes": storable_names(
             *implicated,
             *(item.node for item in decision.attribution.implications),
             *decision.isolation.exclude_for_job,
@@ -186,7 +237,7 @@ def _decision_values(record: DecisionRecord, owner: AnyRow, incident_id: str | N
         "settled": decision.settled,
         "trusted": decision.attribution.trusted,
         "implicated_nodes": implicated,
-        "excluded_nodes": _names(*decision.isolation.exclude_for_job),
+        "excluded_nodes": storable_names(*decision.isolation.exclude_for_job),
         "incident_id": incident_id,
         "analysis": storable(record.analysis_json),
         "build": record.build,
@@ -195,131 +246,38 @@ def _decision_values(record: DecisionRecord, owner: AnyRow, incident_id: str | N
     }
 
 
-async def _write_incident(
-    connection: AsyncConnection, record: DecisionRecord, owner: AnyRow, decision_id: str
-) -> str | None:
-    """The attempt's one incident, as this decision sees it. None when nothing is wrong and nothing ever was."""
-    decision = record.decision
-    incident_id = content_id("incident", record.key.job_key, record.key.number)
-    if decision.incident.kind is IncidentKind.NONE:
-        found = await connection.execute(
-            update(incidents)
-            .where(incidents.c.id == incident_id)
-            .values(closed_at=record.created_at, decision_id=decision_id)
-            .returning(incidents.c.id)
-        )
-        if found.one_or_none() is None:
-            return None
-        await _write_implications(connection, record, owner, incident_id)
-        return incident_id
-    statement = upsert(incidents).values(
-        id=incident_id,
-        job_key=record.key.job_key,
-        number=record.key.number,
-        cluster=owner.cluster,
-        job_id=owner.job_id,
-        user_name=owner.user_name,
-        partition=owner.partition,
-        kind=decision.incident.kind.value,
-        category=decision.attribution.category.value,
-        root_cause=storable(decision.attribution.root_cause),
-        opened_at=decision.incident.detected_at or record.created_at,
-        closed_at=None,
-        implicated_nodes=_names(*decision.attribution.nodes),
-        signals=pack_signals(_decisive_first(decision)),
-        decision_id=decision_id,
-    )
-    changing = ("kind", "category", "root_cause", "closed_at", "implicated_nodes", "signals", "decision_id")
-    await connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=["id"], set_={name: statement.excluded[name] for name in changing}
-        )
-    )
-    await _write_implications(connection, record, owner, incident_id)
-    return incident_id
+def _advice_values(item: Prepared, owner: AnyRow) -> dict[str, object]:
+    record = item.record
+    return {
+        "decision_id": item.decision_id,
+        "cluster": owner.cluster,
+        "job_key": record.key.job_key,
+        "number": record.key.number,
+        "generation": item.generation,
+        "action": record.decision.action.value,
+        "created_at": record.created_at,
+        "expires_at": record.created_at + record.time_to_live,
+        "status": ReconciliationStatus.PENDING.value,
+        "open": True,
+        "applied": False,
+    }
 
 
-async def _write_implications(
-    connection: AsyncConnection, record: DecisionRecord, owner: AnyRow, incident_id: str
-) -> None:
-    """One row per node and incident. A node that is no longer named keeps its row, with no weight."""
-    heaviest = {}
-    if record.decision.incident.kind is not IncidentKind.NONE:
-        for item in sorted(record.decision.attribution.implications, key=lambda item: item.weight):
-            heaviest[storable(item.node)] = item
-    await connection.execute(
-        update(implications)
-        .where(
-            implications.c.incident_id == incident_id,
-            implications.c.node != all_text(heaviest),
-            implications.c.weight != 0,
-        )
-        .values(weight=0.0)
-    )
-    if not heaviest:
-        return
-    statement = upsert(implications)
-    changing = ("weight", "trust", "role", "category", "rule", "unit")
-    await connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=["incident_id", "node"], set_={name: statement.excluded[name] for name in changing}
-        ),
-        [
-            {
-                "incident_id": incident_id,
-                "node": node,
-                "cluster": owner.cluster,
-                "job_key": record.key.job_key,
-                "number": record.key.number,
-                "job_id": owner.job_id,
-                "user_name": owner.user_name,
-                "partition": owner.partition,
-                "weight": item.weight,
-                "trust": item.trust.value,
-                "role": item.role.value,
-                "category": item.category.value,
-                "rule": storable(item.rule),
-                "unit": storable(item.unit),
-                "at": record.created_at,
-            }
-            for node, item in sorted(heaviest.items())
-        ],
-    )
-
-
-async def _publish(
-    connection: AsyncConnection, record: DecisionRecord, owner: AnyRow, decision_id: str, generation: int
-) -> None:
-    await close_advice(
-        connection,
-        advice.c.job_key == record.key.job_key,
-        advice.c.number == record.key.number,
-        status=ReconciliationStatus.SUPERSEDED,
-        reason=ReconciliationReason.NEWER_GENERATION,
+def _audit(item: Prepared, owner: AnyRow) -> AuditEvent:
+    record = item.record
+    return AuditEvent(
         at=record.created_at,
-        detail=f"by generation {generation}",
+        who=record.who,
+        what="decision_committed",
+        why=record.decision.reason.value,
+        cluster=owner.cluster,
+        subject=item.decision_id,
+        detail={
+            "attempt": str(record.key),
+            "job_id": owner.job_id,
+            "generation": str(item.generation),
+            "action": record.decision.action.value,
+            "category": record.decision.attribution.category.value,
+            "mode": record.decision.mode.value,
+        },
     )
-    await connection.execute(
-        upsert(advice).values(
-            decision_id=decision_id,
-            cluster=owner.cluster,
-            job_key=record.key.job_key,
-            number=record.key.number,
-            generation=generation,
-            action=record.decision.action.value,
-            created_at=record.created_at,
-            expires_at=record.created_at + record.time_to_live,
-            status=ReconciliationStatus.PENDING.value,
-            open=True,
-            applied=False,
-        )
-    )
-
-
-def _names(*names: str) -> list[str]:
-    return [storable(name) for name in dict.fromkeys(names)]
-
-
-def _decisive_first(decision: Decision) -> tuple[Signal, ...]:
-    rank = {signal_id: place for place, signal_id in enumerate(decision.attribution.evidence)}
-    return tuple(sorted(decision.incident.signals, key=lambda signal: rank.get(signal.id, len(rank))))

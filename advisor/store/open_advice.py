@@ -1,9 +1,10 @@
 """Advice after its decision is committed: what is open, what came of it, and its end."""
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, insert, select, update
+from sqlalchemy import ColumnElement, Select, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.store.audit_log import append
@@ -19,12 +20,13 @@ from advisor.store.records import (
     ReconciliationReason,
     ReconciliationStatus,
 )
-from advisor.store.sql import AnyRow, of_attempt, storable
+from advisor.store.sql import AnyRow, of_attempt, storable, wanted_attempts
 from advisor.store.tables import advice, attempts, decisions, incidents, jobs, reconciliations
 
 _OPEN_MAX = 10_000
 _DETAIL_CHARACTERS_MAX = 2048
 _NODES_MAX = 65_536
+_EXPIRED, _SUPERSEDED = ReconciliationStatus.EXPIRED, ReconciliationStatus.SUPERSEDED
 _ACCEPTED = frozenset({ReconciliationStatus.APPLIED, ReconciliationStatus.VERIFIED})
 
 
@@ -152,33 +154,54 @@ def _after(row: AnyRow, news: Reconciliation) -> dict[str, object]:
 
 
 async def expire_advice(connection: AsyncConnection, now: datetime) -> int:
-    """Close what is past its time to live."""
-    return await close_advice(
-        connection,
-        advice.c.expires_at <= now,
-        status=ReconciliationStatus.EXPIRED,
-        reason=ReconciliationReason.TIME_TO_LIVE,
-        at=now,
+    """Close what is past its time to live. Returns how many."""
+    closed = await _close(connection, select(advice.c.decision_id).where(advice.c.expires_at <= now), _EXPIRED)
+    return await _tell(connection, [_said(row, _EXPIRED, ReconciliationReason.TIME_TO_LIVE, now) for row in closed])
+
+
+async def supersede(connection: AsyncConnection, newer: Mapping[AttemptKey, tuple[int, datetime]]) -> int:
+    """Close what these attempts' new generations, of those moments, replace. Returns how many."""
+    wanted = wanted_attempts(list(newer))
+    closed = await _close(
+        connection, select(advice.c.decision_id).join(wanted, of_attempt(advice, wanted)), _SUPERSEDED
     )
+    said = []
+    for row in closed:
+        generation, at = newer[AttemptKey(job_key=row.job_key, number=row.number)]
+        reason = ReconciliationReason.NEWER_GENERATION
+        said.append(_said(row, _SUPERSEDED, reason, at, f"by generation {generation}"))
+    return await _tell(connection, said)
 
 
-async def close_advice(
-    connection: AsyncConnection,
-    *which: ColumnElement[bool],
-    status: ReconciliationStatus,
-    reason: ReconciliationReason,
-    at: datetime,
-    detail: str = "",
-) -> int:
-    """Close open advice on our own account, with a reconciliation that says why. Returns how many."""
+async def _close(
+    connection: AsyncConnection, which: Select[tuple[str]], status: ReconciliationStatus
+) -> Sequence[AnyRow]:
+    """Open advice of those, on our own account. Locked in one order: two that close much never wait in a circle."""
+    locked = which.where(advice.c.open).order_by(advice.c.decision_id).with_for_update(of=advice).cte("locked")
     found = await connection.execute(
         update(advice)
-        .where(advice.c.open, *which)
+        .where(advice.c.decision_id == locked.c.decision_id)
         .values(open=False, status=status.value)
-        .returning(advice.c.decision_id)
+        .returning(advice.c.decision_id, advice.c.job_key, advice.c.number)
     )
-    said = {"status": status.value, "reason": reason.value, "detail": detail, "at": at}
-    closed = [{"decision_id": row.decision_id, "excluded_nodes": [], "dropped_nodes": [], **said} for row in found]
-    if closed:
-        await connection.execute(insert(reconciliations), closed)
-    return len(closed)
+    return found.all()
+
+
+def _said(
+    row: AnyRow, status: ReconciliationStatus, reason: ReconciliationReason, at: datetime, detail: str = ""
+) -> dict[str, object]:
+    return {
+        "decision_id": row.decision_id,
+        "status": status.value,
+        "reason": reason.value,
+        "detail": detail,
+        "at": at,
+        "excluded_nodes": [],
+        "dropped_nodes": [],
+    }
+
+
+async def _tell(connection: AsyncConnection, said: Sequence[dict[str, object]]) -> int:
+    if said:
+        await connection.execute(insert(reconciliations), said)
+    return len(said)

@@ -62,3 +62,8 @@ def storable(text: str) -> str:
     if text.isascii() and "\0" not in text:
         return text
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def storable_names(*names: str) -> list[str]:
+    """Each once, in order."""
+    return [storable(name) for name in dict.fromkeys(names)]

@@ -1,5 +1,6 @@
 """The one door to the database: every query of the service goes through `Store`."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -8,7 +9,6 @@ import structlog
 from sqlalchemy import func, make_url, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from advisor.core.codec import content_hash
 from advisor.core.modes import ModeChange, ModeSetting, Pause
 from advisor.core.node_isolation import Plan, Want
 from advisor.core.policy import Policy
@@ -209,15 +209,32 @@ class Store:
 
     async def commit_decision(self, record: DecisionRecord) -> CommittedDecision:
         """All of it or nothing. Raises `Conflict` when the newest generation is not `record.seen_generation`."""
-        content = await commit.Content.pack(record.inputs, record.rules, record.policy, known=self._known_blobs)
+        (outcome,) = await self.commit_decisions([record])
+        if not isinstance(outcome, CommittedDecision):
+            raise outcome
+        return outcome
+
+    async def commit_decisions(self, records: Sequence[DecisionRecord]) -> tuple[commit.Outcome, ...]:
+        """Of different attempts, in one transaction. A conflict is one record's outcome; the others are committed.
+
+        An error of the database or of a record's coding is raised: then none of them is committed.
+        """
+        batch = await asyncio.to_thread(
+            commit.Batch.of, records, incarnation=self._incarnation, known=self._known_blobs
+        )
         async with self._engine.begin() as connection:
-            committed = await commit.commit_decision(connection, record, content, incarnation=self._incarnation)
+            outcomes = await commit.commit_decisions(connection, batch, incarnation=self._incarnation)
         # Only now are they surely there. Rules and policy come again with every decision.
-        common = {content_hash(record.rules), content_hash(record.policy)}
+        common = {
+            name
+            for item, outcome in zip(batch.items, outcomes, strict=True)
+            if isinstance(outcome, CommittedDecision)
+            for name in (item.rules_hash, item.policy_hash)
+        }
         self._known_blobs = frozenset(
             common | (self._known_blobs if len(self._known_blobs) < _KNOWN_BLOBS_MAX else set())
         )
-        return committed
+        return outcomes
 
     async def expire_advice(self, now: datetime) -> int:
         """Close advice past its time to live as EXPIRED; once per tick. Returns how many."""

@@ -140,7 +140,7 @@ def main(names: list[str]) -> int:
                 found[name] = outcome.result()
             except Exception as error:  # the boundary of one scenario: the others are told all the same
                 found[name] = {"error": f"{type(error).__name__}: {error}"}
-        for program in (world.stack.agent, world.stack.watchdog):
+        for program in world.stack.programs:
             print(program.last_words(200), file=sys.stderr)  # what a failed run is understood by
         print(json.dumps(found))
     return 0

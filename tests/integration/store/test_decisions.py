@@ -14,6 +14,7 @@ from advisor.store.errors import Conflict, NotFound
 from advisor.store.records import (
     AttemptKey,
     AuditFilter,
+    CommittedDecision,
     Milestone,
     MilestoneKind,
     Page,
@@ -22,7 +23,7 @@ from advisor.store.records import (
     ReconciliationStatus,
 )
 from advisor.store.store import Store
-from tests.integration.store.worlds import CLUSTER, at, decision, healthy, record, running, signal
+from tests.integration.store.worlds import CLUSTER, at, decision, healthy, implication, record, running, signal
 
 pytestmark = pytest.mark.postgres
 
@@ -80,6 +81,65 @@ async def test_stale_snapshot_is_a_conflict(store: Store, url: str) -> None:
     with pytest.raises(Conflict, match="decided on generation 0, but the newest is 1"):
         await store.commit_decision(record(key, decision=healthy(), inputs=b"other"))
     assert [await count(url, table) for table in ("decisions", "blobs", "audit", "advice")] == before
+
+
+async def test_a_conflict_within_a_batch_is_its_own(store: Store, url: str) -> None:
+    """Of decisions committed together, one overtaken, one of nobody and one sent again leave the others as they are."""
+    first, overtaken, known, last = [await running(store, job_id=f"2{number}") for number in range(4)]
+    await store.commit_decision(record(overtaken))
+    before = await store.commit_decision(record(known))
+    unknown = AttemptKey(job_key="0" * 32, number=0)
+    detected = Milestone(kind=MilestoneKind.DETECTED, at=at(20))
+    outcomes = await store.commit_decisions(
+        [
+            record(last, inputs=b"last"),
+            record(overtaken, decision=healthy(), inputs=b"overtaken"),
+            record(unknown),
+            record(known),
+            record(first, inputs=b"first", milestones=(detected,)),
+        ]
+    )
+    assert isinstance(outcomes[1], Conflict)
+    assert isinstance(outcomes[2], NotFound)
+    assert outcomes[3] == before
+    for outcome, key, inputs in ((outcomes[0], last, b"last"), (outcomes[4], first, b"first")):
+        assert isinstance(outcome, CommittedDecision)
+        kept = await store.decision_inputs(outcome.decision_id)
+        assert kept is not None
+        assert kept.inputs == inputs
+        row = await store.decision(outcome.decision_id)
+        assert row is not None
+        assert (row.attempt.job_key, row.status) == (key.job_key, ReconciliationStatus.PENDING)
+        assert row.milestones == ((detected,) if key == first else ())
+    assert [await count(url, table) for table in ("decisions", "advice", "incidents")] == [4, 4, 4]
+    assert await count(url, "audit WHERE what = 'decision_committed'") == 4
+    assert await count(url, "blobs") == 2 + 3  # what was overtaken left none
+
+
+async def test_a_batch_is_what_its_decisions_are_alone(store: Store) -> None:
+    """New generations, a healthy one among them, supersede, close and implicate each for its own attempt."""
+    keys = [await running(store, job_id=f"3{number}") for number in range(3)]
+    await store.commit_decisions([record(key) for key in keys])
+    blamed = replace(decision().attribution, nodes=("node3",), implications=(implication("node3"),))
+    await store.commit_decisions(
+        [
+            record(keys[0], 1, decision=healthy(), created_at=at(30)),
+            record(keys[1], 1, decision=decision(attribution=blamed), created_at=at(31)),
+        ]
+    )
+    opened = {row.key: row.generation for row in await store.open_advice(CLUSTER, at(32))}
+    assert opened == {keys[0]: 2, keys[1]: 2, keys[2]: 1}
+    listed = {row.attempt.job_key: row for row in (await store.incidents(AuditFilter(), Page())).rows}
+    assert [listed[key.job_key].closed_at for key in keys] == [at(30), None, None]
+    assert await _weighing(store, "node2") == {keys[2].job_key}
+    assert await _weighing(store, "node3") == {keys[1].job_key}
+
+
+async def _weighing(store: Store, name: str) -> set[str]:
+    """Jobs whose incidents name the node now."""
+    node = await store.node(CLUSTER, name, now=at(33))
+    assert node is not None
+    return {item.attempt.job_key for item in node.implications if item.weight > 0}
 
 
 async def test_two_replicas_decide_at_once(store: Store) -> None:

@@ -1,11 +1,11 @@
 """The loop around the tick, on a clock that only moves when it sleeps."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +15,9 @@ from advisor.core.rules import RuleSet
 from advisor.core.scan import Scanner
 from advisor.core.words import Action, Category, IncidentKind, Mode, Reason
 from advisor.gathering import Gatherer
-from advisor.pipeline import FAILING_SECONDS_MAX, Pipeline, Rulebook, TicksFailedError
+from advisor.pipeline import COMMITS_AT_ONCE, FAILING_SECONDS_MAX, Pipeline, Rulebook, TicksFailedError
+from advisor.store.errors import Conflict
+from advisor.store.records import CommittedDecision, DecisionRecord
 from advisor.store.store import Store
 from advisor.verdicts import Verdict
 
@@ -140,6 +142,7 @@ async def test_a_report_wakes_the_tick_before_its_interval() -> None:
 class Parts:
     """As much of a record, or of a detector state, as committing replaces."""
 
+    key: int = 0
     milestones: tuple[()] = ()
     created_at: datetime = datetime(2026, 3, 1, tzinfo=UTC)
     essence: str = ""
@@ -157,25 +160,51 @@ def _verdict(number: int) -> Verdict:
         mode=Mode.MONITOR,
     )
     sighting = SimpleNamespace(key=number, item=item, state=Parts())
-    return cast(Verdict, SimpleNamespace(sighting=sighting, decision=nothing, essence="e", record=Parts()))
+    return cast(Verdict, SimpleNamespace(sighting=sighting, decision=nothing, essence="e", record=Parts(key=number)))
 
 
 async def test_a_long_run_of_commits_is_told_as_it_goes() -> None:
-    """Many jobs fail at once and each commit takes a while: the agent hears of the first before the last is stored."""
+    """Many jobs fail at once and storing takes a while: the agent hears of the first before the last is stored."""
     clock = JumpingClock()
     committed: list[object] = []
     heard: list[int] = []  # how many were committed at each reading of open advice
+    ages: list[float] = []  # of the pulse, before each transaction
 
     class SlowStore(EmptyStore):
-        async def commit_decision(self, record: object) -> object:
+        async def commit_decisions(self, records: Sequence[object]) -> list[object]:
+            ages.append(board.pulse.age_seconds)
             clock.seconds += 0.4
-            committed.append(record)
-            return SimpleNamespace(decision_id="d", generation=1)
+            committed.extend(records)
+            return [CommittedDecision(decision_id="d", generation=1) for _ in records]
 
         async def open_advice(self, cluster: str, now: datetime) -> tuple[()]:
             heard.append(len(committed))
             return ()
 
-    pipeline, _ = _pipeline(clock, lambda: False, lambda: None, SlowStore)
-    assert len(await pipeline._commit([_verdict(number) for number in range(10)])) == 10
-    assert heard == [3, 6, 9]
+    pipeline, board = _pipeline(clock, lambda: False, lambda: None, SlowStore)
+    verdicts = [_verdict(number) for number in range(10 * COMMITS_AT_ONCE)]
+    assert await pipeline._commit(verdicts) == verdicts
+    assert heard == [3 * COMMITS_AT_ONCE, 6 * COMMITS_AT_ONCE, 9 * COMMITS_AT_ONCE]
+    assert max(ages) == 0.0
+
+
+async def test_one_decision_that_cannot_be_stored_keeps_no_other_back() -> None:
+    """One of many is refused by the database and one was overtaken: the others are committed."""
+
+    class PickyStore(EmptyStore):
+        async def commit_decisions(self, records: Sequence[DecisionRecord]) -> list[object]:
+            if any(record.key == refused for record in records):
+                raise ValueError("this one not")
+            return [
+                Conflict("x", seen=0, newest=1)
+                if record.key == overtaken
+                else CommittedDecision(decision_id="d", generation=1)
+                for record in records
+            ]
+
+    refused, overtaken = cast(Any, 3), cast(Any, 5)
+    pipeline, _ = _pipeline(JumpingClock(), lambda: False, lambda: None, PickyStore)
+    verdicts = [_verdict(number) for number in range(7)]
+    done = await pipeline._commit(verdicts)
+    assert done == [verdicts[number] for number in (0, 1, 2, 4, 6)]
+    assert isinstance(verdicts[3].sighting.failed, ValueError)
