@@ -118,6 +118,8 @@ def carry_out(request: Request, run: Run = run_process, clocks: Clocks | None = 
     result = _primary(request, job, found, limits, slurm, clocks)
     if job is None or limits.stopped or not sharing.wanted(request.advice, result.status, result.reason):
         return result
+    if clocks.monotonic() >= request.advice.expires_monotonic:
+        return result
     return _share(request, limits, found, result, slurm)
 
 

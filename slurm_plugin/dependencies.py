@@ -49,7 +49,8 @@ def still_waits(dependent: JobRow, job: JobRow) -> bool:
 
 @dataclass(slots=True)
 class Chains:
-    """Who waited for whose end. Slurm shows it only while it waits, so it is remembered as long as Slurm has both.
+    """Who waited for whose end. Slurm shows it only while it waits, so it is remembered as long as Slurm has both, and
+    no longer: then the number may be another job's.
 
     Rebuilt by looking: what was released before the first look is not known.
     """
@@ -58,7 +59,11 @@ class Chains:
 
     def learn(self, rows: Mapping[str, JobRow], names: Mapping[str, str]) -> None:
         """`names`: what users call their jobs, by id; a singleton waits for all of its user and name."""
-        self._waited = {key: value for key, value in self._waited.items() if key in rows}
+        self._waited = {
+            key: {job: attempt for job, attempt in of.items() if job in rows}
+            for key, of in self._waited.items()
+            if key in rows
+        }
         waiting = [row for row in rows.values() if row.state == "PENDING" and row.dependency]
         if not waiting:
             return

@@ -24,6 +24,7 @@ class Mark:
     heterogeneous job or waited for that one's end. With `job` empty that is all the mark is about: no advice on this
     job's own attempts, whose number and generation are then 0.
     `returned`: the watchdog gave our exclusions or our StartTime back; advice for this attempt is not applied again.
+    `spared`: nodes that we gave back so that the job can start; no other job's advice excludes them again.
     `incarnation`: the store whose generations `generation` counts in.
     """
 
@@ -37,6 +38,7 @@ class Mark:
     returned: bool = False
     incarnation: str = ""
     inherited: tuple[str, ...] = ()
+    spared: tuple[str, ...] = ()
 
     @property
     def advised(self) -> bool:
@@ -90,6 +92,8 @@ def render(mark: Mark) -> str:
         value["incarnation"] = mark.incarnation
     if mark.inherited:
         value["inherited"] = list(mark.inherited)
+    if mark.spared:
+        value["spared"] = list(mark.spared)
     if mark.returned:
         value["returned"] = True
     return PREFIX + json.dumps(value, separators=(",", ":")) + "}"
@@ -118,21 +122,16 @@ def _mark(value: object) -> Mark | None:
     if not isinstance(body, dict) or not _is_integer(body.get("v")) or body["v"] != VERSION:
         return None
     nodes, returned = body.get("nodes"), body.get("returned", False)
-    inherited = body.get("inherited", [])
+    inherited, spared = body.get("inherited", []), body.get("spared", [])
     times = [body.get(key) for key in ("deadline", "start", "found")]
     good = (
         all(_is_text(body.get(key, "")) for key in ("job", "incarnation"))
         and "job" in body
         and _is_integer(body.get("attempt"))
         and _is_integer(body.get("generation"))
-        and isinstance(nodes, list)
-        and len(nodes) <= NODES_MAX
-        and all(_is_text(node) and node for node in nodes)
+        and all(_are_nodes(value) for value in (nodes, inherited, spared))
         and all(time is None or _is_integer(time) for time in times)
         and isinstance(returned, bool)
-        and isinstance(inherited, list)
-        and len(inherited) <= NODES_MAX
-        and all(_is_text(node) and node for node in inherited)
     )
     if not good:
         return None
@@ -148,7 +147,12 @@ def _mark(value: object) -> Mark | None:
         returned=returned,
         incarnation=body.get("incarnation", ""),
         inherited=tuple(node for node in inherited if node in body["nodes"]),
+        spared=tuple(spared),
     )
+
+
+def _are_nodes(value: object) -> bool:
+    return isinstance(value, list) and len(value) <= NODES_MAX and all(_is_text(node) and node for node in value)
 
 
 def _is_text(value: object) -> bool:

@@ -211,7 +211,8 @@ class Reconciler:
         status = outcome_status(outcome, self._applied(advice))
         if row is None or status is None or not sharing.wanted(advice, *status):
             return False
-        late = self.clock.monotonic() < self._retry_at.get(f"{advice.advice_id} shares", 0.0)
+        now = self.clock.monotonic()
+        late = now < self._retry_at.get(f"{advice.advice_id} shares", 0.0) or now >= advice.expires_monotonic
         acts = self.config.mode == "act" and not self.missing_right
         return not late and acts and self.briefing.lacking(advice, row)
 

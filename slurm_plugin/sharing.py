@@ -72,7 +72,7 @@ def lacks(row: JobRow, nodes: Sequence[str]) -> bool:
     if not _changeable(row) or row.excluded is None or set(nodes) <= set(row.excluded):
         return False
     mark = marks.find(row.admin_comment)
-    return mark is None or not mark.returned
+    return mark is None or (not mark.returned and not set(nodes) <= {*row.excluded, *mark.spared})
 
 
 def share(
@@ -89,14 +89,13 @@ def share(
     old = marks.find(row.admin_comment)
     before = tuple(node for node in old.nodes if node in row.excluded) if old is not None else ()
     users = tuple(node for node in row.excluded if node not in before)
-    added = [
-        node for node in advice.exclude if node not in row.excluded and (limits.known is None or node in limits.known)
-    ]
+    left = {*row.excluded, *(old.spared if old is not None else ())}
+    added = [node for node in advice.exclude if node not in left and (limits.known is None or node in limits.known)]
     added = added[: max(limits.exclusions_per_job - len(before), 0)]
     if companion.fitting is not None:
-        left = set(companion.fitting) - set(row.excluded)
+        room = set(companion.fitting) - set(row.excluded)
         needed = max(row.nodes_wanted, 0 if companion.waited else limits.nodes_together, 1)
-        while added and len(left - set(added)) < needed:
+        while added and len(room - set(added)) < needed:
             added.pop()
     if not added:
         return "no room for more exclusions"

@@ -51,7 +51,7 @@ def relief(row: JobRow, fitting: tuple[str, ...] | None, *, nodes_together: int 
         return None
     left = tuple(node for node in mark.nodes if node in ours and node not in dropped)
     inherited = tuple(node for node in mark.inherited if node in left)
-    after = replace(mark, nodes=left, inherited=inherited)
+    after = replace(mark, nodes=left, inherited=inherited, spared=tuple(dict.fromkeys((*mark.spared, *dropped))))
     comment = marks.merge(row.admin_comment, after)
     if comment is None:
         return None

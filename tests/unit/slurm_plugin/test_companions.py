@@ -15,6 +15,7 @@ from slurm_plugin.records import JobRow
 from slurm_plugin.scope import ScopeConfig
 from slurm_plugin.sharing import Companion, lacks, released, share
 from slurm_plugin.squeue import Output, Slurm, SlurmError
+from slurm_plugin.tending import relief
 from tests.unit.slurm_plugin.fake_slurm import FakeJob, FakeSlurm
 
 ADVICE = Advice(
@@ -57,6 +58,7 @@ WAITS = replace(FAILED, job_id="30", shown_id="30", state="PENDING", end=None, n
 KEPT = replace(
     FAILED, state="SPECIAL_EXIT", reason="JobHeldUser", restarts=1, submit=1900, end=None, priority=0, exit_status=28672
 )
+OPTED = '{"advisor": true}'
 DEPENDENT = Companion(job_id="30", shown_id="30", user="alice", waited=True, in_scope=True)
 
 
@@ -170,6 +172,18 @@ def test_who_waited_is_remembered_when_slurm_no_longer_shows_it() -> None:
     assert chains.dependents(FAILED, 0, free) == ()
 
 
+def test_an_id_that_is_given_away_again_has_no_dependents() -> None:
+    """Slurm has forgotten the job that was waited for; another one gets its number while the dependent still runs."""
+    chains = Chains()
+    chains.learn({"17": replace(FAILED, state="RUNNING"), "30": WAITS}, {})
+    runs = replace(WAITS, state="RUNNING", dependency="")
+    chains.learn({"17": FAILED, "30": runs}, {})
+    chains.learn({"30": runs}, {})
+    again = replace(FAILED, submit=9000, user="bob")
+    chains.learn({"17": again, "30": runs}, {})
+    assert chains.dependents(again, 0, {"17": again, "30": runs}) == ()
+
+
 def test_a_released_dependent_forbids_the_requeue() -> None:
     """It was let go when the job failed: the requeued job would run beside it."""
     outcome = plan(FAILED, Around(released=("30",)))
@@ -210,6 +224,34 @@ def test_who_does_not_inherit(row: JobRow, comment: str, why: str) -> None:
     step = share(row, DEPENDENT, ADVICE, LIMITS, ScopeConfig(), comment)
     assert isinstance(step, str)
     assert step.startswith(why)
+
+
+def test_what_kept_a_job_from_starting_is_not_shared_again() -> None:
+    """Slurm says that its exclusions are too many: what was given back for that stays so, or it would never start."""
+    inherits = share(WAITS, DEPENDENT, ADVICE, LIMITS, ScopeConfig(), '{"advisor": true}')
+    assert isinstance(inherits, guard.Update)
+    row = replace(WAITS, excluded=inherits.excluded, admin_comment=inherits.admin_comment)
+    relieved = relief(replace(row, reason="BadConstraints", priority=0, dependency=""), None)
+    assert relieved is not None
+    assert relieved.dropped == ("node3",)
+    after = replace(row, excluded=relieved.update.excluded, admin_comment=relieved.update.admin_comment)
+    assert not lacks(after, ADVICE.exclude)
+    step = share(after, DEPENDENT, replace(ADVICE, exclude=("node2", "node3", "node4")), LIMITS, ScopeConfig(), OPTED)
+    assert isinstance(step, guard.Update)
+    assert step.excluded == ("node2", "node4")
+    found = mark.find(step.admin_comment)
+    assert found is not None
+    assert found.spared == ("node3",)
+
+
+def test_nothing_is_shared_on_advice_whose_time_is_over() -> None:
+    """The advisor has been dead for hours: a job that waited since then gets nothing any more."""
+    slurm = FakeSlurm()
+    slurm.add(FakeJob(requeueable=False))
+    slurm.add(FakeJob(job_id="30", state="PENDING", end=None, nodes="", dependency="afterany:17"))
+    old = replace(ADVICE, action=Action.NONE, cause="not_restartable", expires_monotonic=0.0)
+    assert run(slurm, DEPENDENT, advice=old, only=True).shared == ()
+    assert run(slurm, DEPENDENT, advice=replace(old, expires_monotonic=1.0), only=True).shared == ("30",)
 
 
 def test_sharing_is_bounded_by_cap_and_capacity() -> None:
