@@ -252,9 +252,10 @@ def _set_down(step: guard.Down, request: Request, slurm: Slurm, done: list[Verb]
     if stop_file.engaged(request.stop_file):
         return ""
     try:
-        dead = silence.still_silent(step.nodes, slurm.nodes())
+        taken = silence.taken_by_others(step.job_id, slurm.jobs())
+        dead = tuple(node for node in silence.still_silent(step.nodes, slurm.nodes()) if node not in taken)
         if not dead:
-            return "no node is silent any more"
+            return "no node is silent any more, or others have it"
         out = slurm.tool(*command(guard.Down(nodes=dead, job_id=step.job_id), request.shown_id))
     except SlurmError as error:
         return f"down: {error}"
@@ -300,7 +301,7 @@ def command(step: guard.Step, shown_id: str) -> tuple[str, ...]:
             batch = ("--batch",) if step.batch else ()
             return ("scancel", "--state=RUNNING", f"--signal={step.name}", *batch, _group(shown_id))
         case guard.Down():
-            reason = f"Reason=advisor: does not respond and held job {step.job_id}"
+            reason = f"Reason={silence.DOWN_REASON} {step.job_id}"
             return ("scontrol", "update", f"NodeName={','.join(step.nodes)}", "State=DOWN", reason)
 
 

@@ -63,6 +63,7 @@ class Looks:
             rows = await asyncio.to_thread(self.slurm.jobs)
         except SlurmError as error:
             self._failed("squeue", error)
+            self.silence.forget()  # nodes are not looked at either
             return False
         self._succeeded("squeue")
         # A look at one job that began later knows better than this listing.

@@ -12,6 +12,7 @@ from slurm_plugin.records import JobRow, NodeRow
 from slurm_plugin.words import Phase, phase_of
 
 HOUR_SECONDS = 3600.0
+DOWN_REASON = "advisor: does not respond and held job"
 _HOLDING = frozenset({Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING})
 _DOWN = frozenset({"down", "fail", "failing", "error", "powered_down", "powering_down"})
 
@@ -22,8 +23,14 @@ class Silence:
 
     since: dict[str, float] = field(default_factory=dict)
     downs: deque[float] = field(default_factory=deque)
+    _begun: bool = False
 
     def learn(self, nodes: Iterable[NodeRow], now: float) -> None:
+        nodes = tuple(nodes)
+        if not self._begun:
+            # Set DOWN by an agent before this one, at the latest now: an hour's bound is not begun anew by dying.
+            self.went_down(sum(node.state in _DOWN and node.reason.startswith(DOWN_REASON) for node in nodes), now)
+            self._begun = True
         self.since = {node.name: self.since.get(node.name, now) for node in nodes if silent(node)}
 
     def forget(self) -> None:
@@ -42,12 +49,7 @@ class Silence:
         """Nodes of the job that were silent for so long, that nobody else's job is on, as far as the hour allows."""
         while self.downs and now - self.downs[0] >= HOUR_SECONDS:
             self.downs.popleft()
-        others = {
-            node
-            for row in rows.values()
-            if row.job_id != job.job_id and phase_of(row.state) in _HOLDING
-            for node in row.nodes
-        }
+        others = taken_by_others(job.job_id, rows.values())
         dead = [
             node
             for node in job.nodes
@@ -57,6 +59,13 @@ class Silence:
 
     def went_down(self, count: int, now: float) -> None:
         self.downs.extend([now] * count)
+
+
+def taken_by_others(job_id: str, rows: Iterable[JobRow]) -> frozenset[str]:
+    """Nodes that any other job is on."""
+    return frozenset(
+        node for row in rows if row.job_id != job_id and phase_of(row.state) in _HOLDING for node in row.nodes
+    )
 
 
 def silent(node: NodeRow) -> bool:

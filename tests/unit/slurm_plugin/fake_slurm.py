@@ -160,6 +160,8 @@ class FakeSlurm:
         self.verbs.append(tuple(arguments))
         if arguments[0] in self.refuse:
             return said(1, self.refuse[arguments[0]])
+        if arguments[0] == "update" and arguments[1].startswith("NodeName="):
+            return out("")
         if arguments[0] == "update":
             return self._update(dict(item.split("=", 1) for item in arguments[1:]))
         if len(self.named(arguments[-1])) > 1:

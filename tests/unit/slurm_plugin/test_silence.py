@@ -1,15 +1,22 @@
 """Which nodes may be set DOWN, and how long a live attempt is given to save."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 
 from slurm_plugin import guard
+from slurm_plugin.apply import Clocks, Request, carry_out
+from slurm_plugin.config import decode
+from slurm_plugin.looks import Looks
 from slurm_plugin.records import JobRow, NodeRow
 from slurm_plugin.saving import Saving
-from slurm_plugin.silence import Silence, still_silent
+from slurm_plugin.scope import ScopeConfig
+from slurm_plugin.silence import HOUR_SECONDS, Silence, still_silent
+from slurm_plugin.squeue import Slurm, SlurmError
 from slurm_plugin.terms import Advice, Down, Limits, Signal
 from slurm_plugin.words import Action, Reason
+from tests.unit.slurm_plugin.fake_slurm import FakeJob, FakeSlurm
 
 ADVICE = Advice(
     advice_id="a",
@@ -30,6 +37,19 @@ ADVICE = Advice(
     expires_monotonic=1e9,
 )
 LIMITS = Limits(act=True, in_scope=True, dead=("n2",), signals=("USR1", "USR2"))
+
+
+@dataclass(slots=True)
+class Hands:
+    """A clock that stands."""
+
+    def wall(self) -> float:
+        return 1200.0
+
+    def monotonic(self) -> float:
+        return 100.0
+
+    boot = monotonic
 
 
 def node(name: str, state: str = "allocated", *, responding: bool = False, reason: str = "") -> NodeRow:
@@ -163,3 +183,53 @@ def test_nobody_is_asked_where_the_advice_does_not_say_so(advice: Advice) -> Non
     assert Saving(signals=(), wait_seconds_max=60.0).state(ADVICE, 0.0) == ""
     saving.asked(ADVICE, heard=False, now=0.0)
     assert saving.state(ADVICE, 1.0) == ""
+
+
+def test_what_went_down_before_the_agent_began_counts_for_its_hour() -> None:
+    """An agent that dies again and again sets no more nodes DOWN than one that lives."""
+    silence = Silence()
+    silence.learn([node("n9", "down", reason="advisor: does not respond and held job 5"), node("n2")], 0.0)
+    assert may(silence, job()) == ()
+    assert may(silence, job(), now=HOUR_SECONDS) == ("n2",)
+    other = Silence()
+    other.learn([node("n9", "down", reason="RMA"), node("n2")], 0.0)
+    assert may(other, job()) == ("n2",)
+
+
+async def test_a_listing_of_jobs_that_failed_begins_the_count_anew() -> None:
+    """Who else is on a node is not known then, nor was the node looked at."""
+    slurm, clock = FakeSlurm(nodes={"n1": "idle", "n2": "allocated*"}), Hands()
+    looks = Looks(Slurm(run=slurm), decode({"cluster": "c"}, {}), clock)
+    assert await looks.all()
+    assert set(looks.silence.since) == {"n2"}
+
+    def fail(argv: Sequence[str]) -> None:
+        raise SlurmError("timeout", "no answer")
+
+    slurm.before = fail
+    assert not await looks.all()
+    assert looks.silence.since == {}
+
+
+def test_a_node_that_somebody_elses_job_is_on_by_now_is_not_set_down() -> None:
+    """Looked at again right before: the agent's own listing may be older than that job."""
+    slurm = FakeSlurm(nodes={"node1": "idle", "node2": "allocated*"})
+    slurm.add(FakeJob(state="RUNNING", end=None))
+    advice = replace(ADVICE, job_id="17", exclude=("node2",), dead_nodes=("node2",), save_until=None)
+    request = Request(
+        advice=advice,
+        shown_id="17",
+        limits=replace(LIMITS, dead=("node2",)),
+        scope=ScopeConfig(),
+    )
+
+    def arrives(argv: Sequence[str]) -> None:
+        if argv[-2:-1] == ("requeue",) or "requeue" in argv:
+            slurm.add(FakeJob(job_id="18", user="bob", state="RUNNING", end=None, nodes="node2"))
+
+    for before, downs in ((arrives, 0), (lambda argv: None, 1)):
+        slurm.jobs.pop("18", None)
+        slurm.jobs["17"].state, slurm.jobs["17"].restarts, slurm.jobs["17"].admin_comment = "RUNNING", 0, ""
+        slurm.before = before
+        result = carry_out(request, slurm, Clocks(wall=lambda: slurm.now, monotonic=lambda: 0.0))
+        assert sum(verb.name == "down" for verb in result.done) == downs, result
