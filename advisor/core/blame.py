@@ -22,6 +22,8 @@ SUPPORTING = frozenset(
         "telemetry.throttled",
     }
 )
+# A GPU's contained error ends whoever uses its memory, on every node of the link's domain.
+_SEEN_BY_PEERS = frozenset({"cuda.nvlink_peer_access"})
 HARDWARE = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT, Category.SYSTEM_SOFTWARE})
 
 
@@ -31,8 +33,9 @@ def implicated_nodes(
     """Nodes that the hypothesis implicates, surest first, and a note where the evidence names too many."""
     lead = group[0]
     named: dict[str, float] = {}
+    echoes = _echoes(group, places)
     for item in group:
-        if item.score < lead.score - 0.35:
+        if item.score < lead.score - 0.35 or item.signal.id in echoes:
             continue
         found = places.nodes(item.signal)
         match item.rule.implicates:
@@ -63,6 +66,20 @@ def implicated_nodes(
     if _too_many(ordered, lead.rule, snapshot, policy):
         return (), f"{len(ordered)} nodes report it at once: not the nodes' fault"
     return ordered, ""
+
+
+def _echoes(group: Sequence[Scored], places: PlaceMap) -> frozenset[str]:
+    """Reports of an error that one GPU had and its peers on other nodes see too: all but the first node's, all where
+    no times tell which that was, and all where a trusted source names the node.
+    """
+    said = [item.signal for item in group if item.rule.id in _SEEN_BY_PEERS and not item.signal.trust.trusted]
+    if len({node for signal in said for node in places.nodes(signal)}) < 2:
+        return frozenset()
+    at = {signal.id: signal.at for signal in said if signal.at is not None}
+    known = any(item.signal.trust.trusted and places.nodes(item.signal) for item in group)
+    first = min(said, key=lambda signal: (at[signal.id], signal.order)) if len(at) == len(said) and not known else None
+    origin = frozenset(places.nodes(first)) if first is not None else frozenset()
+    return frozenset(signal.id for signal in said if not origin & set(places.nodes(signal)))
 
 
 def _too_many(nodes: Sequence[str], rule: Rule, snapshot: Snapshot, policy: Policy) -> bool:
@@ -132,8 +149,16 @@ def implicated_ranks(
         for item in group:
             ranks.extend(sorted(ranks_of(item.signal)))
     if not ranks and lead.rule.implicates in {Implicates.NODE, Implicates.RANK}:
-        ranks.extend(places.exit_ranks())
+        ranks.extend(places.exit_ranks() or _only_child(snapshot, lead))
     return tuple(dict.fromkeys(ranks))[:RANKS_MAX]
+
+
+def _only_child(snapshot: Snapshot, lead: Scored) -> tuple[int, ...]:
+    """The only worker that a launcher saw dying of a GPU's fault: on one node, its number there is its rank."""
+    if lead.rule.category is not Category.GPU_HARDWARE or len(snapshot.attempt.nodes or ()) != 1:
+        return ()
+    died = {signal.fields["local"] for signal in snapshot.signals if "local" in signal.fields and signal.count == 1}
+    return tuple(map(int, died)) if len(died) == 1 else ()
 
 
 def ranks_on(
