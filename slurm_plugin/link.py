@@ -24,7 +24,16 @@ BACKOFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 OUTBOX_MAX = 10_000
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 JOBS_PER_REPORT = 2_000
-_REFUSED = frozenset({grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION})
+TRIES_MAX = 3  # of a report that the advisor itself fails on
+_REFUSED = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.UNIMPLEMENTED,  # an older advisor
+    }
+)
+_FAILED = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.RESOURCE_EXHAUSTED})
 
 Outgoing = (
     agent_pb2.ReportReconciliationRequest
@@ -69,6 +78,7 @@ class Link:
     _stub: "agent_pb2_grpc.AgentServiceAsyncStub | None" = None  # the class exists in the stubs only
     _outbox: deque[Outgoing] = field(default_factory=lambda: deque(maxlen=OUTBOX_MAX))
     _queued: asyncio.Event = field(default_factory=asyncio.Event)
+    _tries: int = 0  # of the first report in the outbox
     _expiry: dict[str, float] = field(default_factory=dict)
     _registered: agent_pb2.RegisterRequest | None = None
     _anew: asyncio.Event = field(default_factory=asyncio.Event)
@@ -166,9 +176,11 @@ class Link:
                     else:
                         await stub.ReportMilestones(message, timeout=RPC_SECONDS)
                 except grpc.aio.AioRpcError as error:
-                    if error.code() not in _REFUSED:
+                    self._tries += error.code() in _FAILED
+                    if error.code() not in _REFUSED and self._tries < TRIES_MAX:
                         raise
                     log.warning("report_refused", kind=type(message).__name__, error=_why(error))
+                self._tries = 0
                 if self._outbox and self._outbox[0] is message:
                     self._outbox.popleft()
             self._queued.clear()

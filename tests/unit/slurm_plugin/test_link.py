@@ -6,13 +6,15 @@ import tempfile
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
 from advisor.v1 import agent_pb2, common_pb2
 from slurm_plugin.clock import SystemClock
 from slurm_plugin.guard import Advice
-from slurm_plugin.link import Link, Pulse
+from slurm_plugin.link import TRIES_MAX, Link, Pulse
 from tests.unit.slurm_plugin.test_agent import FakeAdvisor, until
 
 
@@ -81,3 +83,37 @@ async def test_a_report_in_flight_when_the_connection_is_renewed_is_lost_and_not
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await advisor.stop()
+
+
+class FailingAdvisor(FakeAdvisor):
+    """Fails on one report whenever it comes, as for a defect of its own; an older one does not serve it at all."""
+
+    code = grpc.StatusCode.INTERNAL
+
+    async def ReportReconciliation(  # noqa: N802
+        self, request: agent_pb2.ReportReconciliationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> agent_pb2.ReportReconciliationResponse:
+        if request.advice_id == "poison":
+            await context.abort(self.code, "see its log")
+        return await super().ReportReconciliation(request, context)
+
+
+@pytest.mark.parametrize(
+    ("code", "connections"), [(grpc.StatusCode.INTERNAL, TRIES_MAX), (grpc.StatusCode.UNIMPLEMENTED, 1)]
+)
+async def test_a_report_that_the_advisor_fails_on_does_not_hold_up_the_others(
+    folder: Path, code: grpc.StatusCode, connections: int
+) -> None:
+    """Tried a few times, told, and left out: otherwise the link would begin anew for ever, a storm for both sides."""
+    advisor, heard = FailingAdvisor(), Heard()
+    advisor.code = code
+    await advisor.start(folder / "a.sock")
+    link = Link(f"unix:{folder}/a.sock", "c", agent_pb2.RegisterRequest, heard, SystemClock())
+    for name in ("first", "poison", "last"):
+        link.put(agent_pb2.ReportReconciliationRequest(cluster="c", advice_id=name))
+    running = asyncio.create_task(link.run())
+    await until(lambda: [item.advice_id for item in advisor.reconciled] == ["first", "last"])
+    assert heard.connections == connections
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await advisor.stop()
