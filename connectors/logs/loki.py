@@ -51,6 +51,16 @@ class Loki:
         self._page_lines = PAGE_LINES
 
     async def lines(self, ask: Ask) -> Answer:
+        try:
+            return await self._lines(ask)
+        except AskError as error:
+            if error.status != 400 or "parse error" not in error.detail or self._chosen is None or ask.whole:
+                raise
+        # Before version 3 a line filter had one text only: then every line is sent.
+        self._chosen, self.filters = None, False
+        return await self._lines(ask)
+
+    async def _lines(self, ask: Ask) -> Answer:
         query = self._query(ask.jobs, whole=ask.whole)
         got = _Gathered(self._labels)
         start_ns = ask.start_ns
@@ -122,7 +132,9 @@ class Loki:
             query = f"{self._selector} | {matcher}"
         if whole or self._chosen is None:
             return query
-        return f"{query} |~ {_quoted(self._chosen.word_pattern)} or {_quoted(self._chosen.rest_pattern)}"
+        if self._chosen.patterns:
+            return f"{query} |~ {_quoted(self._chosen.pattern)}"
+        return f"{query} |= {' or '.join(map(_quoted, self._chosen.texts))}"
 
     async def _page(
         self, query: str, start_ns: int, end_ns: int, *, backward: bool = False, limit: int = 0, urgent: bool = True

@@ -39,6 +39,7 @@ from connectors.web.server import AskError
 
 LATE = " (late)"
 FORGET_SECONDS = 600.0
+SWEEP_ANSWERS_MAX = 8
 COUNT_SECONDS_MAX = 86_400.0  # servers bound how far back a count may go
 Item = tuple[int, int, bytes, int]  # nanosecond, number of the stream, text, mark
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -89,10 +90,13 @@ class _Heard:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """A stretch of time that one answer could not hold: how far it was read. `sweep`: it began at the oldest moment."""
+    """A stretch of time that one answer could not hold: how far it was read, in how many. `sweep`: it began at the
+    oldest moment.
+    """
 
     reached_ns: int
     sweep: bool
+    answers: int
 
 
 @dataclass(slots=True)
@@ -363,11 +367,13 @@ class StoreLogs:
         complete = not rest and until_ns >= min(now_ns, wish.last_ns)
         over = complete and wish.sweep and wish.request.ended_at is not None and wish.last_ns <= now_ns
         horizon_ns = now_ns - int(self._limits.overlap_seconds * NS)
-        swept = wish.sweep and (complete or (reached_ns >= horizon_ns and wish.last_ns > now_ns))
-        if complete or swept:
-            self._passes.pop(wish.request.key, None)
-        else:
-            self._passes[wish.request.key] = _Pass(reached_ns, wish.sweep)
+        before = self._passes.pop(wish.request.key, None)
+        answers = 1 + (before.answers if before is not None else 0)
+        # A flood may not keep what is new waiting: what is not old enough to be settled is swept again anyway.
+        flooded = answers >= SWEEP_ANSWERS_MAX and reached_ns >= horizon_ns and wish.last_ns > now_ns
+        swept = wish.sweep and (complete or flooded)
+        if not complete and not swept:
+            self._passes[wish.request.key] = _Pass(reached_ns, wish.sweep, answers)
         position = self._advanced(wish, taken, streams, reached_ns, now_ns, swept=swept)
         young = now_ns - wish.position.read_ns < self._limits.sweep_seconds * NS
         if complete and not (taken or over or swept or gaps) and young and wish.request.cursor:

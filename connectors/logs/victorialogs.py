@@ -23,7 +23,7 @@ from typing import Any
 
 import orjson
 
-from advisor.core.line_filter import LineFilter
+from advisor.core.line_filter import LineFilter, escaped
 from advisor.core.lines import cap, decode
 from advisor.core.words import UnavailableReason
 from connectors.logs.store import NS, Answer, Ask, Labels, Seen, Stream, stream_name
@@ -133,7 +133,9 @@ class VictoriaLogs:
         query = f"{_between(start_ns, end_ns)} ({self._selector}) {chosen}"
         if whole or self._chosen is None:
             return query
-        return f"{query} (_msg:~{_quoted(self._chosen.word_pattern)} or _msg:~{_quoted(self._chosen.rest_pattern)})"
+        # Each on its own: one pattern of them all takes ten times as long.
+        patterns = [*map(escaped, self._chosen.texts), *self._chosen.patterns]
+        return f"{query} ({' or '.join(f'_msg:~{_quoted(pattern)}' for pattern in patterns)})"
 
     async def _window(self, ask: Ask, end_ns: int) -> "_Gathered":
         """The lines before `end_ns`. Raises `TooMuchError` when they are more than may be held."""

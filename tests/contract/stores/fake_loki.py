@@ -18,11 +18,11 @@ Labels = tuple[tuple[str, str], ...]
 Row = tuple[int, str, Labels]  # nanosecond, line, structured metadata
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
-_FILTER = rf"\|~ ({_STRING}(?: or {_STRING})*)"
+_FILTER = rf"\|([~=]) ({_STRING}(?: or {_STRING})*)"
 _QUERY = re.compile(
     rf"(?P<selector>\{{(?:[^{{}}\"]|{_STRING})*\}})"
     rf"(?P<labels>(?: \| \w+=~?{_STRING})*)"
-    rf"(?P<lines>(?: \|~ {_STRING}(?: or {_STRING})*)*)"
+    rf"(?P<lines>(?: \|[~=] {_STRING}(?: or {_STRING})*)*)"
 )
 
 
@@ -141,8 +141,11 @@ class FakeLoki:
 
 def _matching(query: re.Match[str], held: Mapping[Labels, list[Row]]) -> Any:
     filters = [
-        [re2.compile(json.loads(text)) for text in re.findall(_STRING, one)]
-        for one in re.findall(_FILTER, query["lines"])
+        [
+            re2.compile(json.loads(text) if sign == "~" else re2.escape(json.loads(text)))
+            for text in re.findall(_STRING, one)
+        ]
+        for sign, one in re.findall(_FILTER, query["lines"])
     ]
     for labels, rows in held.items():
         if not _selected(query["selector"], dict(labels)):

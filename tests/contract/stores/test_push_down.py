@@ -166,15 +166,18 @@ def test_a_relaxed_pattern_finds_at_least_as_much(pattern: str, line: bytes) -> 
     assert re2_of(relaxed(pattern)).search(line)
 
 
-def test_a_rule_without_a_telling_word_is_passed_on_as_it_is() -> None:
-    """Where no word must be there the pattern itself decides, and short or usual words are none."""
-    rule = Rule(
-        id="r", title="t", pattern=r"(?:loss|step)=(?:nan|-?inf)\b", category=Category.NUMERICS, role=Role.SYMPTOM
+def test_a_rule_without_any_word_is_passed_on_as_it_is() -> None:
+    """Where no word must be there the pattern itself decides; a usual word does where no telling one is there."""
+    odd, usual = (
+        Rule(id="r", title="t", pattern=pattern, category=Category.NUMERICS, role=Role.SYMPTOM)
+        for pattern in (r"^E\d{3}-\d{2}$", r"(?:loss|step)=(?:nan|-?inf)\b")
     )
-    chosen: LineFilter = line_filter([rule])
-    assert relaxed(rule.pattern) in chosen.patterns
+    chosen: LineFilter = line_filter([odd, usual])
+    assert relaxed(odd.pattern) in chosen.patterns
+    assert Passes(chosen)(b"12: E101-77")
+    assert {"loss", "step"} <= set(chosen.texts)
     assert Passes(chosen)(b"x loss=nan y")
-    assert not Passes(chosen)(b"loss is finite")
+    assert not Passes(chosen)(b"INFO all is well")
 
 
 LONG_LOG = b"""\
