@@ -61,7 +61,8 @@ class Cluster:
 class Plan:
     """`opens` and `acts_now` (dry until now) are to be done. `trips`: why the breaker trips, "" if it does not.
 
-    `refused` may be wanted again and is then judged anew; `young` is to be asked again when it has settled.
+    `refused` may be wanted again and is then judged anew; `young` is to be asked again, when it has
+    settled or the node's last isolation is over.
     """
 
     opens: tuple[Want, ...] = ()
@@ -110,6 +111,7 @@ def plan(wants: Sequence[Want], cluster: Cluster, policy: Policy, now: datetime)
     held = {item.node: item for item in cluster.held}
     fresh: dict[str, Want] = {}
     acts_now: dict[str, Want] = {}
+    waits: tuple[Want, ...] = ()  # for the end of the node's last isolation, which an agent is yet to carry out
     for want in wants:
         released = cluster.released.get(want.node)
         if released is not None and want.evidence_at <= released:
@@ -119,28 +121,31 @@ def plan(wants: Sequence[Want], cluster: Cluster, policy: Policy, now: datetime)
             # Of several for one node one that acts speaks for all.
             if want.node not in fresh or (want.acts and not fresh[want.node].acts):
                 fresh[want.node] = want
-        elif known.dry_run and not known.releasing and want.acts:
+        elif known.releasing:
+            waits = (*waits, want)
+        elif known.dry_run and want.acts:
             acts_now[want.node] = want
     new, changed = tuple(fresh.values()), tuple(acts_now.values())
     if not new and not changed:
-        return Plan()
+        return Plan(young=waits)
     if cluster.tripped:
-        return Plan(refused=(*new, *changed), refused_why="the breaker has tripped")
+        return Plan(refused=(*new, *changed), refused_why="the breaker has tripped", young=waits)
     most = cap(cluster.nodes, policy)
     if new and len(held) + len(new) > most:
         names = " ".join(sorted(fresh)[:NAMES_MAX])
         wanted = f"{len(held)} nodes are isolated and {len(new)} more are wanted ({names})"
         why = f"{wanted}: at most {most} of {cluster.nodes}"
         # Where the bounds allow none at all there is nothing to break.
-        return Plan(acts_now=changed, refused=new, refused_why=why, trips=why if most else "")
+        return Plan(acts_now=changed, refused=new, refused_why=why, trips=why if most else "", young=waits)
     if cluster.opened_today + len(new) > policy.isolations_per_day_max:
         why = f"{cluster.opened_today} isolations within a day and {len(new)} more are wanted: at most " + str(
             policy.isolations_per_day_max
         )
-        return Plan(acts_now=changed, refused=new, refused_why=why, trips=why)
+        return Plan(acts_now=changed, refused=new, refused_why=why, trips=why, young=waits)
     settled = now - timedelta(seconds=policy.isolation_settle_seconds)
     old = tuple(want for want in new if want.evidence_at <= settled)
-    return Plan(opens=old, acts_now=changed, young=tuple(want for want in new if want.evidence_at > settled))
+    young = tuple(want for want in new if want.evidence_at > settled)
+    return Plan(opens=old, acts_now=changed, young=(*young, *waits))
 
 
 def expires_at(now: datetime, policy: Policy) -> datetime:

@@ -77,6 +77,16 @@ def test_what_is_held_is_not_opened_again() -> None:
     assert plan([want("n1", acts=False)], on_paper, POLICY, LATER).acts_now == ()
 
 
+def test_a_new_fault_while_the_last_drain_is_being_undone_is_not_lost() -> None:
+    """The agent was away when the isolation ended, and the node failed again: asked again when the drain is gone."""
+    ending = replace(cluster(), held=(Held(node="n1", dry_run=False, releasing=True),))
+    done = plan([want("n1")], ending, POLICY, LATER)
+    assert (done.opens, done.refused, done.young) == ((), (), (want("n1"),))
+    spent = replace(ending, released={"n1": LATER})
+    assert plan([want("n1")], spent, POLICY, LATER).young == ()
+    assert plan([want("n1"), want("n2")], replace(ending, tripped=True), POLICY, LATER).young == (want("n1"),)
+
+
 def test_more_nodes_than_the_cap_isolate_none_and_trip_the_breaker() -> None:
     """Four at once with a cap of three are not the nodes' fault; neither is a fourth after three."""
     for wants, held in (([want(f"n{i}") for i in range(4)], ()), ([want("n9")], ("n1", "n2", "n3"))):
