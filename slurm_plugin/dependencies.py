@@ -79,13 +79,18 @@ class Chains:
             if is_singleton(row.dependency) and row.job_id in names:
                 found += called[row.user, names[row.job_id]]
             for job in found:
-                if job.job_id != row.job_id and not _both_wait(row, job):
+                if job.job_id != row.job_id and not _both_wait(row, job) and not _together(row, job):
                     self._waited.setdefault(row.job_id, {})[job.job_id] = job.restarts
 
     def dependents(self, job: JobRow, attempt: int, rows: Mapping[str, JobRow]) -> tuple[JobRow, ...]:
         """Jobs that waited for the end of this attempt, whether they still do or not, while Slurm has them."""
         waited = (rows.get(key) for key, of in self._waited.items() if of.get(job.job_id, -1) in {attempt, attempt + 1})
         return tuple(row for row in waited if row is not None)
+
+
+def _together(one: JobRow, other: JobRow) -> bool:
+    """Components of one heterogeneous job run beside each other."""
+    return bool(one.het_job_id) and one.het_job_id == other.het_job_id
 
 
 def _both_wait(one: JobRow, other: JobRow) -> bool:

@@ -172,6 +172,16 @@ def test_who_waited_is_remembered_when_slurm_no_longer_shows_it() -> None:
     assert chains.dependents(FAILED, 0, free) == ()
 
 
+def test_components_of_one_job_do_not_wait_for_each_other() -> None:
+    """A heterogeneous job with `singleton` is requeued: its leader waits already while a component still ends."""
+    chains, names = Chains(), {"17": "train", "18": "train"}
+    leader = replace(LEADER, state="PENDING", restarts=1, nodes=(), dependency="singleton(unfulfilled)")
+    ending = replace(OTHER, state="COMPLETING", restarts=1)
+    chains.learn({"17": leader, "18": ending}, names)
+    both = {"17": replace(LEADER, state="RUNNING", restarts=1), "18": replace(OTHER, state="RUNNING", restarts=1)}
+    assert chains.dependents(both["18"], 1, both) == ()
+
+
 def test_an_id_that_is_given_away_again_has_no_dependents() -> None:
     """Slurm has forgotten the job that was waited for; another one gets its number while the dependent still runs."""
     chains = Chains()
