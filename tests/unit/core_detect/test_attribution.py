@@ -307,3 +307,32 @@ def test_an_xid_that_must_repeat_counts_on_the_same_gpu(units: tuple[str, ...], 
     assert [item.unit for item in alone.implications] == ["3b:00"]
     fact = NodeFact(name="node2", state=NodeState.UP, other_jobs=1, score=0.45, units=units)
     assert (judge(replace(world, nodes=(fact,)))[1].nodes == ("node2",)) == implicated
+
+
+CONTAINED = "RuntimeError: CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error\n"
+
+
+def test_of_nodes_that_see_one_link_error_only_the_first_is_excluded() -> None:
+    """A contained error ends all that use the GPU's memory, on every node of the link's domain."""
+    parts = [
+        (context(file=f"{node}.log", node=node), f"2026-11-29 11:59:0{second} {CONTAINED}")
+        for node, second in (("node3", 5), ("node1", 2), ("node4", 4))
+    ]
+    assert judge(snapshot(*parts))[1].nodes == ("node1",)
+
+
+def test_of_nodes_that_see_one_link_error_at_no_known_time_none_is_excluded() -> None:
+    """Which of them began is not visible."""
+    parts = [(context(file=f"{node}.log", node=node), CONTAINED) for node in ("node3", "node1")]
+    assert judge(snapshot(*parts))[1].nodes == ()
+
+
+def test_the_only_worker_that_a_launcher_saw_dying_of_a_gpu_is_the_rank() -> None:
+    """On one node a worker's number is its rank."""
+    text = (
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+        "E1129 11:59:31.222000 99 torch/distributed/elastic/multiprocessing/api.py:826] failed (exitcode: 1) "
+        "local_rank: 5 (pid: 99) of binary: /usr/bin/python\n"
+    )
+    blame = judge(snapshot((context(nodes=("node1",), world_size=8), text), nodes=("node1",), world_size=8))[1]
+    assert (blame.nodes, blame.ranks) == (("node1",), (5,))
