@@ -20,6 +20,9 @@ from connectors.web.access import Access
 from connectors.web.pacing import Pace
 from connectors.web.server import AskError, Server
 
+# How long after it took a line a store may show it: Loki within milliseconds, VictoriaLogs within five seconds. Clocks
+# of nodes differ besides. What is later than that waits for the next sweep.
+NEAR_SECONDS = {"loki": 3.0, "victorialogs": 10.0}
 LOOK_SECONDS = 3_600.0
 STALE_SECONDS = 600.0
 
@@ -35,7 +38,11 @@ class Look:
 
 def open_log_store(section: LogsSection, rules_files: Sequence[Path], clock: Clock) -> StoreLogs:
     """Raises `ConfigError` for what only the parts themselves can tell."""
-    limits = StoreLimits(overlap_seconds=section.overlap_seconds, settle_seconds=section.settle_seconds)
+    limits = StoreLimits(
+        overlap_seconds=section.overlap_seconds,
+        settle_seconds=section.settle_seconds,
+        near_seconds=NEAR_SECONDS[section.kind],
+    )
     store = store_of(section, clock, _filter(rules_files) if section.push_down else None)
     return StoreLogs(section.name, store, clock=clock, limits=limits)
 
