@@ -12,9 +12,9 @@ For each log source, in one run:
     rss_mb                        of this process, after a million lines from each
 
 Stores are real where LOKI_BIN or VICTORIA_LOGS_BIN names a program (`SOURCE_server` says so), else stand-ins in a
-process of their own (`benchmarks/_store_server.py`), which are slower than a real VictoriaLogs. Shares are told and end
-nothing: they are of wall time, and on a machine that others use they say little (`SOURCE_lines_cpu_s` says more). Memory
-above its target ends the program with 1.
+process of their own (`benchmarks/_store_server.py`), which are slower than a real VictoriaLogs. Shares are told and
+end nothing: they are of wall time, and on a machine that others use they say little (`SOURCE_lines_cpu_s` says more).
+Memory above its target ends the program with 1.
 """
 
 import argparse
