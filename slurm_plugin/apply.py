@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ if not __package__:  # run as a script: our own folder's parent is not on the pa
 
 from slurm_plugin import guard, scope, sharing, silence, stop_file, tending
 from slurm_plugin.guard import Reason, Status
-from slurm_plugin.squeue import JobRow, Run, Slurm, SlurmError, first_line, run_process
+from slurm_plugin.squeue import JobRow, Output, Run, Slurm, SlurmError, first_line, rpcs_of, run_process
 
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
 _VERB_NAMES = {
@@ -80,6 +80,7 @@ class Result:
     dropped: tuple[str, ...] = ()
     by_us: bool = False
     shared: tuple[str, ...] = ()  # companions that were given exclusions, as Slurm names them
+    rpcs: int = field(default=0, compare=False)  # that slurmctld served for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,18 @@ class Clocks:
 
 def carry_out(request: Request, run: Run = run_process, clocks: Clocks | None = None) -> Result:
     """Look at the job and its companions, ask the guard, act. Never raises for what Slurm does."""
-    clocks = clocks or Clocks()
+    sent = 0
+
+    def counting(argv: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> Output:
+        nonlocal sent
+        sent += rpcs_of(argv)
+        return run(argv, environment, timeout_seconds)
+
+    result = _carried_out(request, counting, clocks or Clocks())
+    return replace(result, rpcs=sent)
+
+
+def _carried_out(request: Request, run: Run, clocks: Clocks) -> Result:
     slurm = Slurm(
         conf=request.conf,
         bin_dir=request.bin_dir,

@@ -19,6 +19,7 @@ import grpc
 from advisor.v1 import agent_pb2, agent_pb2_grpc
 from slurm_plugin import consequences, stop_file
 from slurm_plugin.applier import limit_seconds
+from slurm_plugin.backlog import restartable
 from slurm_plugin.config import TICK_FILE, AgentConfig
 from slurm_plugin.scope import OPT_IN
 from slurm_plugin.squeue import Slurm, SlurmConfig, SlurmError
@@ -90,8 +91,21 @@ def _settings(config: AgentConfig, settings: SlurmConfig, slurm: Slurm) -> Itera
         yield _ok(f"an action may take {limit:g} s of that before it is ended")
     if 0 < settings.min_job_age_seconds <= config.poll_seconds * 5:
         yield _bad(f"MinJobAge is too short for a look every {config.poll_seconds:g} s: raise it or lower poll_seconds")
+    yield _event(config, settings)
     yield _rights(config, settings, slurm)
     yield from _hook(config, settings.epilog_slurmctld)
+
+
+def _event(config: AgentConfig, settings: SlurmConfig) -> Finding:
+    """How many jobs of one fabric event the cap lets be restarted in time."""
+    cap, memory = config.caps.requeues_per_minute, settings.min_job_age_seconds
+    if not memory:
+        return _ok(f"caps.requeues_per_minute: {cap}; Slurm forgets no job meanwhile")
+    most = restartable(per_minute=cap, memory_seconds=memory)
+    return _ok(
+        f"caps.requeues_per_minute: {cap}: of jobs that fail together {most} are restarted within MinJobAge, {memory}"
+        " s, the largest first; where more run at once, raise the cap: the others are lost"
+    )
 
 
 def _permitted(config: AgentConfig) -> Iterator[Finding]:

@@ -29,13 +29,13 @@ class ConfigError(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSection:
     """`conf`: slurm.conf, "" for Slurm's own default. `bin`: folder of its tools, "" for PATH. `calls_per_second`: how
-    often any of the tools may be run, in all.
+    many RPCs slurmctld may be sent, by all of the agent's calls of its tools together.
     """
 
     conf: str = ""
     bin: str = ""
     timeout_seconds: float = 5.0
-    calls_per_second: float = 30.0
+    calls_per_second: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ _KEYS: dict[str, tuple[str, object]] = {
     "slurm.conf": ("optional_path", ""),
     "slurm.bin": ("optional_path", ""),
     "slurm.timeout_seconds": ("seconds", 5.0),
-    "slurm.calls_per_second": ("rate", 30.0),
+    "slurm.calls_per_second": ("rate", 60.0),
     "scope.opt_in": ("flag", True),
     "scope.partitions": ("names", ()),
     "scope.users": ("names", ()),

@@ -50,7 +50,10 @@ def _epilog(settings: SlurmConfig) -> Consequence:
 
 def _memory(settings: SlurmConfig) -> Consequence:
     seconds = settings.min_job_age_seconds
-    text = f"{seconds} s: for so long after its end a failed job can be restarted; then Slurm has forgotten it"
+    text = (
+        f"{seconds} s: for so long after its end a failed job can be restarted; then Slurm has forgotten it. Times the "
+        "agent's caps.requeues_per_minute, that is how many jobs that fail together are restarted"
+    )
     if 0 < seconds < MEMORY_SHORT_SECONDS:
         to_do = "MinJobAge=300 (Slurm's default) in slurm.conf lets advice wait for slow evidence and survive a restart"
         return Consequence(setting="MinJobAge", text=text, to_do=to_do)

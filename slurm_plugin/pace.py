@@ -1,7 +1,8 @@
 """How often slurmctld is asked: a rate that is never exceeded, and a pause that grows while it gives no answer.
 
-One object for all of the agent's questions, whoever asks: polling, followed ends, and the processes that act (which
-take their share beforehand). A slurmctld that hangs is tried by one question at a time; when it comes back there is
+One object for all that the agent sends, whoever sends it: polling, followed ends, and the processes that act (which
+take their share beforehand, and settle the difference afterwards). What is counted is RPCs, as slurmctld does: one
+squeue is up to three. A slurmctld that hangs is tried by one question at a time; when it comes back there is
 nobody waiting to ask at once, so that a restart is not met by a storm.
 """
 
@@ -12,12 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from slurm_plugin.applier import Apply
 from slurm_plugin.apply import Request, Result
-from slurm_plugin.squeue import Output, Run, SlurmError, first_line
+from slurm_plugin.squeue import Output, Run, SlurmError, first_line, rpcs_of
 from slurm_plugin.words import Reason, Status
 
-BURST_SECONDS = 0.3  # this much of a second's calls may be made at once
+BURST_SECONDS = 0.3  # this much of a second's RPCs may be sent at once
 PAUSE_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)  # after the first, second, … question without an answer
-ACTING_CALLS = 5  # two to look, one for the comment, two verbs: the usual action
+ACTING_RPCS = 11  # two squeue to look, one for the comment, three each; two verbs: the usual action
+WAITED_RPCS, COMPONENT_RPCS, COMPONENTS_LOOK_RPCS = 4, 1, 6  # a dependent's comment and update, a component's update
 _AWAY = ("unable to contact", "connection refused", "timed out", "zero bytes", "communication")
 
 
@@ -26,7 +28,7 @@ def _sleep(seconds: float) -> None:
 
 
 class Pace:
-    """Wraps `run`. `per_second` in the long run, some of them at once. Thread-safe; waits by blocking its thread."""
+    """Wraps `run`. `per_second` RPCs in the long run, some at once. Thread-safe; waits by blocking its thread."""
 
     def __init__(
         self,
@@ -39,16 +41,16 @@ class Pace:
         self._run, self._rate, self._monotonic, self._sleep = run, per_second, monotonic, sleep
         self._lock = threading.Lock()
         self._most = max(per_second * BURST_SECONDS, 1.0)
-        self._free, self._at = self._most, monotonic()  # calls that may be made at once, as of then
+        self._free, self._at = self._most, monotonic()  # RPCs that may be sent at once, as of then
         self._unanswered = 0
         self._closed_until = 0.0
         self._trying = False
-        self.calls = 0
+        self.sent = 0
 
     def __call__(self, argv: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> Output:
         """Raises SlurmError("timeout") without asking while the last question has gone unanswered."""
         trying = self._enter()
-        self._take(1)
+        self._take(rpcs_of(argv))
         try:
             output = self._run(argv, environment, timeout_seconds)
         except SlurmError as error:
@@ -62,10 +64,16 @@ class Pace:
         return output
 
     def take(self, count: int) -> None:
-        """Wait for the turn of a process that is to make `count` calls. Raises SlurmError like a call."""
+        """Wait for the turn of a process that is to send `count` RPCs. Raises SlurmError like a call."""
         with self._lock:
             self._refuse_if_closed()
         self._take(count)
+
+    def settle(self, more: int) -> None:
+        """A process that had its turn sent so many more, or fewer, than it took: those after it wait accordingly."""
+        with self._lock:
+            self._free -= more
+            self.sent += more
 
     def _enter(self) -> bool:
         """True for the one question that tries whether slurmctld is back."""
@@ -94,7 +102,7 @@ class Pace:
             now = self._monotonic()
             self._free = min(self._most, self._free + (now - self._at) * self._rate) - count
             self._at = now
-            self.calls += count
+            self.sent += count
             wait = -self._free / self._rate
         if wait > 0:
             self._sleep(wait)
@@ -104,10 +112,23 @@ def paced(apply: Apply, pace: Pace) -> Apply:
     """`apply` that waits for its turn, and is not started at all while slurmctld gives no answer."""
 
     async def act(request: Request) -> Result:
+        expected = expected_rpcs(request)
         try:
-            await asyncio.to_thread(pace.take, ACTING_CALLS)
+            await asyncio.to_thread(pace.take, expected)
         except SlurmError as error:
             return Result(status=Status.PENDING, reason=Reason.SCHEDULER_UNAVAILABLE, detail=str(error))
-        return await apply(request)
+        result = await apply(request)
+        if result.rpcs:  # a process that was ended says nothing, and may have sent all of it
+            pace.settle(result.rpcs - expected)
+        return result
 
     return act
+
+
+def expected_rpcs(request: Request) -> int:
+    """What a process usually sends for it."""
+    waited = sum(companion.waited for companion in request.companions)
+    components = len(request.companions) - waited
+    return (
+        ACTING_RPCS + WAITED_RPCS * waited + (COMPONENTS_LOOK_RPCS + COMPONENT_RPCS * components if components else 0)
+    )

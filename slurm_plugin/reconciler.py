@@ -18,6 +18,7 @@ from advisor.v1 import agent_pb2, common_pb2
 from slurm_plugin import guard, mark, sharing, wire
 from slurm_plugin.applier import Apply
 from slurm_plugin.apply import Result
+from slurm_plugin.backlog import Backlog, urgency
 from slurm_plugin.briefing import Briefing
 from slurm_plugin.clock import Clock
 from slurm_plugin.config import AgentConfig
@@ -68,6 +69,7 @@ class Reconciler:
     missing_right: str = ""
     briefing: Briefing = field(init=False)
     saving: Saving = field(init=False)
+    backlog: Backlog = field(init=False)
     _open: dict[str, guard.Advice] = field(default_factory=dict)
     _said: dict[str, tuple[Status, Reason, str]] = field(default_factory=dict)
     busy: set[str] = field(default_factory=set)
@@ -84,13 +86,14 @@ class Reconciler:
         signals = tuple(name for name in (wanted.dump_signal, wanted.save_signal) if name)
         self.saving = Saving(signals=signals, wait_seconds_max=wanted.wait_seconds_max)
         self.briefing = Briefing(config=self.config, looks=self.looks, saving=self.saving)
+        self.backlog = Backlog(per_minute=self.config.caps.requeues_per_minute)
 
     def heard(self, open_advice: Sequence[guard.Advice]) -> None:
         """All open advice, as of now. New advice is attended to at once, the rest at the next pass."""
         before, self._open = self._open, {advice.advice_id: advice for advice in open_advice}
         self._said = {key: value for key, value in self._said.items() if key in self._open}
         self._retry_at = {key: value for key, value in self._retry_at.items() if key.partition(" ")[0] in self._open}
-        for advice in open_advice:
+        for advice in self._ordered(self.looks.rows):
             if advice.advice_id not in before:
                 log.info(
                     "advice_heard",
@@ -108,12 +111,23 @@ class Reconciler:
         """One pass over all open advice with the rows of a full look."""
         if not self.looks.looked:
             return
-        for advice in self._open.values():
+        waiting: list[JobRow] = []
+        for advice in self._ordered(rows):
             row = rows.get(advice.job_id)
             outcome = self._plan(advice, row)
+            if row is not None and _capped(outcome):
+                waiting.append(row)
             status = outcome_status(outcome, self._applied(advice))
             if isinstance(outcome, guard.Steps) or status != self._status(advice) or self._shares(advice, row, outcome):
                 self._attend(advice)
+
+        if self.looks.settings is not None:
+            memory = self.looks.settings.min_job_age_seconds
+            self.backlog.look(waiting, memory_seconds=memory, now=self.clock.wall())
+
+    def _ordered(self, rows: Mapping[str, JobRow]) -> list[guard.Advice]:
+        """Those whose turn comes first where there is not room for all."""
+        return sorted(self._open.values(), key=lambda advice: urgency(rows.get(advice.job_id)))
 
     def seen(self, rows: Sequence[JobRow]) -> None:
         """Milestones that Slurm's own records show, for jobs that carry our mark."""
@@ -170,6 +184,12 @@ class Reconciler:
 
     async def _once(self, advice: guard.Advice) -> bool:
         """Look, plan, act if planned. True when there is nothing more to do in this round."""
+        known = self.looks.rows.get(advice.job_id)
+        capped = self._plan(advice, known)
+        if _capped(capped):
+            # A thousand that wait for the cap are not looked at one by one: the next listing shows them all.
+            self._conclude(advice, known, capped)
+            return True
         row = await self.looks.one(advice.job_id)
         if row is not None:
             await self.told(row)
@@ -374,6 +394,10 @@ def outcome_status(outcome: guard.Outcome, applied: bool) -> tuple[Status, Reaso
             return (Status.PENDING, outcome.reason) if told else None
         case guard.Steps():
             return None
+
+
+def _capped(outcome: guard.Outcome) -> bool:
+    return isinstance(outcome, guard.Wait) and outcome.reason is Reason.CAP_REQUEUES
 
 
 def _ref(cluster: str, advice: guard.Advice) -> common_pb2.AttemptRef:

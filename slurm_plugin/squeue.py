@@ -71,6 +71,16 @@ def run_process(argv: Sequence[str], environment: Mapping[str, str], timeout_sec
     return Output(returncode=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
+def rpcs_of(argv: Sequence[str]) -> int:
+    """How many RPCs slurmctld serves for one call of a tool: counted with sdiag on 22.05.8 (docs/slurm.md)."""
+    name, arguments = argv[0].rpartition("/")[2], argv[1:]
+    if name == "squeue":
+        return 1 if "--json" in arguments else 3 if "-j" in arguments else 2  # partitions, jobs, federation
+    if name == "scontrol":
+        return 2 if tuple(arguments) == ("show", "config") else 1
+    return {"sinfo": 2, "scancel": 3}.get(name, 1)
+
+
 def _environment() -> dict[str, str]:
     """Ours without what changes a tool's answer: SQUEUE_USERS, say, would hide jobs, and hidden is not gone."""
     changing = ("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_")

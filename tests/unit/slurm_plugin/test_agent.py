@@ -466,6 +466,26 @@ async def test_jobs_that_are_ended_count_like_requeues(bench: Bench) -> None:
     assert sum(verb[0] == "cancel" for verb in bench.slurm.verbs) == most
 
 
+async def test_of_more_failures_than_the_cap_the_largest_are_restarted(bench: Bench) -> None:
+    """A fabric event: those of many nodes have their turn first; the others wait, unasked about one by one."""
+    most = bench.config.caps.requeues_per_minute
+    many, looks = [], []
+    for number in range(most + 20):
+        bench.slurm.add(FakeJob(job_id=str(100 + number), nodes="node1", nodes_wanted=1 if number < 20 else 2))
+        one = advice(advice_id=f"a{number}")
+        one.attempt.job_id = str(100 + number)
+        many.append(one)
+    bench.slurm.before = lambda argv: looks.append(argv[argv.index("-j") + 1]) if "-j" in argv else None
+    bench.advisor.advise(*many)
+    bench.start()
+    capped = common_pb2.RECONCILIATION_REASON_CAP_REQUEUES
+    await until(lambda: len({item.advice_id for item in bench.advisor.reconciled if item.reason == capped}) == 20)
+    requeued = {verb[-1] for verb in bench.slurm.verbs if verb[0] == "requeue"}
+    assert requeued == {str(100 + number) for number in range(20, most + 20)}
+    small = {str(100 + number) for number in range(20)}
+    assert small.isdisjoint(looks)
+
+
 async def test_what_takes_longer_than_the_caps_minute_is_told_all_the_same(bench: Bench) -> None:
     """The agent was frozen while it acted: what it had set aside for the cap has run out meanwhile."""
     bench.slurm.add(FakeJob())

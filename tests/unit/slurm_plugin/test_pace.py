@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from slurm_plugin.pace import PAUSE_SECONDS, Pace
-from slurm_plugin.squeue import Output, SlurmError
+from slurm_plugin.apply import Request, Result
+from slurm_plugin.pace import ACTING_RPCS, PAUSE_SECONDS, Pace, paced
+from slurm_plugin.squeue import Output, SlurmError, rpcs_of
+from slurm_plugin.words import Reason, Status
 
 GOOD = Output(returncode=0, stdout=b"", stderr=b"")
 AWAY = Output(returncode=1, stdout=b"", stderr=b"slurm_load_jobs error: Unable to contact slurm controller\n")
@@ -40,17 +44,54 @@ def ask(pace: Pace) -> Output:
 
 
 def test_the_rate_is_never_exceeded() -> None:
-    """A few at once, then evenly; a process that acts counts for all its calls."""
+    """A few at once, then evenly; a look is two RPCs, and a process that acts counts for all of its own."""
     controller = Controller()
     pace = controller.pace()
     for _ in range(40):
         ask(pace)
-    assert controller.now == pytest.approx(3.7)
+    assert controller.now == pytest.approx(7.7)
     for at in controller.asked:
-        assert sum(at <= other < at + 1 for other in controller.asked) <= 14
+        assert sum(at <= other < at + 1 for other in controller.asked) <= 7
     pace.take(20)
     ask(pace)
-    assert controller.now == pytest.approx(5.8)
+    assert controller.now == pytest.approx(9.9)
+    assert pace.sent == 102
+
+
+async def test_an_acting_process_is_charged_what_it_sent() -> None:
+    """More than expected makes the others wait longer, less than expected shorter; one that was ended had it all."""
+    controller = Controller()
+    pace = controller.pace()
+    told = iter((ACTING_RPCS, 50, 3, 0))
+
+    async def apply(request: Request) -> Result:
+        return Result(status=Status.APPLIED, reason=Reason.OBSERVED, rpcs=next(told))
+
+    request = cast(Request, SimpleNamespace(companions=()))
+    total = 0
+    for charged in (ACTING_RPCS, 50, 3, ACTING_RPCS):
+        assert (await paced(apply, pace)(request)).status is Status.APPLIED
+        total += charged
+        assert pace.sent == total
+    ask(pace)
+    assert controller.now >= (total + 2 - 3) / 10.0
+
+
+@pytest.mark.parametrize(
+    ("argv", "rpcs"),
+    [
+        (("/opt/slurm/bin/squeue", "-h", "-a"), 2),
+        (("squeue", "-h", "-j", "7"), 3),
+        (("squeue", "-a", "--json"), 1),
+        (("sinfo", "-N"), 2),
+        (("scontrol", "show", "config"), 2),
+        (("scontrol", "requeue", "7"), 1),
+        (("scancel", "--state=RUNNING", "7"), 3),
+    ],
+)
+def test_a_call_counts_as_slurmctld_counts_it(argv: tuple[str, ...], rpcs: int) -> None:
+    """As measured with sdiag."""
+    assert rpcs_of(argv) == rpcs
 
 
 @pytest.mark.parametrize("answer", [None, AWAY])
