@@ -15,12 +15,13 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from advisor.core.columns import Columns
 from advisor.core.hostlist import short
+from advisor.core.measured import Span
 from advisor.core.model import Signal, Unavailable
 from advisor.core.rules import RuleSet
 from advisor.core.scan import Scanned, fold_signals
 from advisor.core.scan_state import FileState
-from advisor.core.telemetry import Sample, Span
 from advisor.core.telemetry_watch import watch
 from advisor.core.words import UnavailableReason
 from advisor.gathering import Answered
@@ -42,7 +43,7 @@ AGAIN_INTERVALS = 9  # asked again where no samples are at hand: what the newest
 class _Kept:
     """Of one attempt and one source. Lost with the process, and made anew from what is asked again."""
 
-    recent: tuple[Sample, ...] = ()
+    recent: Columns = field(default_factory=Columns)
     conditions: tuple[Signal, ...] = ()
     problems: tuple[str, ...] = ()
     looked_at: float = 0.0
@@ -137,7 +138,7 @@ class Measurer:
         until = now if ended_at is None else min(now, ended_at + AFTER_END)
         first = max((ended_at or now) - FIRST_LOOK, (attempt.started_at or now) - timedelta(seconds=2 * interval))
         since = read_to or first
-        if kept is None or not kept.recent:
+        if kept is None or not kept.recent.fields:
             since = max(since - timedelta(seconds=AGAIN_INTERVALS * interval), first) if read_to is not None else first
         if since >= until:
             since = until - timedelta(seconds=interval)

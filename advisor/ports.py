@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
+from advisor.core.columns import Sample
 from advisor.core.model import Attempt, Job, NodeFact, Unavailable
-from advisor.core.telemetry import Sample
 from advisor.core.words import Trust
 
 
@@ -136,7 +136,7 @@ class MetricsSource(Protocol):
 
 @runtime_checkable
 class Newsworthy(Protocol):
-    """A source that can tell that there may be something new, before it is asked. A hint: it may be wrong or missing."""
+    """A source that can tell, unasked, that there may be something new. A hint: it may be wrong or missing."""
 
     def on_news(self, call: Callable[[], None]) -> None:
         """`call` is made in the event loop, at a rate that the source bounds."""
@@ -191,3 +191,63 @@ class SchedulerReader(Protocol):
     async def requeue_delay_seconds(self) -> float | Unavailable:
         """From a requeue to the earliest legal start (Slurm: cred_expire + 1)."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeItem:
+    """One decision of a notice. `update`: 0 for an incident's first message, then counting. Texts may be hostile."""
+
+    decision_id: str
+    incident: str  # the same for all decisions about one attempt
+    update: int
+    cluster: str
+    job_id: str
+    attempt: int
+    user: str
+    partition: str
+    category: str
+    action: str
+    reason: str
+    mode: str
+    nodes: tuple[str, ...]
+    root_cause: str
+    explanation: str
+    decided_at: datetime
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """One message. `key` stays the same however often it is tried: receivers that can, take each key once.
+
+    `repeat`: an earlier try broke off, and nobody knows whether it arrived.
+    """
+
+    key: str
+    items: tuple[NoticeItem, ...]
+    repeat: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undelivered:
+    """Why a notice did not get out. `uncertain`: it may have arrived all the same. `wait_seconds`: its wish."""
+
+    unavailable: Unavailable
+    uncertain: bool = False
+    wait_seconds: float = 0.0
+
+
+class Notifier(Protocol):
+    """A channel to people or their tools."""
+
+    name: str
+
+    async def send(self, notice: Notice) -> Undelivered | None:
+        """None: the server took it. Bounded in time."""
+        ...
+
+    async def check(self) -> Unavailable | None:
+        """Whether a notice would get out, without sending one."""
+        ...
+
+    async def close(self) -> None: ...

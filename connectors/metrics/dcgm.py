@@ -9,8 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from advisor.core.columns import Sample
+from advisor.core.measured import FIELDS, HOST
 from advisor.core.model import Unavailable
-from advisor.core.telemetry import FIELDS, Sample
 from advisor.core.words import Trust, UnavailableReason
 from advisor.ports import Clock, MetricsBatch, MetricsRequest
 from connectors.metrics.exposition import ExpositionError, read
@@ -127,11 +128,11 @@ def samples_of(data: bytes, node: str, at: datetime) -> list[Sample]:
             unit = unit_of(labels, name)
             if unit is None or value != value:  # NaN
                 continue
-            if unit < 0:
+            if unit == HOST:
                 host[name] = host.get(name, 0.0) + value
             else:
                 values[unit, name] = max(values.get((unit, name), value), value)
     except ExpositionError as error:
         raise AskError(UnavailableReason.GARBLED, str(error)) from error
     made = [Sample(at=at, node=node, gpu=unit, field=name, value=value) for (unit, name), value in values.items()]
-    return made + [Sample(at=at, node=node, gpu=-1, field=name, value=value) for name, value in host.items()]
+    return made + [Sample(at=at, node=node, gpu=HOST, field=name, value=value) for name, value in host.items()]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from advisor.core.hostlist import short
-from advisor.core.telemetry import HOST, HOST_FIELDS
+from advisor.core.measured import HOST, HOST_FIELDS
 
 NODE_LABELS = ("Hostname", "hostname")
 INSTANCE = "instance"

@@ -19,8 +19,9 @@ from typing import Any
 
 import orjson
 
+from advisor.core.columns import Sample
+from advisor.core.measured import FIELDS, HOST_FIELDS
 from advisor.core.model import Unavailable
-from advisor.core.telemetry import FIELDS, HOST_FIELDS, Sample
 from advisor.core.words import Trust, UnavailableReason
 from advisor.ports import MetricsBatch, MetricsRequest
 from connectors.metrics.names import INSTANCE, NODE_LABELS, node_of, unit_of

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 
 from advisor.clock import SystemClock
+from advisor.core.columns import Sample
 from advisor.core.model import Unavailable
-from advisor.core.telemetry import Sample
 from advisor.ports import MetricsBatch, MetricsRequest, MetricsSource
 from connectors.metrics.dcgm import DcgmExporters
 from connectors.metrics.prometheus import PrometheusMetrics

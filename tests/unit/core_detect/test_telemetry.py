@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,11 +13,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.bundle import BundleError, read_bundle
+from advisor.core.columns import Columns, Sample
+from advisor.core.measured import (
+    CLOCK,
+    FIELDS,
+    HOST,
+    HOST_FIELDS,
+    MEMORY,
+    PCIE_REPLAY,
+    POWER,
+    SIGNALS_MAX,
+    TENSOR,
+    UTILISATION,
+    XID,
+    Span,
+)
+from advisor.core.measured import NVLINK as NVLINK_TRAFFIC
 from advisor.core.model import Signal
-from advisor.core.telemetry import CLOCK, FIELDS, PCIE_REPLAY, POWER, TENSOR, UTILISATION, XID, Sample, Span
 from advisor.core.telemetry import telemetry_signals as signals_of
 from advisor.core.telemetry_watch import Watched, watch
 from advisor.core.words import Category, IncidentKind, Trust
+from tests.unit.core_detect import slow_telemetry
 from tests.unit.core_detect.logs import NODES, NOON, RULES, SCANNER, judge
 from tests.unit.core_detect.test_bundle import bundle
 
@@ -178,6 +195,63 @@ def test_any_samples_give_signals_of_the_allocation(samples: list[Sample], nodes
         assert made(reversed(samples), span) == found
 
 
+LEVELS = {
+    UTILISATION: (0.0, 3.0, 95.0, 100.0),
+    TENSOR: (0.0, 0.01, 0.5),
+    POWER: (90.0, 300.0, 650.0),
+    CLOCK: (600.0, 1_900.0),
+    XID: (0.0, 13.0, 79.0),
+    "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": (0.0, 4.0, 64.0),
+}
+WAITING = {UTILISATION: 100.0, TENSOR: 0.0, POWER: 90.0}
+ALONE = frozenset({NVLINK_TRAFFIC, MEMORY, "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"})  # what the oracle does not know
+
+
+def attempt_of(random: Random) -> list[Sample]:
+    """Up to 24 GPUs in step, most of them alike; fields and samples may be missing."""
+    found: list[Sample] = []
+    seconds, length = random.choice((5, 15, 60)), random.randint(1, 14)
+    gpus = {(random.choice([*NODES, "node9"]), random.randint(0, 7)) for _ in range(random.randint(1, 24))}
+    hangs = random.random() < 0.3
+    names = random.sample(sorted(FIELDS - ALONE), random.randint(1, 8))
+    for name in sorted({*names, *random.choice(((), (UTILISATION, POWER, TENSOR), (UTILISATION, POWER, CLOCK)))}):
+        levels = LEVELS.get(name, (0.0, 1.0, 50.0, 400.0, 9_000.0))
+        steady = random.random() < 0.5
+        usual = [random.choice(levels)] * length if steady else random.choices(levels, k=length)
+        if hangs and name in WAITING:
+            usual[-3:] = [WAITING[name]] * len(usual[-3:])
+        for node, index in sorted(gpus):
+            own = random.choices(levels, k=length) if random.random() < 0.2 else usual
+            gpu = HOST if name in HOST_FIELDS else index
+            found += [
+                Sample(at=NOON + timedelta(seconds=seconds * at - 120), node=node, gpu=gpu, field=name, value=value)
+                for at, value in enumerate(own)
+                if random.random() > 0.03
+            ]
+    return list({(s.at, s.node, s.gpu, s.field): s for s in found}.values())
+
+
+def test_in_columns_is_as_gpu_by_gpu() -> None:
+    """The array operations find what looking at one GPU after the other finds, event for event."""
+    rules = set()
+    for seed in range(250):
+        random = Random(seed)
+        samples = attempt_of(random)
+        facts: dict[str, Any] = {
+            "nodes": random.choice((None, NODES)),
+            "started_at": NOON - timedelta(seconds=60),
+            "ended_at": random.choice((None, NOON)),
+            "ranks_per_node": 8,
+        }
+        slow = slow_telemetry.events_of(samples, slow_telemetry.Span(**facts))
+        found = made(samples, Span(**facts))
+        assert [(s.rule, s.at, s.text, dict(s.fields), s.count) for s in found] == [
+            (event.rule, event.at, event.text, dict(event.fields), event.count) for event in slow[:SIGNALS_MAX]
+        ], seed
+        rules |= {event.rule for event in slow}
+    assert {"telemetry.spinning", "telemetry.low_clock", "telemetry.low_power", "telemetry.throttled"} <= rules
+
+
 def rows(samples: Iterable[Sample]) -> bytes:
     return json.dumps(
         [
@@ -298,7 +372,7 @@ def test_a_gpu_that_its_hardware_slows_down(field: str) -> None:
     assert made(everywhere(field, lambda n, g: [0x40] * 5)) == ()
 
 
-def watched(recent: tuple[Sample, ...], samples: Iterable[Sample]) -> Watched:
+def watched(recent: Columns, samples: Iterable[Sample]) -> Watched:
     return watch(recent, samples, RULES.by_id(), RULES.xids, SPAN, source="dcgm", seen_at=NOON)
 
 
@@ -306,7 +380,7 @@ def test_a_running_attempt_is_watched_scrape_by_scrape() -> None:
     """Each event once, conditions as long as they hold, and no more kept than the next scrape needs."""
     everything = [*stalled(()), *points(XID, [0] * 20 + [79] * 15), *points(NVLINK, [0] * 10 + [500] * 25)]
     moments = sorted({sample.at for sample in everything})
-    recent: tuple[Sample, ...] = ()
+    recent = Columns()
     events: list[str] = []
     held = []
     for at in moments:
@@ -318,12 +392,12 @@ def test_a_running_attempt_is_watched_scrape_by_scrape() -> None:
     assert sorted(events) == ["telemetry.nvlink_errors", "telemetry.xid"]
     assert held[0] == held[20] == set()
     assert held[-1] == {"telemetry.spinning"}
-    assert len(recent) == 32 * (3 + 3 + 9) + 2
+    assert recent.count == 32 * (3 + 3 + 9) + 2
 
 
 def test_a_counter_that_goes_on_growing_is_one_signal() -> None:
     """However many scrapes see it grow; a second Xid is a second event."""
-    recent: tuple[Sample, ...] = ()
+    recent = Columns()
     ids: set[str] = set()
     for number, sample in enumerate(points(NVLINK, [0, 500, 1100, 1700])):
         found = watched(recent, [sample])
@@ -334,5 +408,5 @@ def test_a_counter_that_goes_on_growing_is_one_signal() -> None:
 
 def test_samples_of_other_nodes_are_counted_and_not_kept() -> None:
     """A query that was too wide."""
-    found = watched((), points(XID, [0, 79], node="node9"))
-    assert (found.recent, found.events, found.foreign) == ((), (), 2)
+    found = watched(Columns(), points(XID, [0, 79], node="node9"))
+    assert (found.recent.count, found.events, found.foreign) == (0, (), 2)
