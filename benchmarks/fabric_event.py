@@ -7,8 +7,10 @@ which pretend to have 128 CPUs together) and the fabric (root writes "Link down"
 the moment of the event). As many jobs as there are CPUs wait at a gate; all that follow fail at once when they start.
 
 Printed: how long the failing took; from a job's end to its advice (p50, p95, max) and when the last was advised; RPCs
-per second on slurmctld by our user and in all, before and during, as `sdiag` counts them; requeues made, and what the
-agent's cap on them held back; nodes excluded and nodes isolated, of which there must be none.
+per second on slurmctld by our user and in all, before and during, as `sdiag` counts them, and the most that our user
+sent within any ten seconds beside the agent's cap (the watchdog, of the same user, has none and looks by its own interval);
+requeues made, and what the agent's cap on them held back; nodes excluded, and nodes isolated, of which there must be
+none.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import os
 import re
 import shutil
 import sys
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,8 +33,10 @@ from advisor.demo.waiting import TookTooLongError, wait_for
 from advisor.demo.world import running_cluster
 from advisor.v1 import audit_pb2, common_pb2
 from benchmarks.latency import summary
+from slurm_plugin.config import SlurmSection
 
 QUIET_SECONDS = 20.0
+BUSY_SECONDS = 10.0
 ADVISE_SECONDS = 60.0  # the target, from the last failure on
 NODES = 8
 SHAPE = Shape(nodes=NODES, extra=("MaxArraySize=5001", "MaxJobCount=20000"))
@@ -73,6 +78,7 @@ def event(cluster: Cluster, stack: Stack, jobs: int) -> dict[str, Any]:
     before = _rate(cluster, QUIET_SECONDS)
     for node in cluster.nodes:
         _link_down(cluster.kernel_log(node), node)
+    meter = Meter(cluster)
     began, at, counted = _now(), time.monotonic(), rpcs(cluster)
     gate.with_name(f"{gate.name}.open").touch()
     end = os.open(gate, os.O_RDWR)  # never waits; all who wait at the gate have it open now
@@ -99,11 +105,39 @@ def event(cluster: Cluster, stack: Stack, jobs: int) -> dict[str, Any]:
         "reasons": found["reasons"],
         "excluding": found["excluding"],
         "rpcs_per_second": {"before": before, "while_failing": failing, "after": during},
+        "ours_busiest_ten_seconds": meter.busiest(),
+        "agent_cap_rpcs_per_second": SlurmSection().calls_per_second,
         "isolations": isolated.get("isolations", []),
         "breaker": isolated.get("breakers", isolated.get("breaker")),
         "requeued": sum(row.restarts > 0 for row in cluster.jobs().values()),
         "drained": [node for node in cluster.nodes if "drain" in cluster.node_state(node)],
     }
+
+
+class Meter:
+    """Counts our user's RPCs once a second until it is asked, in a thread of its own."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._ended = threading.Event()
+        self._counted: list[tuple[float, int]] = []
+        self._thread = threading.Thread(target=self._count, daemon=True)
+        self._thread.start()
+
+    def _count(self) -> None:
+        while not self._ended.wait(1.0):
+            self._counted.append((time.monotonic(), rpcs(self._cluster)[1]))
+
+    def busiest(self) -> float:
+        """The most per second, over ten seconds or the little more that a late look makes of them."""
+        self._ended.set()
+        self._thread.join()
+        found = 0.0
+        for at, count in self._counted:
+            later = next((other for other in self._counted if other[0] >= at + BUSY_SECONDS), None)
+            if later is not None:
+                found = max(found, (later[1] - count) / (later[0] - at))
+        return found
 
 
 def _now() -> datetime:
