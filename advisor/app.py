@@ -24,15 +24,16 @@ from advisor.board import Board
 from advisor.brought_rules import BroughtRules, Checked, check
 from advisor.build import DISTRIBUTION, build_id, version
 from advisor.clock import SystemClock
-from advisor.config import Config, ConfigError, Problem, read_dsn
+from advisor.config import Config, ConfigError, NotifySection, Problem, read_dsn
 from advisor.core.scan import Scanner
 from advisor.core.words import UnavailableReason
 from advisor.gathering import Answered, Gatherer
 from advisor.log_stores import open_log_store, open_whole_store
 from advisor.measuring import Measurer
 from advisor.metrics_sources import open_metrics
+from advisor.notifying import Channel, Notifying
 from advisor.pipeline import Pipeline, Rulebook, TicksFailedError
-from advisor.ports import Clock, LogSource, MetricsSource, Newsworthy
+from advisor.ports import Clock, LogSource, MetricsSource, Newsworthy, Notifier
 from advisor.rules.job_rules import CONFIGURATION_BYTES_MAX
 from advisor.rules.loader import RulesError, load_rules
 from advisor.rules.policy import PolicyError, check_timing, load_policy
@@ -50,6 +51,8 @@ from connectors.kernel.files import KernelFileLogs
 from connectors.logs.files import JobFileLogs
 from connectors.logs.root_reader import RootReader
 from connectors.logs.rules_files import JobRulesFiles
+from connectors.notify.mail import Mail
+from connectors.notify.webhook import Webhook
 
 log = structlog.get_logger(__name__)
 
@@ -129,6 +132,48 @@ def open_sources(config: Config, clock: Clock, *, by_hand: bool = False) -> tupl
         except ValueError as error:
             raise ConfigError((Problem(key="kernel", message=str(error), origin=kernel.name),)) from None
     return tuple(sources)
+
+
+def open_channels(config: Config, clock: Clock) -> tuple[Channel, ...]:
+    """The configured notifications."""
+    return tuple(
+        Channel(
+            notifier=open_notifier(section, clock),
+            actions=section.actions,
+            messages_per_minute=section.messages_per_minute,
+            link=section.link,
+        )
+        for section in config.notify
+    )
+
+
+def open_notifier(section: NotifySection, clock: Clock) -> Notifier:
+    """`config` has seen to it that what the kind needs is given."""
+    if section.kind == "email":
+        return Mail(
+            section.name,
+            host=section.host,
+            port=section.port,
+            sender=section.sender,
+            recipients=section.recipients,
+            clock=clock,
+            tls=section.tls,
+            user=section.user,
+            password_file=section.password_file,
+            ca_file=section.ca_file,
+            timeout_seconds=section.timeout_seconds,
+        )
+    if section.url_file is None:
+        raise ConfigError((Problem(key="notify.url_file", message="must be given", origin=section.name),))
+    return Webhook(
+        section.name,
+        url_file=section.url_file,
+        clock=clock,
+        slack=section.kind == "slack",
+        token_file=section.token_file,
+        ca_file=section.ca_file,
+        timeout_seconds=section.timeout_seconds,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +265,10 @@ class Service:
         await gate.open(servicers.start_inner)
         stack.push_async_callback(board.close)
         stack.push_async_callback(_cancel, self._start(pipeline.run()))
+        channels = open_channels(config, clock)
+        if channels:
+            telling = Notifying(store=store, channels=channels, clock=clock)
+            stack.push_async_callback(_cancel, self._start(telling.run()))
         if self._postgres is not None:
             stack.push_async_callback(_cancel, self._start(self._guard_postgres(self._postgres)))
         log.info(

@@ -91,6 +91,7 @@ AccountName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}\
 SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 LabelName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}$")]
+MailAddress = Annotated[str, Field(pattern=r"^([^\s<>,;@\x00-\x1f]{1,64}@[A-Za-z0-9.-]{1,253})?$")]
 OptionalLabel = Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_.-]{0,99})?$")]
 
 
@@ -203,6 +204,27 @@ class MetricsSection(_Section):
     timeout_seconds: float = Field(default=20.0, ge=1, le=300, allow_inf_nan=False)
 
 
+class NotifySection(_Section):
+    """A channel to people; keys by kind in docs/sources.md. `link`: address of a decision, `{decision}` for its id."""
+
+    kind: Literal["slack", "webhook", "email"]
+    name: SourceName
+    actions: Annotated[tuple[Literal["restart", "stop", "none"], ...], BeforeValidator(_names)] = ("restart", "stop")
+    messages_per_minute: int = Field(default=10, ge=1, le=600)
+    link: Annotated[str, Field(pattern=r"^(https?://[^\s]+)?$", max_length=1_000)] = ""
+    timeout_seconds: float = Field(default=10.0, ge=1, le=25, allow_inf_nan=False)
+    ca_file: OptionalPath = None
+    url_file: OptionalPath = None
+    token_file: OptionalPath = None
+    host: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{0,253}$")] = ""
+    port: int = Field(default=587, ge=1, le=65535)
+    tls: Literal["starttls", "tls", "none"] = "starttls"
+    sender: MailAddress = ""
+    recipients: Annotated[tuple[MailAddress, ...], BeforeValidator(_names)] = ()
+    user: Annotated[str, Field(pattern=r"^[^\x00-\x1f]{0,200}$")] = ""
+    password_file: OptionalPath = None
+
+
 class LogSection(_Section):
     """Our own log, on standard error."""
 
@@ -217,6 +239,7 @@ class Config(_Section):
     logs: Annotated[tuple[LogsSection, ...], BeforeValidator(_names)] = (LogsSection(),)
     kernel: Annotated[tuple[KernelSection, ...], BeforeValidator(_names)] = ()
     metrics: Annotated[tuple[MetricsSection, ...], BeforeValidator(_names)] = ()
+    notify: Annotated[tuple[NotifySection, ...], BeforeValidator(_names)] = ()
     policy_file: OptionalPath = None
     rules_files: Annotated[tuple[Path, ...], BeforeValidator(_paths)] = ()
     job_rules_file: OptionalPath = None
@@ -326,6 +349,7 @@ def _is_text(parts: list[str]) -> bool:
         "logs": LogsSection,
         "kernel": KernelSection,
         "metrics": MetricsSection,
+        "notify": NotifySection,
         "log": LogSection,
     }
     names = [part for part in parts if not part.isdigit()]
@@ -424,6 +448,10 @@ def _cross_checks(config: Config, path: Path | None, origins: Mapping[str, str])
         found.extend((f"logs[{at}].{key}", message) for key, message in _log_server_problems(source))
     for at, metrics in enumerate(config.metrics):
         found.extend((f"metrics[{at}].{key}", message) for key, message in _metrics_problems(metrics))
+    for at, channel in enumerate(config.notify):
+        found.extend((f"notify[{at}].{key}", message) for key, message in _notify_problems(channel))
+        if channel.name in {other.name for other in config.notify[:at]}:
+            found.append((f"notify[{at}].name", f"two channels are named {channel.name!r}"))
     if config.store.dsn_file is not None and config.store.postgres_user:
         found.append(("store.postgres_user", "has no meaning with dsn_file: it is for our own Postgres"))
     return [Problem(key=key, message=message, origin=_origin(key, path, origins)) for key, message in found]
@@ -450,6 +478,32 @@ def _log_server_problems(source: LogsSection) -> list[tuple[str, str]]:
     if source.kind == "victorialogs" and source.tenant and not re.fullmatch(r"\d{1,10}:\d{1,10}", source.tenant):
         found.append(("tenant", "write AccountID:ProjectID, both numbers"))
     return [*found, *_access_problems(source)]
+
+
+_NOTIFY_KEYS = {
+    "slack": {"url_file"},
+    "webhook": {"url_file", "token_file"},
+    "email": {"host", "port", "tls", "sender", "recipients", "user", "password_file"},
+}
+_NOTIFY_NEEDED = {"slack": ("url_file",), "webhook": ("url_file",), "email": ("host", "sender", "recipients")}
+
+
+def _notify_problems(channel: NotifySection) -> list[tuple[str, str]]:
+    """Keys of a channel that do not go with its kind or with each other."""
+    own = _NOTIFY_KEYS[channel.kind]
+    others = set().union(*_NOTIFY_KEYS.values()) - own
+    found = [(key, f"has no meaning for {channel.kind}") for key in sorted(channel.model_fields_set & others)]
+    needed = [key for key in _NOTIFY_NEEDED[channel.kind] if not getattr(channel, key)]
+    found.extend((key, f"must be given for {channel.kind}") for key in needed)
+    if bool(channel.user) != (channel.password_file is not None):
+        found.append(("user", "user and password_file go together"))
+    if channel.user and channel.tls == "none":
+        found.append(("tls", "a password is not sent without it"))
+    if channel.link and "{decision}" not in channel.link:
+        found.append(("link", "must hold {decision}, which stands for the decision's id"))
+    if not channel.actions:
+        found.append(("actions", "name one or more of restart, stop, none"))
+    return found
 
 
 def _metrics_problems(source: MetricsSection) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from advisor import config as configuration_module
-from advisor.app import StartError, check_import_names, load_rulebook, open_sources
+from advisor.app import StartError, check_import_names, load_rulebook, open_channels, open_sources
 from advisor.client import Client, ClientError
 from advisor.clock import SystemClock
 from advisor.commands.config import check_referenced
@@ -116,6 +116,7 @@ def examine(socket: Path | None, configuration: Path | None, job: str = "") -> I
     yield from asyncio.run(look_at_scheduler(loaded, SlurmCli(), job))
     yield from look_at_root_readers(loaded)
     yield from asyncio.run(look_at_log_stores(loaded))
+    yield from asyncio.run(look_at_channels(loaded))
     yield from look_at_settings(asyncio.run(SlurmCli().settings()))
     try:
         with Client(find_socket(socket, configuration)) as client:
@@ -215,6 +216,22 @@ async def look_at_log_stores(chosen: Config) -> list[Check]:
         state = State.FAIL if not look.answers else State.WARN if look.to_do else State.OK
         found = f"{section.name} ({section.kind}): {look.found}"
         checks.append(Check(name="log store", state=state, found=found, to_do=look.to_do))
+    return checks
+
+
+async def look_at_channels(chosen: Config) -> list[Check]:
+    """Whether a notice would get out on each channel; none is sent."""
+    checks = []
+    for channel in open_channels(chosen, SystemClock()):
+        missing = await channel.notifier.check()
+        await channel.notifier.close()
+        if missing is None:
+            found = f"{channel.notifier.name}: a notice would get out"
+            checks.append(Check(name="notifications", state=State.OK, found=found))
+            continue
+        found = f"{channel.notifier.name}: {missing.reason}: {missing.detail}"
+        to_do = "correct this channel; what is to be told waits for a day and is sent then"
+        checks.append(Check(name="notifications", state=State.FAIL, found=found, to_do=to_do))
     return checks
 
 

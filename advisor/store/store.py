@@ -24,6 +24,7 @@ from advisor.store import (
     milestones,
     modes,
     node_queries,
+    notifications,
     observations,
     open_advice,
     pauses,
@@ -316,6 +317,27 @@ class Store:
             return await isolations.reset_breaker(connection, cluster, who=who, why=why, now=now)
 
     # operators
+
+    async def enqueue_notices(self, channel: str, *, actions: Sequence[str], since: datetime, now: datetime) -> int:
+        """How many decisions since then are to be told on this channel and were not known to be."""
+        async with self._engine.begin() as connection:
+            return await notifications.enqueue(connection, channel, actions=actions, since=since, now=now)
+
+    async def claim_notice(
+        self, channel: str, *, messages_per_minute: int, now: datetime
+    ) -> notifications.Claimed | None:
+        """The next message to send, ours for `notifications.CLAIM_SECONDS`."""
+        async with self._engine.begin() as connection:
+            return await notifications.claim(connection, channel, messages_per_minute=messages_per_minute, now=now)
+
+    async def notice_sent(self, key: str, *, now: datetime) -> None:
+        async with self._engine.begin() as connection:
+            await notifications.sent(connection, key, now=now)
+
+    async def notice_failed(self, key: str, *, error: str, uncertain: bool, due_at: datetime, now: datetime) -> bool:
+        """True: it is not tried again."""
+        async with self._engine.begin() as connection:
+            return await notifications.failed(connection, key, error=error, uncertain=uncertain, due_at=due_at, now=now)
 
     async def pauses(self, now: datetime) -> tuple[Pause, ...]:
         """Those in force."""

@@ -502,3 +502,31 @@ audit = Table(
     Index(None, "at", "id"),
     Index(None, "subject", "at", "id"),
 )
+
+# The outbox: one row for each decision and channel (advisor.store.notifications).
+notifications = Table(
+    "notifications",
+    metadata,
+    Column("channel", Text(), primary_key=True),
+    Column("decision_id", _ID, ForeignKey("decisions.id"), primary_key=True),
+    _id("job_key"),
+    _whole("number"),
+    _time("created_at"),
+    _text("state"),
+    _id("message_key", nullable=True),
+    _time("claimed_at", nullable=True),
+    _time("due_at", nullable=True),
+    Column("tries", Integer(), nullable=False, server_default=text("0")),
+    Column("uncertain", Boolean(), nullable=False, server_default=text("false")),
+    _time("sent_at", nullable=True),
+    Column("error", Text(), nullable=False, server_default=text("''")),
+    Index(
+        "notifications_open_idx",
+        "channel",
+        "created_at",
+        postgresql_where=text("state IN ('waiting', 'sending')"),
+    ),
+    Index(None, "message_key"),
+    Index(None, "channel", "job_key", "number"),
+    Index(None, "channel", "claimed_at"),
+)

@@ -93,6 +93,11 @@ class Credentials:
         return kept.text
 
 
+def secret_of(path: Path) -> str:
+    """What a file of credentials holds now. Raises `AccessError`."""
+    return _read(path)
+
+
 def _stamp(path: Path) -> Stamp:
     try:
         found = path.stat()
