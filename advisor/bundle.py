@@ -27,6 +27,7 @@ from typing import Any
 from advisor.bundle_evidence import is_error_file, read_error_file, recorder_evidence, telemetry_evidence
 from advisor.bundle_facts import STATES, BundleError, JobFacts, read_facts, read_past, reason_of
 from advisor.bundle_logs import READ_BYTES, opened_log, require_text
+from advisor.core.chatter import Voice, quiet_seconds
 from advisor.core.gpu_indices import with_indices
 from advisor.core.hostlist import fold, short
 from advisor.core.model import (
@@ -40,7 +41,7 @@ from advisor.core.model import (
     Successor,
     Unavailable,
 )
-from advisor.core.paced import PACED_BYTES, paced
+from advisor.core.paced import PACED_BYTES, paced, reads_of, voice_of
 from advisor.core.progress import combine
 from advisor.core.scan import FileContext, FileState, Scanned, Scanner, fold_signals
 from advisor.core.words import AttemptState, Role, Trust, UnavailableReason
@@ -129,6 +130,7 @@ def _snapshot(
         sources.append(telemetry[1])
         reading.signals = (*reading.signals, *telemetry[0])
     progress = combine({name: held.progress for name, held in reading.files.items()})
+    progress = replace(progress, quiet_seconds=reading.quiet_seconds())
     reading.signals = with_indices(reading.signals, (held.gpus for held in reading.files.values()))
     return Snapshot(
         job=Job(
@@ -172,6 +174,12 @@ class _Reading:
     now: datetime
     files: dict[str, FileState] = field(default_factory=dict)
     signals: tuple[Signal, ...] = ()
+    voices: list[Voice | None] = field(default_factory=list)  # of each log, where its end matters
+
+    def quiet_seconds(self) -> float:
+        """How long the logs had nothing but chatter at their end. A log without times could hold anything."""
+        known = [voice for voice in self.voices if voice is not None]
+        return quiet_seconds(known) if len(known) == len(self.voices) else 0.0
 
     def source(self, name: str, trust: Trust, paths: Sequence[Path]) -> SourceReport:
         """Read all files of one source. A folder that was not collected is unavailable, not empty."""
@@ -227,7 +235,9 @@ class _Reading:
                 newest = scanned.newest_at or newest
         if trust is Trust.LOG and facts.silent_seconds is not None:
             # How long a silence is too long, only the times of its lines tell: all of them are read now.
-            as_written = paced(self.scanner, context, tail, self.now)
+            reads = reads_of(tail, self.now)
+            self.voices.append(voice_of(reads))
+            as_written = paced(self.scanner, context, reads)
             if as_written is not None and as_written.last_step == state.progress.last_step:
                 known = replace(
                     state.progress,
@@ -272,7 +282,7 @@ def _likely_state(facts: JobFacts, signals: Sequence[Signal], progress: Progress
     """The state of a job whose bundle does not give it: by exit code, then long silence, then what was printed."""
     if facts.exit is not None:
         return AttemptState.COMPLETED if (facts.exit.code, facts.exit.signal) == (0, 0) else AttemptState.FAILED
-    if facts.silent_seconds is not None and facts.silent_seconds >= HANG_SECONDS:
+    if facts.silent_seconds is not None and facts.silent_seconds + progress.quiet_seconds >= HANG_SECONDS:
         return AttemptState.RUNNING
     if progress.finished:
         return AttemptState.COMPLETED

@@ -125,7 +125,7 @@ def _kind(snapshot: Snapshot, fresh: Iterable[tuple[Signal, Rule]], silent: bool
         # is not saved.
         lost = unsaved(snapshot) or any(_spoils_the_save(s, rule) for s, rule in evidence)
         return IncidentKind.CRASH if state is AttemptState.FAILED and lost else IncidentKind.NONE
-    if snapshot.offline and state is AttemptState.RUNNING and (attempt.silent_seconds or ALIVE_SECONDS) < ALIVE_SECONDS:
+    if snapshot.offline and state is AttemptState.RUNNING and (hang.silence(snapshot) or ALIVE_SECONDS) < ALIVE_SECONDS:
         # It printed seconds before the bundle was taken: what its log alone complains about has not ended it, nor has
         # an Xid that leaves the GPU at work.
         evidence = [
@@ -288,7 +288,8 @@ def _hang_signal(snapshot: Snapshot, rules: RuleSet, policy: Policy, now: dateti
     progress = snapshot.progress
     if snapshot.offline:
         limit, since = hang.silence_limit(snapshot, policy), progress.last_at or now
-        if attempt.silent_seconds is None or attempt.silent_seconds < limit:
+        silent = hang.silence(snapshot)
+        if silent is None or silent < limit:
             return None
     else:
         logs = [source for source in snapshot.sources if source.trust is Trust.LOG]

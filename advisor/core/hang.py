@@ -91,6 +91,14 @@ def silence_limit(snapshot: Snapshot, policy: Policy) -> float:
     return max(1.0, (due.at - progress.last_line_at).total_seconds())
 
 
+def silence(snapshot: Snapshot) -> float | None:
+    """Seconds without news of an attempt that was not watched while it ran, None where nobody tells. Chatter is none:
+    it shows that a process lives, not that it works.
+    """
+    since_line = snapshot.attempt.silent_seconds
+    return None if since_line is None else since_line + snapshot.progress.quiet_seconds
+
+
 def _expected(progress: Progress, last_at: datetime, policy: Policy, spinning_since: datetime | None) -> Expected:
     pace = progress.pace
     usual = step_limit(progress, policy)

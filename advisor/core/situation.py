@@ -134,7 +134,7 @@ class Situation:
         exited = self.incident.ended or (
             attempt.exit is not None and (attempt.exit.code, attempt.exit.signal) != (0, 0)
         )
-        silent = attempt.silent_seconds
+        silent = hang.silence(self.snapshot)
         match self.incident.kind:
             case IncidentKind.HANG:
                 return True

@@ -33,6 +33,8 @@ _PATTERNS = tuple(
         rf"(?<!\w){_MONTH} +(?P<d>[0-3]?\d) {_CLOCK}",
         # mmengine, absl: 06/17 19:51:16
         rf"(?<![\d/])(?P<mo>[01]\d)/(?P<d>[0-3]\d) {_CLOCK}",
+        # vLLM: INFO 05-31 01:52:28
+        rf"(?<![\d-])(?P<mo>[01]\d)-(?P<d>[0-3]\d) {_CLOCK}",
     )
 )
 # UCX: [1724425233.123456] · python-json-logger: "ts": 1724425233.1 · also in milli-, micro- and nanoseconds. Where a
