@@ -8,7 +8,7 @@ the moment of the event). As many jobs as there are CPUs wait at a gate; all tha
 
 Printed: how long the failing took; from a job's end to its advice (p50, p95, max) and when the last was advised; RPCs
 per second on slurmctld by our user and in all, before and during, as `sdiag` counts them, and the most that our user
-sent within any ten seconds beside the agent's cap (the watchdog, of the same user, has none and looks by its own interval);
+sent within any ten seconds beside the agent's cap (the watchdog, of the same user, has none and its own interval);
 requeues made, and what the agent's cap on them held back; nodes excluded, and nodes isolated, of which there must be
 none.
 """
