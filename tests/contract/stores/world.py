@@ -165,7 +165,8 @@ class World:
         elif tenant:
             account, _, project = tenant.partition(":")
             headers = {"AccountID": account, "ProjectID": project}
-        values: dict[str, Any] = {"url": self.front.url, "headers": headers, "timeout_seconds": 60.0 if self.real else 10.0}
+        seconds = 60.0 if self.real else 10.0
+        values: dict[str, Any] = {"url": self.front.url, "headers": headers, "timeout_seconds": seconds}
         return Server(
             Access(**(values | access)),
             clock=self.clock,
