@@ -19,6 +19,7 @@ from connectors.logs.tail import Tail
 
 STILL_SECONDS = 0.1  # ten times the coarsest clock that a local file system dates changes by
 FILES_MAX = 200_000
+LATELY_SECONDS = 15.0  # in which the files of a slow file system have all had their turn
 
 Sign = tuple[int, int, int, int, int]
 
@@ -35,6 +36,22 @@ class Quiet:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], _Seen] = {}
+        self._looked: dict[tuple[str, str], float] = {}
+
+    def looked(self, key: str, tail: Tail, now: float) -> None:
+        """It was read, or found unchanged."""
+        if len(self._looked) >= FILES_MAX:
+            self._looked.clear()
+        self._looked[key, tail.path] = now
+
+    def owes(self, key: str, tail: Tail) -> None:
+        """It was read, and more is there: it does wait."""
+        self._looked.pop((key, tail.path), None)
+
+    def lately(self, key: str, tail: Tail, now: float) -> bool:
+        """Its turn was so short ago that nobody is told that it waits."""
+        at = self._looked.get((key, tail.path))
+        return at is not None and now - at <= LATELY_SECONDS
 
     def look(self, tail: Tail) -> Sign | None:
         """What tells whether the file changed; None when it may not be asked or is never left alone."""

@@ -179,7 +179,7 @@ class FileReader:
             refused = Unavailable(source=self._name, reason=why.reason, detail=why.detail)
             return Part(marks={}, unavailable=(refused,))
         remote = self._mounts.remote(paths[0])
-        turns = _Turns(
+        turns = Turns(
             self._name,
             key,
             cursor,
@@ -261,7 +261,7 @@ class FileReader:
         return Unavailable(source=self._name, reason=reason, detail=text)
 
 
-class _Turns:
+class Turns:
     """The files of one request taking turns for its bytes. Is the `Allowance` of the file whose turn it is."""
 
     def __init__(
@@ -289,6 +289,7 @@ class _Turns:
         self.chunks: list[LogChunk] = []
         self.unavailable: list[Unavailable] = []
         self.closed = 0
+        self.behind = False  # a file was not looked at, and not lately either
 
     def take(self, wanted: int) -> int:
         got = self._budget.take(min(wanted, self._left, self._share))
@@ -313,10 +314,16 @@ class _Turns:
             and self._quiet.unchanged(self._key, tail, mark, sign, now=now, trusted_seconds=trusted)
         ):
             self.marks[tail.path] = mark
+            self._quiet.looked(self._key, tail, now)
             return True
-        if self._left <= 0 or self._budget.spent or now > self._until:
+        if self._left <= 0 or self._budget.spent:
+            self.behind = True
+            return False
+        if now > self._until:
+            self.behind = self.behind or not self._quiet.lately(self._key, tail, now)
             return False
         self._share = share
+        self._quiet.looked(self._key, tail, now)
         try:
             piece = read_tail(tail, mark, self)
         except RefusedError as refused:
@@ -331,7 +338,10 @@ class _Turns:
         if piece.lost:
             text = f"{printable(tail.path)}: {piece.lost} bytes were gone before they were read (truncated or removed)"
             self.unavailable.append(Unavailable(source=self._source, reason=UnavailableReason.STALE, detail=text))
-        if sign is not None and not piece.more:
+        if piece.more:
+            self._quiet.owes(self._key, tail)
+            self.behind = True
+        elif sign is not None:
             self._quiet.remember(self._key, tail, piece.mark, sign, now=now)
         return not piece.more
 
@@ -341,13 +351,14 @@ def _trusted_seconds(files: int) -> float:
     return 0.0 if files <= REMOTE_FILES_FREE else files / REMOTE_OPENS_PER_SECOND
 
 
-def read_part(turns: _Turns, tails: Sequence[Tail], cursor: Cursor, bytes_max: int) -> Part:
+def read_part(turns: Turns, tails: Sequence[Tail], cursor: Cursor, bytes_max: int) -> Part:
     """Read some files in turn, `bytes_max` over all of them: first a fair share each, then who needs more."""
     paths = [tail.path for tail in tails]
     first = paths.index(cursor.turn) if cursor.turn in paths else 0
     order = [*tails[first:], *tails[:first]]
     share = max(SHARE_BYTES_MIN, bytes_max // max(1, len(order)))
     unread = [tail for tail in order if not turns.serve(tail, share)]
+    turns.behind = False
     unread = [tail for tail in unread if not turns.serve(tail, bytes_max)]
     turn = ""
     if unread:  # who got nothing comes first the next time, else the one after who got the first share
@@ -357,7 +368,7 @@ def read_part(turns: _Turns, tails: Sequence[Tail], cursor: Cursor, bytes_max: i
         chunks=tuple(turns.chunks),
         marks=turns.marks,
         turn=turn,
-        more=bool(unread),
+        more=turns.behind,
         final=turns.closed == len(tails),
         unavailable=tuple(turns.unavailable),
     )

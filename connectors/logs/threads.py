@@ -251,7 +251,8 @@ class Mounts:
 
     def remote(self, path: str) -> bool:
         """What `stat` says of a file there may be a minute old."""
-        kind = self._points.get(self.of(path), "")
+        point = self.of(path)  # first: it may read the table
+        kind = self._points.get(point, "")
         return kind in CACHED_KINDS or kind.startswith("fuse.")
 
     def _load(self) -> dict[str, str]:

@@ -156,9 +156,12 @@ def test_every_key_is_documented() -> None:
     documented = {
         name for row in text.splitlines() if row.startswith("| `") for name in row.split("|")[1].split("`")[1::2]
     }
-    with_sources = config.load(None, {"ADVISOR_KERNEL": '[{path = "/k/%n.log"}]'}).config
-    keys = {key.replace("[0]", "") for key, _ in config.flattened(with_sources)}
-    assert documented == keys | {"logs", "kernel"}
+    given = {
+        "ADVISOR_KERNEL": '[{path = "/k/%n.log"}]',
+        "ADVISOR_NOTIFY": '[{kind = "slack", name = "chat", url_file = "/u"}]',
+    }
+    keys = {key.replace("[0]", "") for key, _ in config.flattened(config.load(None, given).config)}
+    assert documented == keys | {"logs", "kernel", "notify"}
 
 
 @pytest.mark.parametrize(
@@ -206,3 +209,39 @@ def test_environment_variables_reach_log_stores(tmp_path: Path) -> None:
     changed = {"ADVISOR_LOGS__0__TENANT": "1:2", "ADVISOR_LOGS__0__PUSH_DOWN": "false"}
     (source,) = _load(tmp_path, text, changed).config.logs
     assert (source.tenant, source.push_down) == ("1:2", False)
+
+
+CHAT = '[[notify]]\nkind = "slack"\nname = "chat"\nurl_file = "/etc/chat.url"\n'
+MAIL = '[[notify]]\nkind = "email"\nname = "mail"\nhost = "h"\nsender = "a@b"\nrecipients = ["c@d"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "words"),
+    [
+        ('[[notify]]\nkind = "slack"\nname = "chat"\n', "notify[0].url_file", "must be given"),
+        (CHAT + 'host = "x"\n', "notify[0].host", "no meaning"),
+        (CHAT + CHAT, "notify[1].name", "two channels"),
+        (CHAT + 'link = "https://x/"\n', "notify[0].link", "{decision}"),
+        (CHAT + 'actions = ["restarts"]\n', "notify[0].actions[0]", "choose one of"),
+        (CHAT + "actions = []\n", "notify[0].actions", "name one or more"),
+        (MAIL + 'user = "u"\n', "notify[0].user", "go together"),
+        (MAIL + 'user = "u"\npassword_file = "/p"\ntls = "none"\n', "notify[0].tls", "not sent without"),
+        (MAIL.replace("c@d", "c@d\\nBcc: e@f"), "notify[0].recipients[0]", ""),
+        ('[[logs]]\nextra_files = ["../%t"]\n', "logs[0].extra_files", "'..'"),
+        ('[[logs]]\nkind = "loki"\nroot_reader = "/x"\n', "logs[0].root_reader", "for files"),
+    ],
+)
+def test_channels_and_files_that_cannot_be_used_are_refused_with_their_key(
+    tmp_path: Path, text: str, key: str, words: str
+) -> None:
+    """Before anything starts, with what may be written instead."""
+    assert words in _problems(tmp_path, text)[key]
+
+
+def test_channels_and_files_that_can(tmp_path: Path) -> None:
+    """Several of a kind, each with its own name."""
+    made = _load(
+        tmp_path, CHAT + CHAT.replace("chat", "chat2") + MAIL + '[[logs]]\nextra_files = ["%j-%t.out"]\n'
+    ).config
+    assert [channel.name for channel in made.notify] == ["chat", "chat2", "mail"]
+    assert made.logs[0].extra_files == ("%j-%t.out",)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.commands.doctor import State, look_at_root_readers, look_at_scheduler, look_at_sources
+from advisor.commands.doctor import State, look_at_channels, look_at_root_readers, look_at_scheduler, look_at_sources
 from advisor.config import load
 from advisor.core.model import Attempt, Job, NodeFact, Unavailable
 from advisor.core.words import AttemptState, UnavailableReason
@@ -108,3 +108,14 @@ def test_a_root_reader_that_is_configured_and_away_fails(tmp_path: Path) -> None
     (check,) = look_at_root_readers(load(path, {}).config)
     assert check.state is State.FAIL
     assert "recovery-advisor-logreader" in check.to_do
+
+
+async def test_channels_are_tried_without_sending(tmp_path: Path) -> None:
+    """One that nobody listens on fails with its name, and its secret is not told."""
+    (tmp_path / "url").write_text("http://127.0.0.1:1/s3cret\n")
+    path = tmp_path / "advisor.toml"
+    path.write_text(f'[[notify]]\nkind = "slack"\nname = "chat"\nurl_file = "{tmp_path}/url"\n')
+    (check,) = await look_at_channels(load(path, {}).config)
+    assert check.state is State.FAIL
+    assert check.found.startswith("chat: refused")
+    assert "s3cret" not in check.found
