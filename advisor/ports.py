@@ -119,6 +119,17 @@ class MetricsBatch:
     problems: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSeen:
+    """What a metrics source has right now, for `doctor`. `interval_seconds`: between samples; None: not seen."""
+
+    nodes: tuple[str, ...]
+    gpus: int
+    fields: frozenset[str]
+    newest_at: datetime | None = None
+    interval_seconds: float | None = None
+
+
 class MetricsSource(Protocol):
     """Measurements that only root can feed. A value may be `blur_seconds` older than the time that it carries."""
 
@@ -129,6 +140,10 @@ class MetricsSource(Protocol):
 
     async def read(self, requests: Sequence[MetricsRequest]) -> Mapping[str, MetricsBatch | Unavailable]:
         """One answer per request key. No node that is silent is told to be well."""
+        ...
+
+    async def look(self, nodes: Sequence[str]) -> MetricsSeen | Unavailable:
+        """What there is now, for people. `nodes`: some that there are, where the source does not know any itself."""
         ...
 
     async def close(self) -> None: ...

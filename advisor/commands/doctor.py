@@ -17,6 +17,7 @@ from advisor import config as configuration_module
 from advisor.app import StartError, check_import_names, load_rulebook, open_channels, open_sources
 from advisor.client import Client, ClientError
 from advisor.clock import SystemClock
+from advisor.commands import doctor_metrics
 from advisor.commands.config import check_referenced
 from advisor.commands.mode import where
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket
@@ -30,9 +31,12 @@ from advisor.commands.output import (
     short_time,
 )
 from advisor.config import Config, ConfigError
+from advisor.core.hostlist import short
 from advisor.core.model import Unavailable
-from advisor.core.words import Mode, UnavailableReason
+from advisor.core.policy import Policy
+from advisor.core.words import Mode, NodeState, UnavailableReason
 from advisor.log_stores import look_at_store
+from advisor.metrics_sources import open_metrics
 from advisor.ports import LogBatch, LogRequest, SchedulerReader
 from advisor.rules.policy import check_timing
 from advisor.v1 import common_pb2, operator_pb2
@@ -48,6 +52,7 @@ AGENT_SILENT_SECONDS = 10.0
 REQUEUE_DELAY_LONG_SECONDS = 60.0
 DISK_BYTES_MIN = 1024**3
 MODES_SHOWN = 8
+NODES_LOOKED_AT = 64  # of which metrics are looked for
 
 _TO_DO_SLURM = "run this where Slurm's tools work, and name a job that `squeue -t all` still shows"
 _PROBE_BYTES = 64 * 1024
@@ -117,6 +122,7 @@ def examine(socket: Path | None, configuration: Path | None, job: str = "") -> I
     yield from look_at_root_readers(loaded)
     yield from asyncio.run(look_at_log_stores(loaded))
     yield from asyncio.run(look_at_channels(loaded))
+    yield from asyncio.run(_metrics(loaded, SlurmCli()))
     yield from look_at_settings(asyncio.run(SlurmCli().settings()))
     try:
         with Client(find_socket(socket, configuration)) as client:
@@ -182,6 +188,33 @@ async def look_at_scheduler(chosen: Config, scheduler: SchedulerReader, job: str
         checks.append(_readable(source.name, f"job {job}", who, (await source.read([request]))[request.key]))
         await source.close()
     return checks
+
+
+async def _metrics(chosen: Config, scheduler: SchedulerReader) -> list[Check]:
+    """Every metrics source asked for real, about some of the nodes that Slurm says are up."""
+    if not chosen.metrics:
+        return []
+    facts = await scheduler.nodes()
+    known = () if isinstance(facts, Unavailable) else facts
+    nodes = [short(fact.name) for fact in known if fact.state is NodeState.UP][:NODES_LOOKED_AT]
+    try:
+        policy = load_rulebook(chosen).policy
+    except ConfigError:
+        policy = Policy()  # what is wrong with the site's own is told elsewhere
+    clock = SystemClock()
+    sources = open_metrics(chosen, clock)
+    findings = await doctor_metrics.look_at_metrics(sources, nodes, policy, clock.now())
+    for source in sources:
+        await source.close()
+    return [
+        Check(
+            name="metrics",
+            state=State.FAIL if found.broken else State.WARN if found.to_do else State.OK,
+            found=found.found,
+            to_do=found.to_do,
+        )
+        for found in findings
+    ]
 
 
 def look_at_settings(settings: SlurmConfig | Unavailable) -> Iterator[Check]:
@@ -302,6 +335,7 @@ def _tick(status: operator_pb2.Status) -> Check:
 
 
 def look_at_sources(status: operator_pb2.Status, chosen: Config) -> Iterator[Check]:
+    measured = {source.name for source in chosen.metrics}
     for source in status.sources:
         if source.available and not source.reason:
             seen = f", answered {source.newest_at.ToDatetime(UTC):%H:%M:%S}" if source.HasField("newest_at") else ""
@@ -313,7 +347,9 @@ def look_at_sources(status: operator_pb2.Status, chosen: Config) -> Iterator[Che
                 name="source",
                 state=State.WARN if source.available or source.reason in _OF_ONE_JOB else State.FAIL,
                 found=f"{source.name} ({source.kind}): {source.reason}: {source.detail}",
-                to_do=TO_DO_ABOUT.get(source.reason, "see the service's log"),
+                to_do=(doctor_metrics.TO_DO_ABOUT if source.name in measured else TO_DO_ABOUT).get(
+                    source.reason, "see the service's log"
+                ),
             )
     if not chosen.kernel:
         to_do = (

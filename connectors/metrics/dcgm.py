@@ -13,7 +13,7 @@ from advisor.core.columns import Sample
 from advisor.core.measured import FIELDS, HOST
 from advisor.core.model import Unavailable
 from advisor.core.words import Trust, UnavailableReason
-from advisor.ports import Clock, MetricsBatch, MetricsRequest
+from advisor.ports import Clock, MetricsBatch, MetricsRequest, MetricsSeen
 from connectors.metrics.exposition import ExpositionError, read
 from connectors.metrics.names import unit_of
 from connectors.web.pacing import Breaker
@@ -72,6 +72,22 @@ class DcgmExporters:
 
         await asyncio.gather(*(look(node) for node in nodes))
         return {request.key: self._batch(request, found, absent) for request in requests}
+
+    async def look(self, nodes: Sequence[str]) -> MetricsSeen | Unavailable:
+        if not nodes:
+            text = "no node is known to ask: give a job's id, or run this where Slurm's tools work"
+            return Unavailable(source=self.name, reason=UnavailableReason.NOT_CONFIGURED, detail=text)
+        now = self._clock.now()
+        request = MetricsRequest(key="look", nodes=tuple(nodes), since=now, until=now)
+        answer = (await self.read([request]))["look"]
+        if isinstance(answer, Unavailable):
+            return answer
+        return MetricsSeen(
+            nodes=tuple(sorted({sample.node for sample in answer.samples})),
+            gpus=len({(sample.node, sample.gpu) for sample in answer.samples if sample.gpu != HOST}),
+            fields=frozenset(sample.field for sample in answer.samples),
+            newest_at=max((sample.at for sample in answer.samples), default=None),
+        )
 
     async def close(self) -> None:
         await self.server.close()

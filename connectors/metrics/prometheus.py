@@ -20,10 +20,10 @@ from typing import Any
 import orjson
 
 from advisor.core.columns import Sample
-from advisor.core.measured import FIELDS, HOST_FIELDS
+from advisor.core.measured import FIELDS, HOST_FIELDS, UTILISATION
 from advisor.core.model import Unavailable
 from advisor.core.words import Trust, UnavailableReason
-from advisor.ports import MetricsBatch, MetricsRequest
+from advisor.ports import MetricsBatch, MetricsRequest, MetricsSeen
 from connectors.metrics.names import INSTANCE, NODE_LABELS, node_of, unit_of
 from connectors.web.server import AskError, Server
 
@@ -31,6 +31,7 @@ STEPS_MAX = 20  # of one question; a longer time is read in longer steps
 POINTS_MAX = 400_000  # of one answer, as expected
 NODES_MAX = 1_500  # of one question
 QUESTIONS_MAX = 8  # of one read; who was not served comes first at the next
+LOOK_SECONDS = 300
 SERIES_PER_NODE = 120.0  # until the first answer tells
 GPU_FIELDS = tuple(sorted(FIELDS - HOST_FIELDS))
 _TOO_MUCH = re.compile(r"too many samples|exceeded maximum resolution|query timed out|limit")
@@ -108,6 +109,37 @@ class PrometheusMetrics:
         for request in requests:
             answers.setdefault(request.key, MetricsBatch(samples=(), until=request.since))
         return answers
+
+    async def look(self, nodes: Sequence[str]) -> MetricsSeen | Unavailable:
+        more = f", {self._selector}" if self._selector else ""
+        every = f'{{__name__=~"{"|".join(sorted(FIELDS))}"{more}}}'
+        pulse = f'{{__name__="{UTILISATION}"{more}}}'
+        by = ", ".join((*((self._node_label,) if self._node_label else NODE_LABELS), "gpu"))
+        try:
+            fields = {labels.get("__name__", "") for labels, _ in await self._now(f"count by (__name__) ({every})")}
+            gpus = await self._now(f"max by ({by}) (timestamp({pulse}))")
+            counted = await self._now(f"max(count_over_time({pulse}[{LOOK_SECONDS}s]))")
+        except AskError as error:
+            return Unavailable(source=self.name, reason=error.reason, detail=error.detail)
+        found = {node for labels, _ in gpus if (node := node_of(labels, self._node_label))}
+        newest = max((value for _, value in gpus), default=None)
+        often = max((value for _, value in counted), default=0.0)
+        return MetricsSeen(
+            nodes=tuple(sorted(found)),
+            gpus=len(gpus),
+            fields=frozenset(fields),
+            newest_at=datetime.fromtimestamp(newest, UTC) if newest is not None else None,
+            interval_seconds=LOOK_SECONDS / often if often > 1 else None,
+        )
+
+    async def _now(self, query: str) -> list[tuple[dict[str, str], float]]:
+        """An instant query's labels and values. Raises `AskError`."""
+        body = decoded(await self.server.fetch("/api/v1/query", {"query": query}))
+        try:
+            found = {"vector": body["data"]}[body["data"]["resultType"]]["result"]
+            return [(dict(item["metric"]), float(item["value"][1])) for item in found]
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise AskError(UnavailableReason.GARBLED, f"an answer without {str(error)[:100]}") from error
 
     async def close(self) -> None:
         await self.server.close()
