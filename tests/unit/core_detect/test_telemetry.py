@@ -410,3 +410,89 @@ def test_samples_of_other_nodes_are_counted_and_not_kept() -> None:
     """A query that was too wide."""
     found = watched(Columns(), points(XID, [0, 79], node="node9"))
     assert (found.recent.count, found.events, found.foreign) == (0, (), 2)
+
+
+def at_minute(field: str, minute: int, gpus: Iterable[tuple[str, int]], value: float = 1.0) -> list[Sample]:
+    at = HOUR_AGO + timedelta(minutes=minute)
+    return [Sample(at=at, node=node, gpu=gpu, field=field, value=value) for node, gpu in gpus]
+
+
+ALL = tuple((node, gpu) for node in NODES for gpu in range(8))
+
+
+@pytest.mark.parametrize(
+    ("gone", "named"),
+    [
+        ({("node2", 3)}, [("node2", 3)]),
+        ({("node2", gpu) for gpu in range(8)}, [("node2", None)]),
+        ({(node, gpu) for node in NODES[:2] for gpu in range(8)}, []),
+    ],
+    ids=["one GPU", "a whole node", "half of all"],
+)
+def test_who_is_measured_no_more_while_others_are(
+    gone: set[tuple[str, int]], named: list[tuple[str, int | None]]
+) -> None:
+    """A GPU that fell off its bus has no values. Of many at once, the monitoring is the one that failed."""
+    found = watched(Columns(), at_minute(UTILISATION, 0, ALL, 50.0))
+    for minute in (1, 2, 3):
+        left = [gpu for gpu in ALL if gpu not in gone]
+        found = watched(found.recent, at_minute(UTILISATION, minute, left, 50.0))
+    signals = [signal for signal in found.conditions if signal.rule == "telemetry.vanished"]
+    assert [(signal.nodes[0], signal.gpu) for signal in signals] == named
+    back = watched(found.recent, at_minute(UTILISATION, 4, ALL, 50.0))
+    assert not [signal for signal in back.conditions if signal.rule == "telemetry.vanished"]
+
+
+def test_an_nvlink_that_carries_far_less_than_its_peers() -> None:
+    """A counter as traffic; pipelines talk unequally, and a few per cent of what is usual is no pipeline."""
+    traffic = everywhere(
+        NVLINK_TRAFFIC, lambda n, g: [at * (1e9 if (n, g) == ("node3", 2) else 9e9) for at in range(9)]
+    )
+    busy = everywhere(UTILISATION, lambda n, g: [99] * 9)
+    assert [(s.rule, s.nodes, s.gpu) for s in made(traffic + busy)] == [("telemetry.low_nvlink", ("node3",), 2)]
+    half = everywhere(NVLINK_TRAFFIC, lambda n, g: [at * (4e9 if n == "node3" else 9e9) for at in range(9)])
+    assert made(half + busy) == ()
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "rule", "category"),
+    [
+        ("node_vmstat_oom_kill", [3, 3, 4], "telemetry.process_killed", Category.HOST_OUT_OF_MEMORY),
+        ("node_edac_uncorrectable_errors_total", [0, 1], "telemetry.memory_error", Category.NODE_HARDWARE),
+        ("node_infiniband_link_downed_total", [7, 8], "telemetry.link_down", Category.INTERCONNECT),
+        ("node_filesystem_readonly", [1, 2, 2], "telemetry.read_only", Category.STORAGE),
+        (MEMORY, [9e9, 1e8, 1e8, 1e8], "telemetry.memory_low", Category.HOST_OUT_OF_MEMORY),
+    ],
+)
+def test_what_a_node_counts_is_the_nodes(field: str, values: list[float], rule: str, category: Category) -> None:
+    """node_exporter's counters by what they gained while the attempt ran; no GPU and no rank is named."""
+    (signal,) = made(points(field, values, gpu=HOST))
+    assert (signal.rule, signal.category, signal.nodes, signal.gpu, signal.rank) == (
+        rule,
+        category,
+        ("node2",),
+        None,
+        None,
+    )
+    assert "GPU" not in signal.text
+
+
+def test_what_happened_between_two_samples_says_since_when() -> None:
+    """At the first sample that shows it, at the earliest after the one before, less what that one may have hidden."""
+    span = Span(nodes=NODES, started_at=HOUR_AGO, blur=timedelta(seconds=45))
+    (signal,) = made(points(XID, [0, 0, 79, 79]), span)
+    assert signal.at == HOUR_AGO + timedelta(minutes=2)
+    assert datetime.fromisoformat(signal.fields["after"]) == HOUR_AGO + timedelta(minutes=1) - timedelta(seconds=45)
+
+
+def test_a_late_scrape_is_no_later_cause(tmp_path: Path) -> None:
+    """The GPU's Xid is seen a scrape after the crash that it caused: it may have been before, and is the root."""
+    crash = NOON - timedelta(seconds=20)
+    log = f"{crash:%Y-%m-%dT%H:%M:%S}.000000Z [rank11]: RuntimeError: CUDA error: unspecified launch failure\n".encode()
+    samples = [
+        Sample(at=crash + timedelta(seconds=after), node="node2", gpu=3, field=XID, value=value)
+        for after, value in ((-30, 0.0), (15, 79.0))
+    ]
+    files = {"logs__a": log, "metrics.json": rows(samples)}
+    _, blame = judge(read_bundle(bundle(tmp_path, JOB, **files), SCANNER, NOON))
+    assert (blame.category, blame.nodes, blame.trusted) == (Category.GPU_HARDWARE, ("node2",), True)
