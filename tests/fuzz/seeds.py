@@ -17,6 +17,17 @@ _LOG = (
     b"  rank : 3\n  exitcode : -9\n"
     b"slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-11-29T11:59:59 DUE TO TIME LIMIT ***\n\x00\xff\xfe"
 )
+_WRAPPED = (
+    b'{"rank": 3, "hostname": "node1", "ts": 1795953600.5, "exc_info": "Traceback (most recent call last):\\n  File '
+    b'\\"/a/b.py\\", line 3, in f\\nKeyError: \'x\'", "extra": {"local_rank": "1", "gpu": 2}}\n'
+    b'3: {"event": "x", "exception": [{"exc_type": "KeyError", "exc_value": "1", "frames": [{"filename": "a.py", '
+    b'"lineno": 3, "name": "f"}]}]}\n{"log": "KeyError: \'x\'\\n", "stream": "stderr"}\n'
+    b"[    0.000000] Linux version\n[    1.000000] rtc_cmos 00:00: setting system clock to 2026-11-29T11:00:00 UTC "
+    b"(1795950000)\n[ 3000.000001] NVRM: Xid (PCI:0000:3b:00): 79, x\n3,1,3000000001,-;NVRM: Xid (PCI:0000:3b:00): 48\n"
+    b"node1:1:2 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 3 busId 3b000 commId 0x1 - Init START\n"
+    b"|   3  NVIDIA H100   On  | 00000000:3B:00.0 Off |     0 |\n3, 00000000:3B:00.0\nP0 3: [7.batch] error: x\n"
+    + "│ /a/b.py:3 in f   │\n│ /a/long.py:4 in │\n│ g │\nKeyError: 1\n".encode()
+)
 _FACTS = {
     "job_id": "7",
     "state": "FAILED",
@@ -73,11 +84,14 @@ def seeds() -> Mapping[str, tuple[bytes, ...]]:
         b'{"samples": [{"at": "2026-11-29T11:00:00Z", "node": "node1", "name": "DCGM_FI_DEV_XID_ERRORS", "value": 79}]}'
     )
     return {
-        "normaliser": tuple(b"\0\0\x80" + text for text in (_LOG, *examples)),
+        "normaliser": tuple(b"\0\0\x80" + text for text in (_LOG, _WRAPPED, *examples)),
         "rules": (_SIGNATURE, json.dumps(_JOB_RULES).encode(), *shipped),
         "pickles": tuple(dumps),
         "bundles": (
             packed(("logs/rank1.log", "plain", _LOG), ("job.json", "plain", facts), ("kernel/node1", "plain", _LOG)),
+            packed(
+                ("logs/rank1.log", "plain", _WRAPPED), ("job.json", "plain", facts), ("kernel/node1", "plain", _WRAPPED)
+            ),
             packed(("logs/rank1.log", "gzip", _LOG), ("attempts.jsonl", "plain", attempts)),
             packed(("logs/rank1.log", "link", b"x"), ("job.json", "plain", facts), ("metrics.json", "plain", metrics)),
             packed(("logs/rank1.log", "plain", _LOG), ("flight_recorder/dump_0", "plain", dumps[0])),

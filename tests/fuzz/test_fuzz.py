@@ -80,12 +80,11 @@ def fuzz(target: str, seconds: int, folder: Path) -> str:
     return run.stderr
 
 
-@pytest.mark.parametrize("target", sorted(TARGETS))
-def test_the_coverage_guided_fuzzer_finds_nothing_in_a_short_while(target: str, tmp_path: Path) -> None:
-    """Two seconds each: that the fuzzer works and reaches new code is what this shows."""
-    report = fuzz(target, 2, tmp_path)
+def test_the_coverage_guided_fuzzer_works(tmp_path: Path) -> None:
+    """One second of one target, since each start costs many times that: that it runs, and reaches new code."""
+    report = fuzz("pickles", 1, tmp_path)
     assert "stat::number_of_executed_units" in report
-    assert len(list((tmp_path / "corpus").iterdir())) > 0
+    assert len(list((tmp_path / "corpus").iterdir())) > len(SEEDS["pickles"])
 
 
 @pytest.mark.long
