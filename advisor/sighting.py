@@ -197,5 +197,6 @@ def snapshot_of(
         advice=item.advice,
         nodes_fitting=item.nodes_fitting,
         user_excluded=item.user_excluded,
+        other_nodes=item.other_nodes,
         dependents_running=item.dependents_running,
     )

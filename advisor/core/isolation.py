@@ -135,7 +135,8 @@ def _affordable(snapshot: Snapshot, ranked: tuple[str, ...]) -> _Chosen:
     needed = snapshot.job.nodes_requested or (len(attempt.nodes) if attempt.nodes else None)
     if snapshot.nodes_fitting is None or needed is None:
         return _Chosen(nodes=ranked)
-    out_of_service = {fact.name for fact in snapshot.nodes if fact.state in _OUT_OF_SERVICE}
+    shown = (*snapshot.nodes, *snapshot.other_nodes)
+    out_of_service = {fact.name for fact in shown if fact.state in _OUT_OF_SERVICE}
     spare = snapshot.nodes_fitting - needed - len(set(snapshot.user_excluded) - out_of_service)
     kept: list[str] = []
     withheld: list[Withheld] = []

@@ -217,6 +217,7 @@ class Snapshot:
     advice: OpenAdvice | None = None
     nodes_fitting: int | None = None  # up nodes that fit the job, exclusions not counted; None = not known
     user_excluded: tuple[str, ...] = ()  # the user's own ExcNodeList
+    other_nodes: tuple[NodeFact, ...] = ()  # not of the allocation, as far as exclusions name them: their states
     dependents_running: bool = False  # a successor that must not run beside it runs
     offline: bool = False  # `analyze` on a bundle: an unknown allocation is taken from launcher and kernel prefixes
 

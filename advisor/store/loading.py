@@ -1,4 +1,4 @@
-"""All that is known of attempts, for a tick. Eight queries for any number of keys."""
+"""All that is known of attempts, for a tick. A fixed number of queries, whatever the number of keys."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,6 +46,7 @@ from advisor.store.tables import (
 _log = structlog.get_logger(__name__)
 
 _PAST_ATTEMPTS_MAX = 100
+_AVOIDED_MAX = 4096  # excluded nodes of one attempt whose state is looked up
 
 
 async def load(
@@ -76,12 +77,14 @@ async def load(
     }
     chains = await _chains(connection, keys)
     excluded = {name for chain in chains.values() for item in chain for name in item.advised_exclusions or ()}
+    avoided = {key: _avoided(chain, rows[key].nodes or ()) for key, chain in chains.items() if key in rows}
     put_back = await reinstated(connection, {row.cluster for row in rows.values()}, excluded) if excluded else {}
     applied = await _applied(connection, keys)
     reached = await _milestones(connection, keys)
     before = await _predecessor_states(connection, keys)
     running_beside = await dependents(connection, {row.cluster for row in rows.values()})
     facts = await _node_facts(connection, rows.values(), policy, now)
+    elsewhere = await _states_of(connection, {row.cluster for row in rows.values()}, avoided.values())
     return {
         key: _stored(
             key,
@@ -91,6 +94,9 @@ async def load(
             reached=reached.get(key, frozenset()),
             predecessor=before.get(key, b""),
             nodes=facts(row),
+            other_nodes=tuple(
+                elsewhere[row.cluster, name] for name in avoided[key] if (row.cluster, name) in elsewhere
+            ),
             dependents_running=running_beside(row),
             put_back=put_back.get(row.cluster, {}),
         )
@@ -180,6 +186,26 @@ async def _predecessor_states(connection: AsyncConnection, keys: Sequence[Attemp
     return {AttemptKey(job_key=row.job_key, number=row.number): row.state for row in found}
 
 
+def _avoided(chain: Sequence[AnyRow], allocated: Sequence[str]) -> tuple[str, ...]:
+    """Nodes outside the allocation that the user's exclusions and ours name, the user's first."""
+    ours = (name for item in chain for name in item.advised_exclusions or ())
+    names, own = dict.fromkeys((*chain[-1].excluded_nodes, *ours)), frozenset(allocated)
+    return tuple(name for name in names if name not in own)[:_AVOIDED_MAX]
+
+
+async def _states_of(
+    connection: AsyncConnection, clusters: Iterable[str], names: Iterable[Sequence[str]]
+) -> Mapping[tuple[str, str], NodeFact]:
+    """Of nodes that exclusions name: as many as are named. An excluded node that is down costs nobody a node."""
+    wanted = {name for some in names for name in some}
+    if not wanted:
+        return {}
+    found = await connection.execute(
+        select(node_states).where(node_states.c.cluster == any_text(clusters), node_states.c.name == any_text(wanted))
+    )
+    return {(row.cluster, row.name): _node_fact(row.name, row) for row in found}
+
+
 async def _node_facts(connection: AsyncConnection, rows: Iterable[AnyRow], policy: Policy, now: datetime) -> Any:
     """A function from an attempt's row to its `NodeFact`s."""
     rows = list(rows)
@@ -250,6 +276,7 @@ def _stored(
     reached: frozenset[MilestoneKind],
     predecessor: bytes,
     nodes: tuple[NodeFact, ...],
+    other_nodes: tuple[NodeFact, ...],
     dependents_running: bool,
     put_back: Mapping[str, datetime],
 ) -> StoredAttempt:
@@ -265,6 +292,7 @@ def _stored(
         successor=_successor(key, later[0]) if later else None,
         past=tuple(_past(item, put_back) for item in chain if item.number < key.number),
         nodes=nodes,
+        other_nodes=other_nodes,
         advice=_advice(own, applied),
         advice_expires_at=own.expires_at,
         remembered_until=row.remembered_until,

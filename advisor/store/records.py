@@ -227,6 +227,7 @@ class StoredAttempt:
     remembered_until: datetime | None = None  # by its scheduler; None while it has not ended
     generation: int = 0  # newest one committed; pass it to commit_decision
     user_excluded: tuple[str, ...] = ()
+    other_nodes: tuple[NodeFact, ...] = ()  # outside the allocation, named by exclusions
     dependents_running: bool = False
     nodes_fitting: int | None = None
     job_name: str = ""

@@ -173,6 +173,7 @@ snapshots = st.builds(
     advice=maybe(advices),
     nodes_fitting=maybe(st.integers(0, 12)),
     user_excluded=node_lists,
+    other_nodes=st.lists(node_facts, max_size=2, unique_by=lambda fact: fact.name).map(tuple),
     dependents_running=st.booleans(),
     offline=st.booleans(),
 )

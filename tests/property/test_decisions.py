@@ -72,7 +72,8 @@ def test_exclusions_leave_the_job_able_to_start(
     needed = snapshot.job.nodes_requested or len(snapshot.attempt.nodes or ())
     if snapshot.nodes_fitting is None or not needed:
         return
-    gone = {fact.name for fact in snapshot.nodes if fact.state in {NodeState.DOWN, NodeState.DRAINED}}
+    shown = (*snapshot.nodes, *snapshot.other_nodes)
+    gone = {fact.name for fact in shown if fact.state in {NodeState.DOWN, NodeState.DRAINED}}
     ours = set(isolation.exclude_for_job) - gone
     users = set(snapshot.user_excluded) - gone
     assert not ours or snapshot.nodes_fitting - len(ours | users) >= needed

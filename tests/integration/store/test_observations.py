@@ -173,6 +173,16 @@ async def test_changed_successor_wakes_the_attempt_before(store: Store) -> None:
     assert key in recorded.changed
 
 
+async def test_the_states_of_excluded_nodes_outside_the_allocation(store: Store) -> None:
+    """They come with the attempt, of its own cluster only; nodes that nobody excludes do not."""
+    key = await running(store, excluded_nodes=("node9", "node8", "node2"))
+    for cluster, state in ((CLUSTER, NodeState.DOWN), ("other", NodeState.UP)):
+        seen_nodes = [ObservedNode(name=f"node{n}", state=state, observed_at=at(20)) for n in (2, 7, 9)]
+        await store.record_observations(cluster, (), seen_nodes, complete=False, now=at(20))
+    other = (await loaded(store, key)).other_nodes
+    assert [(fact.name, fact.state) for fact in other] == [("node9", NodeState.DOWN)]
+
+
 async def test_our_mark_and_the_users_exclusions(store: Store) -> None:
     """The user's exclusions are those that our mark does not claim, and the mark names the attempt it is for."""
     key = await running(store)

@@ -154,6 +154,14 @@ def test_exclusions_leave_the_job_enough_nodes(
     assert set(_reasons(isolation).values()) <= {WithheldReason.CAPACITY}
 
 
+def test_a_node_that_is_down_outside_the_allocation_costs_nothing_to_avoid() -> None:
+    """What the user excludes and is drained takes no place that an exclusion of ours could have."""
+    gone = NodeFact(name="z", state=NodeState.DRAINED)
+    tight = {"nodes_fitting": 5, "user_excluded": ("z",)}
+    assert _isolate(bad_gpu("node2"), **tight).exclude_for_job == ()
+    assert _isolate(bad_gpu("node2"), **tight, other_nodes=(gone,)).exclude_for_job == ("node2",)
+
+
 def test_the_allocation_stands_in_for_what_the_job_asked() -> None:
     """Where the number of nodes asked for is not known, the allocation tells it."""
     isolation = _isolate(bad_gpu("node2"), job=job(nodes_requested=None), nodes_fitting=4)
