@@ -57,6 +57,7 @@ class Agent:
     tender: Tender = field(init=False)
     drainer: Drainer = field(init=False)
     isolated_file: IsolatedFile = field(init=False)
+    incarnation: str = ""  # of the store that listens
     _hook_watch: HookWatch = field(default_factory=HookWatch)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _sent: dict[str, agent_pb2.JobObservation] = field(default_factory=dict)
@@ -265,6 +266,11 @@ class Agent:
 
     def pulse_heard(self, pulse: Pulse) -> None:
         """The tick file says what the advisor said; without a fresh word it is left to become old."""
+        if self.incarnation not in {"", pulse.incarnation}:
+            log.warning("store_changed", incarnation=pulse.incarnation, before=self.incarnation)
+            self.reconciler.told_nothing()
+            self.drainer.told_nothing()
+        self.incarnation = pulse.incarnation
         try:
             tick_file.write(
                 Path(self.config.tick_file),

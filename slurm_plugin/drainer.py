@@ -71,6 +71,10 @@ class Drainer:
             for key, wish in wishes.items()
         )
 
+    def told_nothing(self) -> None:
+        """Another store listens, or one that was restored: what it does not know is said again."""
+        self._said.clear()
+
     def isolated(self, nodes: int) -> tuple[str, ...]:
         """Nodes that the advisor holds isolated at this moment, of `nodes` in all, for new jobs to avoid.
 

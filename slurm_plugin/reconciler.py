@@ -107,6 +107,10 @@ class Reconciler:
                 )
                 self._attend(advice)
 
+    def told_nothing(self) -> None:
+        """Another store listens, or one that was restored: what it does not know is said again."""
+        self._said.clear()
+
     def reconcile(self, rows: Mapping[str, JobRow]) -> None:
         """One pass over all open advice with the rows of a full look."""
         if not self.looks.looked:

