@@ -95,7 +95,13 @@ def _when_waiting_began(signal: Signal, waiting: datetime | None, snapshot: Snap
     if waiting is None or signal.at is None:
         return False
     around = max(AROUND_WAIT, timedelta(seconds=3.0 * (snapshot.progress.interval_seconds or 0.0)))
-    return abs(signal.at - waiting) <= around
+    return _earliest(signal, signal.at) - around <= waiting <= signal.at + around
+
+
+def _earliest(signal: Signal, at: datetime) -> datetime:
+    """When the event may have happened, where a source saw only that it had happened meanwhile (telemetry)."""
+    after = signal.fields.get("after", "") if signal.trust is Trust.TELEMETRY else ""
+    return datetime.fromisoformat(after) if after else at
 
 
 def _machine_gone(signal: Signal, rule: Rule, snapshot: Snapshot) -> bool:
@@ -122,13 +128,7 @@ def _later(signal: Signal, first: Signal, skew: timedelta) -> bool:
         )
     if signal.at is None or first.at is None:
         return False
-    return (_earliest(signal) or signal.at) - first.at > skew
-
-
-def _earliest(signal: Signal) -> datetime | None:
-    """When the event may have happened, where a source saw only that it had happened meanwhile (telemetry)."""
-    after = signal.fields.get("after", "") if signal.trust is Trust.TELEMETRY else ""
-    return datetime.fromisoformat(after) if after else None
+    return signal.at - first.at > skew
 
 
 def by_category(scored: Iterable[Scored]) -> list[list[Scored]]:

@@ -47,8 +47,8 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(shown: Cluster, *, name: bool = True) -> Iterator[Prometheus]:
-    """`name`: the targets are called as the nodes' exporters would be, NODE:9400, as relabelling does on real sites."""
+def prometheus(shown: Cluster, *, scrape_ms: int = SCRAPE_MS) -> Iterator[Prometheus]:
+    """The targets are called as the nodes' exporters would be, NODE:9400, as relabelling does on real sites."""
     program = shutil.which(PROGRAM)
     assert program is not None, "install the Debian package prometheus (make packages)"
     folder = Path(tempfile.mkdtemp(prefix="ra-metrics-", dir="/tmp"))
@@ -60,12 +60,12 @@ def prometheus(shown: Cluster, *, name: bool = True) -> Iterator[Prometheus]:
             "job_name": node,
             "metrics_path": f"/{node}/metrics",
             "static_configs": [{"targets": [f"127.0.0.1:{shown.port}"]}],
-            **({"relabel_configs": [{"target_label": "instance", "replacement": f"{node}:9400"}]} if name else {}),
+            "relabel_configs": [{"target_label": "instance", "replacement": f"{node}:9400"}],
         }
         for node in shown.nodes
     ]
     settings = {
-        "global": {"scrape_interval": f"{SCRAPE_MS}ms", "scrape_timeout": f"{SCRAPE_MS}ms"},
+        "global": {"scrape_interval": f"{scrape_ms}ms", "scrape_timeout": f"{scrape_ms}ms"},
         "scrape_configs": targets,
     }
     (folder / "prometheus.yml").write_text(json.dumps(settings))  # JSON is YAML

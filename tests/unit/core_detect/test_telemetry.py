@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from advisor.bundle import BundleError, read_bundle
 from advisor.core.columns import Columns, Sample
+from advisor.core.hypotheses import score
 from advisor.core.measured import (
     CLOCK,
     FIELDS,
@@ -29,10 +30,12 @@ from advisor.core.measured import (
     Span,
 )
 from advisor.core.measured import NVLINK as NVLINK_TRAFFIC
-from advisor.core.model import Signal
+from advisor.core.model import Attempt, Incident, Job, Signal, Snapshot
+from advisor.core.policy import Policy
+from advisor.core.rules import rule_of
 from advisor.core.telemetry import telemetry_signals as signals_of
 from advisor.core.telemetry_watch import Watched, watch
-from advisor.core.words import Category, IncidentKind, Trust
+from advisor.core.words import AttemptState, Category, IncidentKind, Trust
 from tests.unit.core_detect import slow_telemetry
 from tests.unit.core_detect.logs import NODES, NOON, RULES, SCANNER, judge
 from tests.unit.core_detect.test_bundle import bundle
@@ -483,6 +486,29 @@ def test_what_happened_between_two_samples_says_since_when() -> None:
     (signal,) = made(points(XID, [0, 0, 79, 79]), span)
     assert signal.at == HOUR_AGO + timedelta(minutes=2)
     assert datetime.fromisoformat(signal.fields["after"]) == HOUR_AGO + timedelta(minutes=1) - timedelta(seconds=45)
+
+
+@pytest.mark.parametrize(("scraped", "may_be"), [(100, True), (200, False)])
+def test_an_event_between_two_samples_may_be_what_the_wait_began_with(scraped: int, may_be: bool) -> None:
+    """The collective waited from NOON on; the Xid was seen later: whether it can have been then is in its samples."""
+    (xid,) = made(points(XID, [0, 48], since=NOON + timedelta(seconds=scraped - 60)), Span(nodes=NODES))
+    stalled_at = NOON + timedelta(minutes=10)
+    time_out = Signal(
+        id="t", rule="nccl.watchdog_timeout", trust=Trust.LOG, source="l", seen_at=stalled_at, at=stalled_at,
+        fields={"timeout": "600000"},
+    )  # fmt: skip
+    index = RULES.by_id()
+    judged = [
+        (xid, rule_of(xid, RULES, index)),
+        (time_out, next(r for r in RULES.rules if r.kind is IncidentKind.HANG)),
+    ]
+    snapshot = Snapshot(
+        job=Job(key="k", cluster="c", job_id="7", user="u"), attempt=Attempt(number=0, state=AttemptState.FAILED)
+    )
+    incident = Incident(kind=IncidentKind.HANG, signals=(xid, time_out))
+    (scored,) = score(snapshot, incident, [(s, r) for s, r in judged if r is not None], Policy())
+    (alone,) = score(snapshot, incident, [(s, r) for s, r in judged[:1] if r is not None], Policy())
+    assert (scored.score > alone.score) is may_be
 
 
 def test_a_late_scrape_is_no_later_cause(tmp_path: Path) -> None:
