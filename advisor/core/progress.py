@@ -12,13 +12,15 @@ from typing import Any
 
 import re2
 
-from advisor.core import divergence, hang, rank_times, straggler
+from advisor.core import divergence, hang, orphans, rank_times, straggler
 from advisor.core.course import Numbers, Pace, Phase, Throughput
 from advisor.core.model import Progress
+from advisor.core.orphans import Orphan
 
 INTERVALS_KEPT = 16
 _TAIL_BYTES = 4_096
 _AFTER_BREAK = 8
+_BESIDE_ANOTHER = 256
 _VALUES_BYTES = 4_096  # of a progress line, for its values
 CHECKPOINTS_KEPT = 8
 
@@ -28,7 +30,7 @@ _OPTIONS.encoding = re2.Options.Encoding.LATIN1
 # Formats whose step counts over the whole run. Each has the groups `step` and, where the line has it, `ms` or `s`.
 _STEP_FORMATS: Mapping[str, str] = {
     "megatron": r"(?m)\biteration +(?P<step>\d{1,12})/ *\d+ \|",
-    "nemo": r"(?m)\bglobal_step[=: ]+(?P<step>\d{1,12})\b",
+    "nemo": r"(?m)\b(?:global_step[=: ]|Global Step:)[=: ]*(?P<step>\d{1,12})\b",
     "deepspeed": r"(?m)\bstep=(?P<step>\d{1,12}), skipped=",
     "maxtext": r"(?m)\bcompleted step: (?P<step>\d{1,12})\b",
     "step": r"(?m)(?:^|[ \[(|,:\]])(?i:train_step|global step|step|iteration|iter|num_updates|update)s?"
@@ -37,10 +39,11 @@ _STEP_FORMATS: Mapping[str, str] = {
 # Bars count within one epoch: they show that something moves, not how far the run is.
 _BAR_FORMATS: Mapping[str, str] = {
     "bar": r"(?m)\| *(?P<step>\d{1,9})/(?P<total>\d{1,9}) \[[0-9:]+<",
-    "epoch": r"(?m)\bEpoch:? ?(?:\(train\) )?\[?\d{1,6}\]?[ :,]+\[ *(?P<step>\d{1,12})/\d+",
+    "epoch": r"(?m)\bEpoch:? ?(?:\(train\) )?\[?\d{1,6}\]?[ :,]*(?:Batch )?\[ *(?P<step>\d{1,12})(?:/\d+|\]\s+Speed\b)",
     "epoch_loss": r"(?m)(?:^|[ \[(|,:\]])(?i:epoch)(?:[=:#]| [=:#]?)? {0,8}\[?(?P<step>\d{1,9})\b"
     r"[^\n]{0,80}?\b(?i:loss|acc|ppl)\b[^\n]{0,20}\d",
 }
+STEP_FORMATS = frozenset(_STEP_FORMATS)
 # Not a form of progress: what each rank tells of its own steps.
 RANKS = "rank_step"
 FORMATS: Mapping[str, str] = {**_STEP_FORMATS, **_BAR_FORMATS, RANKS: rank_times.PATTERN}
@@ -109,6 +112,7 @@ class FileProgress:
     throughput: Throughput = field(default_factory=Throughput)
     numbers: Numbers = field(default_factory=Numbers)
     checkpoints: tuple[int, ...] = ()  # saved or loaded, newest last
+    orphan: Orphan | None = None  # who may still write here from before the newest checkpoint was loaded
 
 
 def observe(
@@ -133,7 +137,9 @@ def observe(
     form = _choose(progress, forms - {RANKS})
     if form is None:
         return progress
-    matches = _telling(COMPILED[form], text, thorough=progress.broken)
+    matches = _telling(COMPILED[form], text, _AFTER_BREAK if progress.broken else 1)
+    if progress.orphan is not None and len(matches) > 1:
+        matches = _telling(COMPILED[form], text, _BESIDE_ANOTHER)
     first = matches[0] if matches else None
     for match in matches:
         start = match.start(1)
@@ -144,14 +150,17 @@ def observe(
         own, rank = printed(whole)
         total = int(match.group(2)) if form == "bar" else None
         said = whole[:_VALUES_BYTES].decode("latin-1")
-        seen = _Seen(int(match.group(1)), number, seen_at, own, rank, total, match is first, said, late)
+        listed = not isinstance(match, _Shifted)
+        seen = _Seen(int(match.group(1)), number, seen_at, own, rank, total, match is first, said, late, listed)
         progress = _step(progress, form, seen)
     return progress
 
 
-def _telling(pattern: Any, text: bytes, *, thorough: bool) -> list[Any]:
-    """The first and the last match; after a crash line also the next few, since each further step counts then."""
-    matches = list(islice(pattern.finditer(text), _AFTER_BREAK if thorough else 1))
+def _telling(pattern: Any, text: bytes, most: int) -> list[Any]:
+    """The first matches and the last: one is enough, but after a crash line each further step counts, and where
+    another may write beside us, each line.
+    """
+    matches = list(islice(pattern.finditer(text), most))
     if not matches:
         return []
     last = _last(pattern, text)
@@ -215,7 +224,7 @@ def _line_around(text: bytes, position: int) -> bytes:
 class _Seen:
     """One progress line. `at`: as read; `printed`: its own time; `rank`: who printed it; `total`: where a bar ends;
     `next`: no other progress line stands between it and the newest one known; `text`: the line, for its values;
-    `late`: seconds since the look before.
+    `late`: seconds since the look before; `listed`: no progress line stands between it and the one looked at before.
     """
 
     step: int
@@ -227,6 +236,7 @@ class _Seen:
     next: bool
     text: str
     late: float
+    listed: bool
 
 
 def _step(p: FileProgress, form: str, seen: _Seen) -> FileProgress:
@@ -234,14 +244,20 @@ def _step(p: FileProgress, form: str, seen: _Seen) -> FileProgress:
     if p.form != form:
         # Another format: numbers do not compare. It only shows that the attempt goes on.
         p = replace(p, form=form, last_step=None, low_steps=())
-    if p.last_step is None:
+    last = p.last_step
+    if last is None:
         first = p.first_step if p.first_step is not None else seen.step
         return _advance(replace(p, first_step=first, first_at=p.first_at or seen.at), seen)
-    if seen.step > p.last_step:
+    if form in _STEP_FORMATS and p.orphan is not None:
+        aside = _beside(p, p.orphan, seen)
+        if aside is not None:
+            return aside
+        p = replace(p, orphan=orphans.seen_own(p.orphan, last=last, stride=p.pace.stride, step=seen.step))
+    if seen.step > last:
         return _advance(p, seen)
     if form in _BAR_FORMATS:
         # The next epoch, or a validation bar.
-        restarted = p.broken and p.reloaded and seen.step < p.last_step
+        restarted = p.broken and p.reloaded and seen.step < last
         return replace(_advance(p, seen), restarts=p.restarts + (1 if restarted else 0))
     if p.reloaded:
         return _restart(p, seen)
@@ -252,6 +268,18 @@ def _step(p: FileProgress, form: str, seen: _Seen) -> FileProgress:
     if len(low) >= 3 or (p.broken and low[-1] - low[0] >= 2):
         return _restart(p, seen)
     return replace(p, low_steps=low)
+
+
+def _beside(p: FileProgress, known: Orphan, seen: _Seen) -> FileProgress | None:
+    """Unchanged but for what is known of another who writes here, when this is a step of theirs."""
+    last, stride = p.last_step or 0, p.pace.stride
+    waiting = p.reloaded
+    if seen.listed and orphans.is_others(known, last=last, stride=stride, waiting=waiting, step=seen.step):
+        other = orphans.seen_other(known, seen.step)
+        return replace(p, orphan=other) if other is not None else None
+    if waiting and seen.step < last and not orphans.may_begin(known, stride=stride, step=seen.step):
+        return p
+    return None
 
 
 def _restart(p: FileProgress, seen: _Seen) -> FileProgress:
@@ -392,7 +420,11 @@ def mark(
         case "saved":
             return replace(_checkpoint(progress, step), saving_line=0)
         case "loaded":
-            return replace(_checkpoint(progress, step), reloaded=True)
+            left = progress.last_step
+            orphan = (
+                Orphan(left_step=left, loaded=step) if left is not None and not progress.reloaded else progress.orphan
+            )
+            return replace(_checkpoint(progress, step), reloaded=True, orphan=orphan)
         case "saving":
             return replace(progress, saving_line=line)
         case "finished":
