@@ -4,9 +4,10 @@ import re
 from datetime import UTC, datetime
 
 import pytest
+import re2
 
 from advisor.core.rules import Rule, RuleSet, effective
-from advisor.core.scan import FileContext, FileState, Scanner
+from advisor.core.scan import FileContext, FileState, Scanner, set_pattern
 from advisor.core.words import Category, Implicates, Role, Trust
 from advisor.rules.loader import load_rules
 
@@ -115,3 +116,15 @@ def test_rule_sets_refuse_two_rules_of_one_id() -> None:
     rule = PATTERNED[0]
     with pytest.raises(ValueError, match="two rules have the id"):
         RuleSet(rules=(rule, rule))
+
+
+def test_no_two_rules_are_the_same_mode() -> None:
+    """Rules differ in what they recognise: no pattern is there twice, and no two fit the same of all examples."""
+    patterns = [rule.pattern for rule in PATTERNED]
+    assert len(patterns) == len(set(patterns))
+    recognised: dict[frozenset[str], str] = {}
+    examples = [line for rule in PATTERNED for line in rule.positive]
+    compiled = {rule.id: re2.compile(set_pattern(rule.pattern).encode()) for rule in PATTERNED}
+    for rule in PATTERNED:
+        hit = frozenset(line for line in examples if compiled[rule.id].search(line.encode()))
+        assert recognised.setdefault(hit, rule.id) == rule.id, hit
