@@ -35,7 +35,7 @@ from advisor.core.policy import Policy
 from advisor.core.rules import rule_of
 from advisor.core.telemetry import telemetry_signals as signals_of
 from advisor.core.telemetry_watch import Watched, watch
-from advisor.core.words import AttemptState, Category, IncidentKind, Trust
+from advisor.core.words import AttemptState, Category, IncidentKind, Role, Trust
 from tests.unit.core_detect import slow_telemetry
 from tests.unit.core_detect.logs import NODES, NOON, RULES, SCANNER, judge
 from tests.unit.core_detect.test_bundle import bundle
@@ -498,10 +498,8 @@ def test_an_event_between_two_samples_may_be_what_the_wait_began_with(scraped: i
         fields={"timeout": "600000"},
     )  # fmt: skip
     index = RULES.by_id()
-    judged = [
-        (xid, rule_of(xid, RULES, index)),
-        (time_out, next(r for r in RULES.rules if r.kind is IncidentKind.HANG)),
-    ]
+    hang = next(rule for rule in RULES.rules if rule.kind is IncidentKind.HANG and rule.role is Role.SYMPTOM)
+    judged = [(xid, rule_of(xid, RULES, index)), (time_out, hang)]
     snapshot = Snapshot(
         job=Job(key="k", cluster="c", job_id="7", user="u"), attempt=Attempt(number=0, state=AttemptState.FAILED)
     )
