@@ -7,7 +7,7 @@ would not show, so a file is not left alone before it has been still for `STILL_
 
 Where `stat` may be old, that is not enough: an NFS client answers it from a cache of up to a minute and asks the
 server only when the file is opened. There a file that looks unchanged is opened all the same, after `trusted_seconds`:
-at every look if there are few, in turns if there are thousands.
+at every look if there are few, in turns if there are thousands. A file that we may not even `stat` is treated alike.
 """
 
 import os
@@ -22,6 +22,7 @@ FILES_MAX = 200_000
 LATELY_SECONDS = 15.0  # in which the files of a slow file system have all had their turn
 
 Sign = tuple[int, int, int, int, int]
+UNSEEN: Sign = (0, 0, 0, 0, 0)  # of a file that only the root log reader may look at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,8 @@ class Quiet:
             return None
         try:
             found = os.stat(tail.path)  # noqa: PTH116 - a Path costs more than the call, and this runs for every file
+        except PermissionError:
+            return UNSEEN if tail.access.handing is not None else None
         except (OSError, ValueError):
             return None
         return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
@@ -78,7 +81,8 @@ class Quiet:
         """After reading to the end. `sign` is from before that."""
         _, inode, size, modified, changed = sign
         still = tail.now.timestamp() - max(modified, changed) / 1e9 > STILL_SECONDS
-        whole = mark.inode == inode and mark.offset == size and not (mark.closed or mark.inherited or mark.fresh)
+        seen = sign == UNSEEN or (mark.inode == inode and mark.offset == size)
+        whole = seen and not (mark.closed or mark.inherited or mark.fresh)
         if not (still and whole):
             self._seen.pop((key, tail.path), None)
             return

@@ -14,7 +14,7 @@ from advisor.core.words import UnavailableReason
 from advisor.ports import Clock, LogBatch, LogChunk, LogRequest
 from connectors.logs.cursor import Cursor, CursorError, Mark, decode, encode
 from connectors.logs.opening import RefusedError, printable
-from connectors.logs.quiet import Quiet
+from connectors.logs.quiet import UNSEEN, Quiet
 from connectors.logs.tail import Tail, read_tail
 from connectors.logs.threads import FileThreads, Mounts, Task, ThreadLimits, Unfinished
 
@@ -24,7 +24,8 @@ CURSORS_KEPT_MAX = 64  # of jobs with many files: reading the text again costs m
 CURSOR_KEPT_BYTES_MIN = 8192
 PART_SECONDS_MAX = 1.0  # for the files of one request on one mount; who was not reached comes first the next time
 REMOTE_OPENS_PER_SECOND = 512  # of them, where every look is an open, and every open a question to a file server
-REMOTE_FILES_FREE = 64  # so many files of one request are opened at every look all the same
+HANDED_OPENS_PER_SECOND = 2048  # of them that the root log reader has to open
+FILES_FREE = 64  # so many files of one request are opened at every look all the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +187,9 @@ class FileReader:
             share,
             budget,
             quiet=self._quiet,
-            trusted_seconds=_trusted_seconds(len(found.tails)) if remote else None,
+            trusted_seconds=_trusted_seconds(len(found.tails), REMOTE_OPENS_PER_SECOND) if remote else None,
+            handed_seconds=_trusted_seconds(len(found.tails), HANDED_OPENS_PER_SECOND),
+            eager=frozenset(paths if len(paths) <= FILES_FREE else ()),
             clock=self._clock,
         )
         try:
@@ -275,6 +278,8 @@ class Turns:
         quiet: Quiet,
         trusted_seconds: float | None,
         clock: Clock,
+        handed_seconds: float = 0.0,
+        eager: frozenset[str] = frozenset(),
     ) -> None:
         self._source, self._key = source, key
         self._cursor = cursor
@@ -282,7 +287,7 @@ class Turns:
         self._left = bytes_max
         self._share = 0
         self._quiet = quiet
-        self._trusted_seconds = trusted_seconds
+        self._trusted_seconds, self._handed_seconds, self._eager = trusted_seconds, handed_seconds, eager
         self._clock = clock
         self._until = clock.monotonic() + PART_SECONDS_MAX
         self.marks: dict[str, Mark] = {}
@@ -307,7 +312,9 @@ class Turns:
         mark = self.marks.get(tail.path, self._cursor.marks.get(tail.path))
         now = self._clock.monotonic()
         sign = self._quiet.look(tail)
-        trusted = self._trusted_seconds
+        trusted = self._handed_seconds if sign == UNSEEN else self._trusted_seconds
+        if trusted is not None and tail.path in self._eager:
+            trusted = 0.0
         if (
             mark is not None
             and sign is not None
@@ -346,9 +353,9 @@ class Turns:
         return not piece.more
 
 
-def _trusted_seconds(files: int) -> float:
-    """How long an unchanged file need not be opened where `stat` may be old."""
-    return 0.0 if files <= REMOTE_FILES_FREE else files / REMOTE_OPENS_PER_SECOND
+def _trusted_seconds(files: int, per_second: int) -> float:
+    """How long a file need not be opened where `stat` may be old or says nothing."""
+    return 0.0 if files <= FILES_FREE else files / per_second
 
 
 def read_part(turns: Turns, tails: Sequence[Tail], cursor: Cursor, bytes_max: int) -> Part:

@@ -13,6 +13,7 @@ import pwd
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 PATH_BYTES_MAX = 4095
 NO_GROUP = 65534  # for users whom this host does not know: then only what they own counts
@@ -70,15 +71,18 @@ def become(uid: int) -> None:
         raise PermissionError(errno.EPERM, "the user was not taken on")
 
 
-def open_as(uid: int, path: str, under: Sequence[str]) -> int | Refused:
-    """A read-only descriptor of a regular file of `uid`. Call after `become(uid)`; never blocks on what it opens."""
+def open_as(uid: int, path: str, *, under: Sequence[str], devices: frozenset[int]) -> int | Refused:
+    """A read-only descriptor of a regular file of `uid`. Call after `become(uid)`; never blocks on what it opens.
+
+    `under`: if given, only below these. `devices`: `kernels_devices()`, from before.
+    """
     wrong = check_path(path)
     if wrong is not None:
         return wrong
     try:
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
-            return _judged(uid, handle, under) or os.open(
+            return _judged(uid, handle, under, devices) or os.open(
                 f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             )
         finally:
@@ -87,14 +91,14 @@ def open_as(uid: int, path: str, under: Sequence[str]) -> int | Refused:
         return Refused(reason=_REASONS.get(error.errno or 0, "refused"), detail=error.strerror or "")
 
 
-def _judged(uid: int, handle: int, under: Sequence[str]) -> Refused | None:
+def _judged(uid: int, handle: int, under: Sequence[str], devices: frozenset[int]) -> Refused | None:
     found = os.fstat(handle)
     if not stat.S_ISREG(found.st_mode):
         return Refused(reason="not_regular", detail="not a regular file")
     if found.st_uid != uid:
         return Refused(reason="permission", detail=f"belongs to uid {found.st_uid}, not to the job's user {uid}")
     where = os.readlink(f"/proc/self/fd/{handle}")  # noqa: PTH115 - a Path costs more than the call
-    if _within(where, _KERNELS_OWN) or found.st_dev in _devices(_KERNELS_OWN[:2]):
+    if _within(where, _KERNELS_OWN) or found.st_dev in devices:
         return Refused(reason="not_regular", detail="not a file on disk")
     if under and not _within(where, under):
         return Refused(reason="refused", detail=f"outside of {', '.join(under)}")
@@ -105,5 +109,6 @@ def _within(path: str, folders: Sequence[str]) -> bool:
     return any(path == folder or path.startswith(f"{folder.rstrip('/')}/") for folder in folders)
 
 
-def _devices(folders: Sequence[str]) -> set[int]:
-    return {os.stat(folder).st_dev for folder in folders}  # noqa: PTH116 - a Path costs more than the call
+def kernels_devices() -> frozenset[int]:
+    """What the kernel's own files are on, wherever else they may be mounted."""
+    return frozenset(Path(folder).stat().st_dev for folder in _KERNELS_OWN[:2])

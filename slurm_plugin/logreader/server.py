@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from slurm_plugin.logreader.journal import Journal
 from slurm_plugin.logreader.messages import REQUEST_BYTES_MAX, Question, answer, parse
-from slurm_plugin.logreader.opening import Refused, become, open_as
+from slurm_plugin.logreader.opening import Refused, become, kernels_devices, open_as
 
 CONNECTIONS_MAX = 32
 CHILDREN_MAX = 32
@@ -60,8 +60,14 @@ class Reader:
         self._children: dict[int, _Child] = {}
         self._left, self._left_at = limits.files_per_second, time.monotonic()
         self._stopped = False
+        self._devices = kernels_devices()
         listening.setblocking(False)
         self._selector.register(listening, selectors.EVENT_READ)
+        # A child that ends wakes us: its signal's number comes out of this pipe.
+        self._woken, waking = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
 
     def stop(self) -> None:
         self._stopped = True
@@ -79,13 +85,14 @@ class Reader:
 
     def turn(self) -> None:
         """One wait for something to do, then all of it."""
-        waiting = 0.02 if self._children else TURN_SECONDS
-        for key, _ in self._selector.select(waiting):
+        for key, _ in self._selector.select(TURN_SECONDS):
             if key.fileobj is self._listening:
                 self._accept()
             elif isinstance(key.fileobj, socket.socket):
                 self._hear(key.fileobj)
-        self._reap()  # also what woke us if it was a child's pipe
+            else:
+                os.read(self._woken, 4096)
+        self._reap()
         self._journal.count()
 
     def _accept(self) -> None:
@@ -149,12 +156,11 @@ class Reader:
         if pid == 0:
             status = 1
             try:
-                _open_all(connection, question, self._limits.under, told)
+                _open_all(connection, question, self._limits.under, self._devices, told)
                 status = 0
             finally:
                 os._exit(status)
         os.close(told)
-        self._selector.register(verdicts, selectors.EVENT_READ)
         self._children[pid] = _Child(
             connection=connection, question=question, began=time.monotonic(), verdicts=verdicts
         )
@@ -178,7 +184,6 @@ class Reader:
             said = os.read(child.verdicts, 64 * 1024)
         except BlockingIOError:
             said = b""
-        self._selector.unregister(child.verdicts)
         os.close(child.verdicts)
         if child.killed:
             return
@@ -215,10 +220,12 @@ class Reader:
         connection.close()
 
 
-def _open_all(connection: socket.socket, question: Question, under: tuple[str, ...], told: int) -> None:
+def _open_all(
+    connection: socket.socket, question: Question, under: tuple[str, ...], devices: frozenset[int], told: int
+) -> None:
     """In the child. What cannot be sent at once is not sent: the parent then says that it was too late."""
     become(question.uid)
-    results = [open_as(question.uid, path, under) for path in question.paths]
+    results = [open_as(question.uid, path, under=under, devices=devices) for path in question.paths]
     outcomes = ["opened" if isinstance(result, int) else result.reason for result in results]
     os.write(told, " ".join(outcomes).encode())
     packet, descriptors = answer(question.number, results)
