@@ -27,6 +27,7 @@ from typing import Any
 from advisor.bundle_evidence import is_error_file, read_error_file, recorder_evidence, telemetry_evidence
 from advisor.bundle_facts import STATES, BundleError, JobFacts, read_facts, read_past, reason_of
 from advisor.bundle_logs import READ_BYTES, opened_log, require_text
+from advisor.core import excerpt
 from advisor.core.chatter import Voice, quiet_seconds
 from advisor.core.gpu_indices import with_indices
 from advisor.core.hostlist import fold, short
@@ -51,6 +52,7 @@ __all__ = ["BundleError", "facts_and_logs", "job_facts", "read_bundle", "write_b
 
 FILES_MAX = 5_000
 SIGNALS_MAX = 500
+EXCERPTS_MAX = 16  # logs whose steps are timed one by one
 HANG_SECONDS = 600.0  # silence beyond this in a bundle without a state: it was taken from a job that still ran
 
 _RANK_NAME = re.compile(r"(?:^|[._-])rank[._-]?(\d{1,7})(?=[._-]|$)", re.IGNORECASE)
@@ -174,6 +176,7 @@ class _Reading:
     now: datetime
     files: dict[str, FileState] = field(default_factory=dict)
     signals: tuple[Signal, ...] = ()
+    excerpts: int = 0
     voices: list[Voice | None] = field(default_factory=list)  # of each log, where its end matters
 
     def quiet_seconds(self) -> float:
@@ -233,6 +236,14 @@ class _Reading:
                 scanned = self._scan(context, state, data, final=final)
                 state = scanned.state
                 newest = scanned.newest_at or newest
+        if trust is Trust.LOG and state.progress.last_step is not None and self.excerpts < EXCERPTS_MAX:
+            self.excerpts += 1
+            reads = reads_of(tail, self.now) or [(self.now, tail.split(b"\n"))]
+            steps = excerpt.throughput(reads, state.progress.form)
+            if steps.sustained:
+                scan = state.progress.throughput
+                steps = replace(steps, ranks=scan.ranks, reports=scan.reports, wait_share=scan.wait_share)
+                state = replace(state, progress=replace(state.progress, throughput=steps))
         if trust is Trust.LOG and facts.silent_seconds is not None:
             # How long a silence is too long, only the times of its lines tell: all of them are read now.
             reads = reads_of(tail, self.now)

@@ -29,7 +29,9 @@ _MISSING_INPUT = re.compile(
     r"""(?i)(?:No such file or directory: ['"]|\bfile ['"]?)(?P<path>[\w.-][\w./-]{0,200}\.\w{1,10})['"]?"""
     r"""(?:$| (?:is )?not found| does(?: not|n't) exist)"""
 )
-_WRITTEN = re.compile(r"(?i)ckpt|checkpoint|cache|tmp|temp|out|log|result|lock|run|exp|save|rendezvous|\.pid|\.sock")
+_WRITTEN = re.compile(
+    r"(?i)ckpt|checkpoint|cache|index|indices|idx|\.npy|tmp|temp|out|log|result|lock|run|exp|save|rendezvous|\.pid|\.sock"
+)
 
 
 def certain(snapshot: Snapshot, groups: Sequence[Sequence[Scored]], places: PlaceMap, nodes: Sequence[str]) -> bool:

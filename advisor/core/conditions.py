@@ -56,7 +56,9 @@ def condition_signals(
     elif bad is not None and live:
         make(LOSS_SPIKE, bad.text, progress.numbers.onset_at, str(bad.onset))
     reports = [signal for signal, rule in judged if rule.kind is IncidentKind.STRAGGLER]
-    slow = straggler.slowdown(snapshot, reports) if snapshot.attempt.state is AttemptState.RUNNING else None
+    state = snapshot.attempt.state
+    goes_on = state is AttemptState.RUNNING or (snapshot.offline and state is AttemptState.OTHER)
+    slow = straggler.slowdown(snapshot, reports) if goes_on else None
     if slow is not None:
         rule_id = INPUT_STARVED if slow.starved else SLOWDOWN
         ranks = {"slow": fold_ranks(slow.ranks)} if slow.ranks else {}

@@ -33,6 +33,9 @@ NEW_NORMAL = 60  # windows
 SPREAD_MIN = 0.02  # of the median: a perfectly even history makes no spike of the first jitter
 RANK_RATIO = 1.15
 REPORTS_KEPT = 6
+SHORT_FACTOR = 1.5  # for an excerpt, whose windows hold few lines
+SHORT_LINES = 5
+SHORT_WINDOWS = 12
 STARVED_SHARE = 0.5  # of a step
 # GPUs that stay far from what is usual among their peers.
 OUTLIERS = frozenset({"telemetry.low_clock", "telemetry.low_power", "telemetry.throttled"})
@@ -111,6 +114,31 @@ def _judge(known: Throughput, window: float, share: float | None, step: int, at:
         sustained=known.sustained or count >= SUSTAINED,
         wait_share=share,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Seconds per step since the progress line at `step`, read or written at `at`."""
+
+    step: int
+    seconds: float
+    at: datetime
+
+
+def in_short(samples: Sequence[Sample]) -> Throughput:
+    """What an excerpt shows that is too short for windows of the usual width: slow to its end, by much, and in more
+    lines than a pause has. Nothing is known otherwise.
+    """
+    width = min(SAMPLES, len(samples) // SHORT_WINDOWS)
+    known = Throughput()
+    for start in range(len(samples) % width if width else 0, len(samples) if width else 0, width or 1):
+        window = samples[start : start + width]
+        middle = median(item.seconds for item in window)
+        ordinary = [item.seconds for item in window if item.seconds <= PAUSE_FACTOR * middle]
+        known = _judge(known, round(sum(ordinary) / len(ordinary), 4), None, window[0].step, window[-1].at)
+    if not known.sustained or known.recovered or known.slow_count * width < SHORT_LINES:
+        return Throughput()
+    return known if sum(known.slow) / len(known.slow) >= SHORT_FACTOR * median(known.usual) else Throughput()
 
 
 def report(known: Throughput, fields: Mapping[str, str]) -> Throughput:
