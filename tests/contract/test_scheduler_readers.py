@@ -14,7 +14,7 @@ from advisor.ports import SchedulerJob, SchedulerReader
 from connectors.scheduler.slurm_cli import SlurmCli
 from slurm_plugin.squeue import Output, SlurmError
 
-START, END = 1_800_000_000, 1_800_000_600
+START, END = 1_700_000_000, 1_700_000_600
 
 ROW: dict[str, str] = {
     "JobID": "17",
@@ -41,6 +41,7 @@ ROW: dict[str, str] = {
     "Requeue": "1",
     "NodeList": "node[1-2]",
     "admin_comment": "(null)",
+    "Dependency": "",
 }
 DETAILS: dict[str, Any] = {
     "job_id": 17,
@@ -120,7 +121,13 @@ async def test_unknown_job_is_none() -> None:
     """A scheduler that knows no such job said something; it is not a source that failed."""
     said = Output(returncode=1, stdout=b"", stderr=b"slurm_load_jobs error: Invalid job id specified\n")
     assert await reader(Tools(broken={"squeue": said})).job("99") is None
-    assert await reader(Tools(rows=[])).job("99") is None
+
+
+async def test_an_empty_answer_about_a_job_is_no_answer() -> None:
+    """Slurm says of a job that it does not know that it does not know it; nothing at all is a source that failed."""
+    found = await reader(Tools(rows=[])).job("99")
+    assert isinstance(found, Unavailable)
+    assert found.reason is UnavailableReason.GARBLED
 
 
 @pytest.mark.parametrize("job_id", ["", "x", "17;id", "-j", "--json", "17 18", "1" * 11, "17_", "٣", "17\n"])
