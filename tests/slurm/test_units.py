@@ -19,7 +19,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = Path("/opt/recovery-advisor-code")
-UNITS = ("recovery-advisor", "recovery-advisor-agent", "recovery-advisor-watchdog")
+READER = "recovery-advisor-logreader"
+UNITS = (READER, "recovery-advisor", "recovery-advisor-agent", "recovery-advisor-watchdog")
+USERS = {READER: "root", "recovery-advisor": "advisor"}
 SYSTEMD = Path("/lib/systemd/systemd")
 WATCHDOG_SECONDS = 8
 
@@ -53,10 +55,12 @@ def test_the_shipped_units_run_closed_and_do_not_stay_hung() -> None:
     print(json.dumps(found, indent=1))
     for unit in UNITS:
         seen = found[unit]
-        assert seen["user"] == ("advisor" if unit == "recovery-advisor" else "slurm")
-        assert (seen["NoNewPrivs"], seen["Seccomp"], seen["CapBnd"]) == ("1", "2", "0000000000000000")
+        assert seen["user"] == USERS.get(unit, "slurm")
+        rights = "00000000000000c0" if unit == READER else "0000000000000000"  # CAP_SETUID and CAP_SETGID
+        assert (seen["NoNewPrivs"], seen["Seccomp"], seen["CapBnd"]) == ("1", "2", rights)
         assert seen["restarts"] == 2
         assert seen["frozen_seconds"] < 4 * WATCHDOG_SECONDS
+    assert found[READER]["handed"] == "private"
 
 
 def enter(folder: Path) -> None:
@@ -108,6 +112,9 @@ def follow(folder: Path) -> None:
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     (programs / "python").symlink_to("/usr/bin/python3")
+    Path("/usr/lib/python3/dist-packages/recovery-advisor-code.pth").write_text(
+        f"{CODE}\n"
+    )  # as installed, also for -I
     shutil.copytree(CODE / "watchdog", programs.parent / "standalone" / "watchdog")
     Path("/etc/recovery-advisor").mkdir()
     for name in ("advisor.toml", "agent.toml", "watchdog.toml"):
@@ -141,6 +148,7 @@ def follow(folder: Path) -> None:
         status = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
         found[unit] = {key: status[key] for key in ("NoNewPrivs", "Seccomp", "CapBnd")}
         found[unit]["user"] = Path(f"/proc/{pid}").owner()
+    found[READER]["handed"] = handed()
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for unit in UNITS:
             before = int(shown(unit, "NRestarts"))
@@ -157,6 +165,26 @@ def follow(folder: Path) -> None:
         found[unit]["restarts"] = int(shown(unit, "NRestarts"))
     (folder / "done.new").write_text(json.dumps(found))
     (folder / "done.new").rename(folder / "done")
+
+
+def handed() -> str:
+    """What the service's account gets of a file that is another user's alone."""
+    home = Path("/srv/alice")
+    home.mkdir(parents=True)
+    (home / "log").write_text("private")
+    for path, mode in ((home / "log", 0o600), (home, 0o700)):
+        os.chown(path, 54_321, 54_321)
+        path.chmod(mode)
+    script = (
+        "import os; from connectors.logs.root_reader import RootReader\n"
+        f"(got,) = RootReader('/run/{READER}/logreader.sock').ask(54321, 'job', ['{home}/log'])\n"
+        "print(os.read(got, 100).decode() if isinstance(got, int) else got, end='')"
+    )
+    words = ["setpriv", "--reuid=advisor", "--regid=advisor", "--clear-groups", f"{CODE}/.venv/bin/python", "-P", "-c"]
+    done = subprocess.run(
+        [*words, script], env={"PYTHONPATH": str(CODE)}, check=True, stdout=subprocess.PIPE, text=True
+    )
+    return done.stdout
 
 
 def run(*argv: object) -> None:
