@@ -35,6 +35,7 @@ RANK_RATIO = 1.15
 REPORTS_KEPT = 6
 SHORT_FACTOR = 1.5  # for an excerpt, whose windows hold few lines
 SHORT_LINES = 5
+SHORT_SHARE = 0.75  # of the lines since then, that are slow
 SHORT_WINDOWS = 12
 STARVED_SHARE = 0.5  # of a step
 # GPUs that stay far from what is usual among their peers.
@@ -138,7 +139,12 @@ def in_short(samples: Sequence[Sample]) -> Throughput:
         known = _judge(known, round(sum(ordinary) / len(ordinary), 4), None, window[0].step, window[-1].at)
     if not known.sustained or known.recovered or known.slow_count * width < SHORT_LINES:
         return Throughput()
-    return known if sum(known.slow) / len(known.slow) >= SHORT_FACTOR * median(known.usual) else Throughput()
+    cut = len(samples) - known.slow_count * width
+    before, after = samples[:cut], samples[cut:]
+    usual = median(item.seconds for item in before)
+    # Mean windows hide what single lines say: pauses among ordinary lines are no slower pace.
+    slow = sum(item.seconds >= SLOW_FACTOR * usual for item in after) >= SHORT_SHARE * len(after)
+    return known if slow and median(item.seconds for item in after) >= SHORT_FACTOR * usual else Throughput()
 
 
 def report(known: Throughput, fields: Mapping[str, str]) -> Throughput:

@@ -2,14 +2,17 @@
 
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
+from random import Random
 
 import pytest
 
+from advisor.core import straggler
 from advisor.core.course import Throughput
 from advisor.core.excerpt import throughput
 from advisor.core.paced import reads_of
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
+SEEDS = (*range(100), 254, 287, 446, 650, 940, 979, 1408, 1423)
 
 
 def told(seconds: list[float], *, first: int = 0) -> Throughput:
@@ -65,3 +68,28 @@ def test_what_lines_print_of_a_step_outranks_their_times() -> None:
 def test_bars_are_not_timed() -> None:
     """They begin anew for every evaluation, and smooth what they show."""
     assert throughput([(NOON, [b"| 3/9 [00:01<00:02, 1.00it/s]"])], "bar") == Throughput()
+
+
+def healthy(seed: int) -> list[straggler.Sample]:
+    """A run with noise, warm-up, saves and evaluations between its lines."""
+    dice = Random(seed)
+    lines, usual, noise = (
+        dice.choice([15, 20, 30, 50, 100, 300]),
+        dice.choice([0.3, 10.0]),
+        dice.choice([0.01, 0.1, 0.2]),
+    )
+    saves, evaluations = dice.choice([5, 10, 25]), dice.choice([3, 7, 20])
+    samples = []
+    for line in range(lines):
+        seconds = max(0.05, dice.gauss(1, noise)) * usual
+        seconds += usual * dice.uniform(1, 20) if line % saves == saves - 1 else 0.0
+        seconds += usual * dice.uniform(5, 40) if line % evaluations == evaluations - 1 else 0.0
+        seconds *= dice.uniform(1, 10) if line < 2 or dice.random() < 0.02 else 1.0
+        samples.append(straggler.Sample(step=line, seconds=seconds, at=NOON))
+    return samples
+
+
+def test_noise_pauses_and_warm_up_of_healthy_runs_are_no_slowdown() -> None:
+    """Of every length; SEEDS are those that windows alone took for slow."""
+    for seed in SEEDS:
+        assert straggler.in_short(healthy(seed)) == Throughput(), seed
