@@ -10,11 +10,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
+import structlog
+
 from advisor.core.model import Unavailable
 from advisor.core.modes import ModeSetting, Pause, Subject, paused_until, withdrawn
 from advisor.core.words import Mode
 from advisor.ports import Clock
 from advisor.store.records import AdviceRow, StoredIsolation
+
+log = structlog.get_logger(__name__)
+
+REFRESH_SECONDS = 0.1
 
 
 class OpenAdviceSource(Protocol):
@@ -62,6 +68,8 @@ class Board:
         self._took = 0.0
         self._watched = 0
         self._failed = 0
+        self._due: set[str] = set()  # clusters whose open advice is to be read again
+        self._soon: asyncio.Task[None] | None = None
         self._views: dict[str, SchedulerView] = {}  # per cluster; they enter every snapshot
         self.wake = asyncio.Event()  # set: something was reported, tick now
         self.closed = False
@@ -76,23 +84,53 @@ class Board:
     def views(self) -> dict[str, SchedulerView]:
         return dict(self._views)
 
-    async def refresh(self, clusters: Iterable[str] | None = None) -> None:
-        """Read open advice again, for all known clusters by default; listeners are told if anything differs."""
+    async def refresh(self, clusters: Iterable[str] | None = None, *, also: Iterable[str] = ()) -> None:
+        """Read open advice again, for all known clusters and `also` by default; listeners are told if it differs."""
         async with self._refreshing:
-            changed = False
-            settings = await self._source.modes()
-            pauses = await self._source.pauses(self._clock.now())
-            changed |= pauses != self._pauses
-            self._pauses = pauses
-            for cluster in sorted(self._open if clusters is None else set(clusters)):
-                found = await self._source.open_advice(cluster, self._clock.now())
-                rows = tuple(row for row in found if not _stopped(row, settings))
-                isolated = await self._source.open_isolations(cluster)
-                nodes = tuple(_on_paper(item, settings) for item in isolated)
-                changed |= rows != self._open.get(cluster) or nodes != self._nodes.get(cluster)
-                self._open[cluster], self._nodes[cluster] = rows, nodes
+            names = {*self._open, *also} if clusters is None else set(clusters)
+            due = self._due & names  # what is asked for from now on needs another look
+            self._due -= due
+            try:
+                changed = await self._read(sorted(names))
+            except BaseException:
+                self._due |= due
+                raise
         if changed:
             await self.notify()
+
+    async def _read(self, names: Sequence[str]) -> bool:
+        settings = await self._source.modes()
+        pauses = await self._source.pauses(self._clock.now())
+        changed = pauses != self._pauses
+        self._pauses = pauses
+        for cluster in names:
+            found = await self._source.open_advice(cluster, self._clock.now())
+            rows = tuple(row for row in found if not _stopped(row, settings))
+            isolated = await self._source.open_isolations(cluster)
+            nodes = tuple(_on_paper(item, settings) for item in isolated)
+            changed |= rows != self._open.get(cluster) or nodes != self._nodes.get(cluster)
+            self._open[cluster], self._nodes[cluster] = rows, nodes
+        return changed
+
+    def refresh_soon(self, cluster: str) -> None:
+        """For what comes often, as acknowledgements of a thousand restarts do: together, within REFRESH_SECONDS."""
+        self._due.add(cluster)
+        if self._soon is None or self._soon.done():
+            self._soon = asyncio.create_task(self._refresh_due())
+
+    @property
+    def due(self) -> bool:
+        """What was to be read again could not be, so far."""
+        return bool(self._due)
+
+    async def _refresh_due(self) -> None:
+        while self._due:
+            await self._clock.sleep(REFRESH_SECONDS)
+            try:
+                await self.refresh(self._due)
+            except Exception as error:  # the boundary of a task of its own: the tick tries again
+                log.warning("board_not_refreshed", error=f"{type(error).__name__}: {error}"[:300])
+                return
 
     async def open_for(self, cluster: str) -> tuple[AdviceRow, ...]:
         """All advice of the cluster that is open and not past its time to live."""
@@ -130,6 +168,9 @@ class Board:
     async def close(self) -> None:
         """End every listener's wait."""
         self.closed = True
+        if self._soon is not None:
+            self._soon.cancel()
+            await asyncio.gather(self._soon, return_exceptions=True)
         await self.notify()
 
     def tick_advanced(self) -> None:

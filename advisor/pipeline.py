@@ -165,9 +165,8 @@ class Pipeline:
         verdicts = await self._conclude(sightings)
         committed = await self._commit(verdicts)
         isolated = await self._isolating.isolate(verdicts, now)
-        if expired or committed or released or isolated:
-            await self._board.refresh()
-            await self._board.refresh({verdict.sighting.item.job.cluster for verdict in committed})
+        if expired or committed or released or isolated or self._board.due:
+            await self._board.refresh(also={verdict.sighting.item.job.cluster for verdict in committed})
         await self._save(verdicts, now)
         await self._record_milestones(verdicts)
         self._failing = {sighting.key for sighting in sightings if sighting.failed is not None}

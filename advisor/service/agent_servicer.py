@@ -196,7 +196,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             status=outcome.status,
             reason=outcome.reason,
         )
-        await self._services.board.refresh((cluster,))
+        self._services.board.refresh_soon(cluster)
         return agent_pb2.ReportReconciliationResponse()
 
     async def ReportNodeReconciliation(
@@ -211,7 +211,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         except store_errors.NotFound:
             raise NotFoundError(f"isolation_id: there is no isolation {key!r}") from None
         log.info("node_reconciled", node=row.node, isolation=key, status=news.status, reason=news.reason)
-        await self._services.board.refresh((cluster,))
+        self._services.board.refresh_soon(cluster)
         return agent_pb2.ReportNodeReconciliationResponse()
 
     async def ReportMilestones(

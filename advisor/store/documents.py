@@ -27,8 +27,15 @@ def unpack_signals(data: bytes) -> tuple[Signal, ...]:
     return decode(KeptSignals, data).signals
 
 
+# All open advice is read again whenever some of it changed: with a thousand open, reading them anew each time took
+# most of the time that their being committed took.
+@lru_cache(maxsize=4096)
+def _decision(data: bytes) -> Decision:
+    return decode(Decision, data)
+
+
 def unpack_decision(decision_id: str, build: str, data: bytes) -> Decision:
     try:
-        return decode(Decision, data)
+        return _decision(data)
     except CodecError as error:
         raise Unreadable(f"decision {decision_id} was written by build {build!r}, in another form: {error}") from error

@@ -1,0 +1,94 @@
+"""The board under many acknowledgements: read together, and never forgotten."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import cast
+
+import pytest
+
+from advisor.board import Board, OpenAdviceSource
+from advisor.ports import Clock
+
+
+class Steps:
+    """A clock whose sleeps end when the test says so."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Semaphore(0)
+
+    def now(self) -> datetime:
+        return datetime(2026, 3, 1, tzinfo=UTC)
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        await self.gate.acquire()
+
+
+class Source:
+    """Counts readings; `during` is called while one is under way."""
+
+    def __init__(self) -> None:
+        self.read: list[str] = []
+        self.away = False
+        self.during: Callable[[], None] = lambda: None
+
+    async def open_advice(self, cluster: str, now: datetime) -> tuple[()]:
+        if self.away:
+            raise OSError("no database")
+        self.read.append(cluster)
+        during, self.during = self.during, lambda: None
+        during()
+        return ()
+
+    async def open_isolations(self, cluster: str) -> tuple[()]:
+        return ()
+
+    async def modes(self) -> tuple[()]:
+        return ()
+
+    async def pauses(self, now: datetime) -> tuple[()]:
+        return ()
+
+
+async def _settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+async def test_many_acknowledgements_are_one_reading(source: Source) -> None:
+    """A thousand at once; one that comes while they are read leads to another reading."""
+    clock = Steps()
+    board = Board(cast(OpenAdviceSource, source), cast(Clock, clock))
+    source.during = lambda: board.refresh_soon("a")
+    for _ in range(1000):
+        board.refresh_soon("a")
+    clock.gate.release()
+    await _settled()
+    assert (source.read, board.due) == (["a"], True)
+    clock.gate.release()
+    await _settled()
+    assert (source.read, board.due) == (["a", "a"], False)
+    await board.close()
+
+
+async def test_what_could_not_be_read_is_still_due(source: Source) -> None:
+    """The database was away: the next reading of everything, which the tick asks for, makes up for it."""
+    clock = Steps()
+    board = Board(cast(OpenAdviceSource, source), cast(Clock, clock))
+    source.away = True
+    board.refresh_soon("a")
+    clock.gate.release()
+    await _settled()
+    assert board.due
+    source.away = False
+    await board.refresh(("a",))
+    assert (source.read, board.due) == (["a"], False)
+    await board.close()
