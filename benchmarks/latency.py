@@ -82,12 +82,22 @@ def one_run(world: World, kind: str, number: int, lane: int) -> Moments:
         row = run.wait("COMPLETED", restarts=1, seconds=200)
         # A node that is DOWN by then needs no exclusion, and a silent rank alone names no node.
         if kind not in {"crash", "hang"} and bad in run.nodes:
-            raise RuntimeError(f"{kind}: {bad} is among {run.nodes} again, excluded were {sorted(row.excluded)}")
+            said = f"excluded were {sorted(row.excluded)}; {_said(run)}"
+            raise RuntimeError(f"{kind}: {bad} is among {run.nodes} again, {said}")
         return wait_for("the milestones", lambda: _moments(run, injected), seconds=20, every_seconds=0.3)
     finally:
         if dies:
             world.cluster.start_node(bad)
             wait_for("the node's return", lambda: world.cluster.node_state(bad) == "idle", seconds=60)
+
+
+def _said(run: Run) -> str:
+    """What was advised, and what came of it."""
+    return "; ".join(
+        f"{item['advice'].get('reason')} excluding {item['advice'].get('exclude_nodes', [])}: "
+        + ", ".join(f"{told['status']} {told.get('reason', '')}" for told in item.get("reconciliations", []))
+        for item in run.decisions()
+    )
 
 
 def _on(world: World, training: Training, nodes: Sequence[str], bad: str) -> Run:
