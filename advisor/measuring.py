@@ -9,6 +9,7 @@ while it holds; it is kept here, with the newest samples, and comes back one int
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -36,6 +37,7 @@ READ_SECONDS_MAX = 60.0  # connectors have deadlines of their own; this one keep
 ENDED_SECONDS = 3.0  # between two looks at an attempt that has ended
 AFTER_END = timedelta(seconds=90)  # what came later ended nothing (`detection.NODE_FACT_LAG`)
 FIRST_LOOK = timedelta(minutes=10)  # before which nothing is asked about an attempt that nobody has looked at
+ABSORB_SECONDS_MAX = 0.25  # of one source in one tick; the rest of its answers comes with the next ones
 AGAIN_INTERVALS = 9  # asked again where no samples are at hand: what the newest conditions are made of
 
 
@@ -51,13 +53,15 @@ class _Kept:
 
 @dataclass(slots=True)
 class _Line:
-    """One source, and the question to it that is on its way."""
+    """One source, the question to it that is on its way, and what of its last answers was not looked at yet."""
 
     source: MetricsSource
     kept: dict[AttemptKey, _Kept] = field(default_factory=dict)
     task: "asyncio.Task[Mapping[str, MetricsBatch | Unavailable]] | None" = None
     requests: Mapping[AttemptKey, MetricsRequest] = field(default_factory=dict)
     jobs: Mapping[str, str] = field(default_factory=dict)
+    left: deque[tuple[AttemptKey, MetricsRequest, MetricsBatch | Unavailable]] = field(default_factory=deque)
+    seen_at: datetime | None = None
     broken: bool = False
 
 
@@ -91,16 +95,16 @@ class Measurer:
     async def _gather_from(self, line: _Line, sightings: Sequence[Sighting]) -> None:
         known = {sighting.key: sighting for sighting in sightings}
         line.kept = {key: kept for key, kept in line.kept.items() if key in known}
-        if line.task is None:
+        if line.task is None and not line.left:
             self._start(line, sightings)
         task = line.task
         if task is not None:
             await asyncio.wait({task}, timeout=PATIENCE_SECONDS)
             if task.done():
-                answers, requests, seen_at = task.result(), line.requests, self._clock.now()
-                line.task = None
-                await asyncio.to_thread(self._absorb_all, line, requests, answers, known, seen_at)
-                self._remember(line, requests, answers, seen_at)
+                line.task, line.seen_at = None, self._clock.now()
+                self._take(line, task.result(), line.seen_at)
+        if line.left and line.seen_at is not None:
+            await asyncio.to_thread(self._absorb_some, line, known, line.seen_at)
         for sighting in sightings:
             kept = line.kept.get(sighting.key)
             if kept is not None and kept.conditions:
@@ -163,26 +167,29 @@ class Measurer:
         line.broken = False
         return answers
 
-    def _absorb_all(
-        self,
-        line: _Line,
-        requests: Mapping[AttemptKey, MetricsRequest],
-        answers: Mapping[str, MetricsBatch | Unavailable],
-        known: Mapping[AttemptKey, Sighting],
-        seen_at: datetime,
-    ) -> None:
+    def _take(self, line: _Line, answers: Mapping[str, MetricsBatch | Unavailable], seen_at: datetime) -> None:
+        missing = Unavailable(source=line.source.name, reason=UnavailableReason.GARBLED, detail="no answer")
+        line.left = deque((key, request, answers.get(str(key), missing)) for key, request in line.requests.items())
         monotonic = self._clock.monotonic()
-        for key, request in requests.items():
+        for key in line.requests:
+            line.kept.setdefault(key, _Kept()).looked_at = monotonic
+        self._remember(line, line.requests, answers, seen_at)
+
+    def _absorb_some(self, line: _Line, known: Mapping[AttemptKey, Sighting], seen_at: datetime) -> None:
+        """As many answers as there is time for; at least one."""
+        until = self._clock.monotonic() + ABSORB_SECONDS_MAX
+        while line.left:
+            key, request, answer = line.left.popleft()
             sighting = known.get(key)
             if sighting is None or sighting.failed is not None:
                 continue
-            missing = Unavailable(source=line.source.name, reason=UnavailableReason.GARBLED, detail="no answer")
             kept = line.kept.setdefault(key, _Kept())
-            kept.looked_at = monotonic
             try:
-                self._absorb(line.source, sighting, kept, request, answers.get(str(key), missing), seen_at)
+                self._absorb(line.source, sighting, kept, request, answer, seen_at)
             except Exception as error:  # one job's samples must not stop the others' tick
                 sighting.failed = error
+            if self._clock.monotonic() >= until:
+                break
 
     def _absorb(
         self,

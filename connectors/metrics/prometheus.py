@@ -203,6 +203,7 @@ class PrometheusMetrics:
         body = decoded(data)
         end = question.until.timestamp() - 0.0005
         try:
+            times: dict[float, datetime] = {}
             result = {"matrix": body["data"]}[body["data"]["resultType"]]["result"]
             for series in result:
                 labels, values = series["metric"], series["values"]
@@ -211,10 +212,11 @@ class PrometheusMetrics:
                 if not node or unit is None or not values:
                     continue
                 found = got.samples.setdefault(node, [])
-                found.extend(
-                    Sample(at=datetime.fromtimestamp(at, UTC), node=node, gpu=unit, field=name, value=float(value))
-                    for at, value in values
-                )
+                for at, value in values:
+                    when = times.get(at)
+                    if when is None:
+                        when = times[at] = datetime.fromtimestamp(at, UTC)
+                    found.append(Sample(at=when, node=node, gpu=unit, field=name, value=float(value)))
                 if values[-1][0] >= end:
                     got.present.add(node)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, OSError) as error:

@@ -1,7 +1,9 @@
 """The whole service beside a real Prometheus: what only telemetry knows decides, and its absence is told."""
 
+import asyncio
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -91,20 +93,25 @@ async def test_an_xid_that_only_telemetry_saw_implicates_its_node(
 
 async def test_a_dead_prometheus_is_told_and_changes_nothing_else(folder: Path) -> None:
     """The verdict is that of the log alone, and says that metrics were not available and why."""
-    found = {}
-    for name, url in (("dead", "http://127.0.0.1:9"), ("none", "")):
-        inner = folder / name
-        inner.mkdir(mode=0o755)
-        async with world_of(inner, configured(inner, url)) as world:
-            world.log().write_text("".join(map(iteration, range(1, 20))))
-            await world.report(world.job("RUNNING"))
-            await world.ticks(3)
-            await fail(world)
-            (advice, *_) = await world.advice_where(restarts)
-            found[name] = await analysis_of(world, advice)
-    metrics = found["dead"]["attribution"]["sources"].pop("metrics")
+
+    async def verdict(world: World) -> dict[str, Any]:
+        world.log().write_text("".join(map(iteration, range(1, 20))))
+        await world.report(world.job("RUNNING"))
+        await world.ticks(3)
+        await fail(world)
+        (advice, *_) = await world.advice_where(restarts)
+        return await analysis_of(world, advice)
+
+    async with AsyncExitStack() as stack:
+        worlds = []
+        for name, url in (("dead", "http://127.0.0.1:9"), ("none", "")):
+            inner = folder / name
+            inner.mkdir(mode=0o755)
+            worlds.append(await stack.enter_async_context(world_of(inner, configured(inner, url))))
+        dead, none = await asyncio.gather(*map(verdict, worlds))
+    metrics = dead["attribution"]["sources"].pop("metrics")
     assert (metrics["available"], metrics["reason"]) == (False, "refused")
     assert "cannot connect" in metrics["detail"]
-    assert found["dead"]["advice"] == found["none"]["advice"]
-    assert found["dead"]["isolation"] == found["none"]["isolation"]
-    assert found["dead"]["attribution"]["sources"].keys() == found["none"]["attribution"]["sources"].keys()
+    assert dead["advice"] == none["advice"]
+    assert dead["isolation"] == none["isolation"]
+    assert dead["attribution"]["sources"].keys() == none["attribution"]["sources"].keys()

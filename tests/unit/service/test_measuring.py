@@ -234,6 +234,26 @@ async def test_an_attempt_without_nodes_is_not_asked_about() -> None:
     assert source.asked == []
 
 
+async def test_many_answers_are_looked_at_over_several_ticks() -> None:
+    """A tick has other things to do: what there is no time for comes with the next one, and is not asked again."""
+
+    class Slow(HandClock):
+        def monotonic(self) -> float:
+            self.at += timedelta(seconds=0.1)  # every look at the clock, and so every answer, takes a while
+            return super().monotonic()
+
+    clock, source = Slow(), Told(shown())
+    measuring, seen = measurer(source, clock), [sighting(number) for number in range(10)]
+    counts = []
+    for _ in range(6):
+        await measuring.gather(seen)
+        counts.append(sum("metrics" in one.state.sources for one in seen))
+        seen = [carried(one) for one in seen]
+    assert counts[-1] == 10
+    assert 0 < counts[0] < counts[1] < 10
+    assert len(source.asked) == 1
+
+
 async def test_closing_ends_what_is_on_its_way() -> None:
     """The service stops while a server is slow."""
     clock, source = HandClock(), Told(shown(), gate=asyncio.Event())
