@@ -9,7 +9,7 @@ evidence blames, or another explanation of the infrastructure's kind make it one
 import re
 from collections.abc import Sequence
 
-from advisor.core.everywhere import everywhere, on_several, same_on_all_nodes
+from advisor.core.everywhere import at_start, everywhere, on_several, same_on_all_nodes
 from advisor.core.hypotheses import Scored
 from advisor.core.model import Snapshot
 from advisor.core.places_of_signals import PlaceMap, ranks_of
@@ -42,6 +42,8 @@ def certain(snapshot: Snapshot, groups: Sequence[Sequence[Scored]], places: Plac
         return True
     if nodes or snapshot.progress.first_step is not None or not everywhere(snapshot, group, places):
         return False
+    if not at_start(snapshot, group[0].signal):
+        return False  # it may have taken steps that it did not print in a way we know
     if any(other[0].rule.category in _MAY_PASS - {rule.category} and other[0].score >= _RIVAL for other in groups[1:]):
         return False
     if rule.id == CONFIGURATION:

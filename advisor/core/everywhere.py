@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from advisor.core.hypotheses import Scored
-from advisor.core.model import Snapshot
+from advisor.core.model import Signal, Snapshot
 from advisor.core.places_of_signals import PlaceMap, ranks_of
 from advisor.core.words import Category
 
@@ -51,6 +51,12 @@ def on_several(snapshot: Snapshot, group: Sequence[Scored], places: PlaceMap) ->
     return len(_nodes_met(snapshot, group, places) | set(places.exit_nodes())) >= 2
 
 
+def at_start(snapshot: Snapshot, signal: Signal) -> bool:
+    """It came while a job starts, as far as its time is known."""
+    began, at = snapshot.attempt.started_at, signal.at or (None if snapshot.offline else signal.seen_at)
+    return began is None or at is None or at <= began + START_UP
+
+
 def _nodes_met(snapshot: Snapshot, group: Sequence[Scored], places: PlaceMap) -> set[str]:
     nodes = {node for item in group for node in places.nodes(item.signal)}
     return nodes | {n for item in group for rank in ranks_of(item.signal) if (n := _node_of(rank, snapshot, places))}
@@ -70,9 +76,6 @@ def same_on_all_nodes(snapshot: Snapshot, groups: Sequence[Sequence[Scored]], pl
         if not message or _MACHINE_WORDS.search(message):
             return False
     if any(group[0].score >= _RIVAL for group in groups[1:]):
-        return False
-    began, at = snapshot.attempt.started_at, signal.at or (None if snapshot.offline else signal.seen_at)
-    if began is not None and at is not None and at > began + START_UP:
         return False
     alike = [item.signal for item in groups[0] if item.rule.id == lead.rule.id]
     if lead.rule.id in _STARTERS:

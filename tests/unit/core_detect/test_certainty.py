@@ -17,10 +17,10 @@ MISSING = "ValueError: File data/mixture.json not found."
 OLD = "RuntimeError: The NVIDIA driver on your system is too old (found version 11040)."
 
 
-def blamed(text: str) -> Attribution:
-    """Of an attempt on two nodes, eight ranks on each, that began five minutes before it failed."""
+def blamed(text: str, *, minutes: float = 5) -> Attribution:
+    """Of an attempt on two nodes, eight ranks on each, that began so long before it failed."""
     two: dict[str, Any] = {"nodes": ("node1", "node2"), "world_size": 16}
-    world = snapshot((context(**two), text), started_at=NOON - timedelta(minutes=5), **two)
+    world = snapshot((context(**two), text), started_at=NOON - timedelta(minutes=minutes), **two)
     return attribute(world, detect(world, RULES, Policy(), NOON), RULES, Policy(), NOON)
 
 
@@ -62,6 +62,7 @@ def test_what_the_job_brought_along_is_certain(text: str) -> None:
         pytest.param(said("ValueError: File /mnt/set/a.json not found.", 3, 12), id="a mount may be away"),
         pytest.param(said("ValueError: File checkpoints/a.json not found.", 3, 12), id="a rank may write it yet"),
         pytest.param(said(OLD, 9), id="a driver too old on one node"),
+        pytest.param(said("ImportError: /opt/x.so: undefined symbol: cuMemMap", 0, 9), id="a symbol of the driver"),
         pytest.param(f"step: 10 loss: 2.1\nstep: 20 loss: 2.0\n{said(SUM, 0, 9)}", id="after steps"),
         pytest.param(
             f"[rank3]: OSError: [Errno 116] Stale file handle\n{said(MISSING, 3, 12)}", id="storage is away too"
@@ -77,3 +78,10 @@ def test_a_driver_too_old_on_one_node_excludes_that_node() -> None:
     """Where only one node says it, that node is behind."""
     behind = said(OLD, 9) + "srun: error: node2: task 9: Exited with exit code 1\n"
     assert blamed(behind).nodes == ("node2",)
+
+
+def test_what_comes_long_after_the_start_is_not_certain() -> None:
+    """The job may have taken steps that it prints in a way we do not know."""
+    text = f"2026-11-29 11:59:00 {SUM}\n"
+    assert blamed(text, minutes=5).certain
+    assert not blamed(text, minutes=120).certain
