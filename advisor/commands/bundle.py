@@ -103,7 +103,10 @@ async def _gather(
     clock = SystemClock()
     stores = [item for item in config.logs if item.kind != "files"]
     only_stores = len(stores) == len(config.logs) > 0
-    outputs = open_whole_store(stores[0], clock) if only_stores else JobFileLogs(clock=clock, limits=LIMITS)
+    more = next((item.extra_files for item in config.logs if item.kind == "files"), ())
+    outputs = (
+        open_whole_store(stores[0], clock) if only_stores else JobFileLogs(clock=clock, extra_files=more, limits=LIMITS)
+    )
     try:
         return await gather_bundle(
             wanted,
