@@ -18,15 +18,17 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from advisor.client import Client
-from advisor.demo.cluster import SLURM_USER, Cluster, Shape
+from advisor.demo.cluster import SLURM_USER, Cluster, ClusterError, Shape
 from advisor.demo.namespace import CannotEnterError
 from advisor.demo.stack import Stack
 from advisor.demo.waiting import TookTooLongError, wait_for
@@ -126,7 +128,10 @@ class Meter:
 
     def _count(self) -> None:
         while not self._ended.wait(1.0):
-            self._counted.append((time.monotonic(), rpcs(self._cluster)[1]))
+            with suppress(
+                ClusterError, subprocess.TimeoutExpired
+            ):  # a busy slurmctld: the next second's count holds all
+                self._counted.append((time.monotonic(), rpcs(self._cluster)[1]))
 
     def busiest(self) -> float:
         """The most per second, over ten seconds or the little more that a late look makes of them."""
