@@ -108,6 +108,20 @@ async def test_reads_in_a_row_leave_no_time_between_and_tell_nothing_twice(queri
     assert set(values) == {0.0, 48.0}
 
 
+async def test_a_node_with_a_past_and_no_present_is_silent(queried: MetricsWorld) -> None:
+    """Samples of before its exporter stopped are told, and do not make it well."""
+    source, node = queried.make(), queried.nodes[1]
+    queried.server.scraped(7)  # more than one step long
+    before = queried.clock.now()
+    queried.shown.down.add(node)
+    while node in {sample.node for sample in (await queried.batch(source)).samples}:
+        queried.shows()
+    now = queried.clock.now()
+    answer = await queried.batch(source, since=before - timedelta(seconds=3), until=now)
+    assert node in {sample.node for sample in answer.samples}
+    assert answer.silent == (node,)
+
+
 async def test_a_selector_holds_for_every_series(queried: MetricsWorld) -> None:
     """One server often has several clusters with nodes of the same names."""
     chosen = await queried.batch(queried.make(selector='{job="node2"}'))
@@ -135,6 +149,8 @@ async def test_too_much_at_once_makes_the_next_question_smaller(queried: Metrics
     source = queried.make()
     now = queried.clock.now()
     many = tuple(f"node{n}" for n in range(1, 1_400))
+    await queried.batch(source, nodes=many, since=now - timedelta(seconds=20), until=now)
+    usual = len(asked_of(queried))
     queried.front.always = says(422, '{"error":"query processing would load too many samples into memory"}')
     for _ in range(6):
         answer = await queried.ask(source, nodes=many, since=now - timedelta(seconds=20), until=now)
@@ -142,7 +158,7 @@ async def test_too_much_at_once_makes_the_next_question_smaller(queried: Metrics
     queried.front.always = None
     before = len(asked_of(queried))
     await queried.batch(source, nodes=many, since=now - timedelta(seconds=20), until=now)
-    assert len(asked_of(queried)) - before > 2
+    assert len(asked_of(queried)) - before > usual
 
 
 async def test_warnings_of_the_server_are_problems(queried: MetricsWorld) -> None:
