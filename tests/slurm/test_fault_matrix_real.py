@@ -48,11 +48,12 @@ PAIRS: list[tuple[str, tuple[Fault, ...]]] = [
     ("attempt ended", (("postgres", "SIGSTOP"), ("agent", "kill -9"))),
     ("waits with our mark", (("watchdog", "SIGSTOP"), ("slurmctld", "SIGSTOP"))),
 ]
+# slurmctld killed is among the long ones: that the job is saved first, and missed after, takes a minute by itself.
 QUICK: list[tuple[str, tuple[Fault, ...]]] = [
     ("attempt ended", (("postgres", "kill -9"),)),
     ("attempt ended", (("advisor", "SIGSTOP"),)),
     ("before requeue", (("slurmctld", "SIGSTOP"),)),
-    ("after requeue", (("slurmctld", "kill -9"),)),
+    ("after requeue", (("advisor", "kill -9"),)),
     ("before update", (("agent", "kill -9"),)),
     ("after update", (("agent", "SIGSTOP"),)),
     ("waits with our mark", (("watchdog", "kill -9"),)),
@@ -223,9 +224,18 @@ def _ends_well(run: Run, seconds: float) -> None:
 
     wait_for("the job's end", lambda: _quietly(done), seconds=seconds, every_seconds=0.5)
     row = run.row
-    assert row.restarts == 1, f"one failure, {row.restarts} restarts"
-    assert row.excluded == {_BAD} or _told_too_late(run), f"excluded {sorted(row.excluded)}, and nobody said why"
+    # A slurmd that is stopped while the next attempt is launched fails that one too: a failure of its own.
+    failures = max(1, _failures(run))
+    assert row.restarts == failures, f"{failures} failures, {row.restarts} restarts"
+    only_bad = row.excluded == {_BAD} or (failures > 1 and _BAD in row.excluded)
+    assert only_bad or _told_too_late(run), f"excluded {sorted(row.excluded)}, and nobody said why"
     wait_for("the advice's end on record", lambda: _quietly(lambda: _concluded(run)), seconds=30, every_seconds=0.5)
+
+
+def _failures(run: Run) -> int:
+    """How many of its attempts ended as failures, by Slurm's own completion log."""
+    lines = run.world.cluster.jobcomp.read_text(encoding="utf-8", errors="replace").splitlines()
+    return sum(line.startswith(f"JobId={run.job_id} ") and " JobState=FAILED " in line for line in lines)
 
 
 def _quietly(look: Callable[[], bool]) -> bool:
