@@ -32,6 +32,7 @@ from advisor.core.words import AttemptState, Trust
 TICK_SECONDS = 2.0
 EPOCH = datetime(2026, 11, 1, tzinfo=UTC)
 POLICY = Policy()
+LINE_BYTES = 60  # of a progress line, about
 STALL_SECONDS_MAX = 45.0  # of shared storage, a garbage collection, a slow collective
 SILENT_SECONDS_MAX = 0.4 * POLICY.hang_seconds  # two such pauses may follow each other before the next line
 
@@ -112,7 +113,9 @@ class Writer:
         self.saved = run.first_step
         gap = run.step_seconds * run.log_every
         limit = max(POLICY.hang_floor_seconds, POLICY.hang_factor * gap)
-        self.stall = max(0.0, min(STALL_SECONDS_MAX, limit - 1.5 * gap))
+        # A stall adds to the wait for the block that it falls in.
+        wait = max(gap, gap * run.block_bytes / LINE_BYTES)
+        self.stall = max(0.0, min(STALL_SECONDS_MAX, limit - 1.5 * wait))
 
     def _line(self, kind: str, text: str) -> Line:
         return Line(self.at, kind, text)

@@ -35,6 +35,7 @@ QUANTILE_FACTOR = 1.5  # × a high quantile of recent gaps: where they differ, t
 SPINNING_FACTOR = 2.0  # × the usual gap
 SPINNING_SECONDS = 30.0
 WARM_UP_SECONDS = 300.0  # slow steps after the ranks began are no habit
+STARTS_MAX = 2  # of the ranks, without a step in between
 AWAY_SECONDS = 10.0  # between two looks at a log; beyond, the reader was away
 LINES_QUANTILE = 0.8
 LINES_SLACK = 2
@@ -115,7 +116,9 @@ def _expected(progress: Progress, last_at: datetime, policy: Policy, spinning_si
         at = max(at, sign_at + timedelta(seconds=policy.hang_seconds))
     if in_time and pace.phase is not Phase.STEP and pace.closed_at is None:
         phase = pace.phase
-        at = max(at, sign_at + timedelta(seconds=phase_limit(pace, phase, policy)))
+        # Ranks that came back may fail once more before they step; that they are started again is told some time later.
+        again = policy.hang_seconds if phase is Phase.START and progress.broken else 0.0
+        at = max(at, sign_at + timedelta(seconds=phase_limit(pace, phase, policy) + again))
     # Signs without a step go on for a while, but not for ever.
     at = min(at, last_at + timedelta(seconds=max(_longest(pace, phase, policy), usual)))
     # Ending an attempt costs more than waiting as long again: nothing is ended at the first doubt.
@@ -138,9 +141,10 @@ def _corroborated(progress: Progress, policy: Policy) -> float:
 
 
 def _longest(pace: Pace, phase: Phase, policy: Policy) -> float:
-    """Seconds after the newest step that no sign but another step can extend."""
+    """Seconds after the newest step that no sign but another step can extend: two starts in a row, or one pause."""
     limit = phase_limit(pace, phase, policy) if phase is not Phase.STEP else policy.hang_seconds
-    return max(policy.hang_startup_seconds if pace.phase_since is not None else policy.hang_seconds, limit)
+    starts = STARTS_MAX if phase is Phase.START else 1
+    return starts * max(policy.hang_startup_seconds if pace.phase_since is not None else policy.hang_seconds, limit)
 
 
 def step_limit(progress: Progress, policy: Policy) -> float:

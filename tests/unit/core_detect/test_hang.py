@@ -300,6 +300,24 @@ def test_batches_within_an_epoch_are_progress() -> None:
     assert states == [64, 128]
 
 
+def test_ranks_that_fail_once_more_while_they_start_are_waited_for() -> None:
+    """Each start has a time of its own, but starts without a step do not go on for ever."""
+    job = steady(2.0)
+    last = job.world.progress.last_at
+    assert last is not None
+    due = []
+    for _ in range(4):
+        job.say("[rank3]: KeyError: 'x'")
+        job.wait(300).say("[default0]: [agent] Restarting worker group")
+        job.wait(1_700)
+        expected = hang.expected(job.world, POLICY)
+        assert expected is not None
+        due.append((expected.at - last).total_seconds())
+    start = POLICY.hang_phase_seconds + POLICY.hang_seconds
+    assert due[:2] == [300 + start, 2_300 + start]
+    assert due[3] == 2 * POLICY.hang_startup_seconds
+
+
 def test_ranks_that_began_anew_warm_up_again() -> None:
     """Also where they go on at the very next step."""
     job = steady(2.0)
