@@ -100,7 +100,9 @@ def test_the_next_boot_of_a_node_is_another_clock() -> None:
     again = BOOTED + SET.replace("11:00", "12:00").replace("1795950000", "1795953600")
     both = scan(XID.format(3_000) + again, where, state=first.state, final=False)
     assert [signal.at for signal in both.signals] == [None]
-    after = scan(XID.format(61).replace("has fallen", "fell"), where, state=both.state, seen_at=NOON + timedelta(minutes=2))
+    after = scan(
+        XID.format(61).replace("has fallen", "fell"), where, state=both.state, seen_at=NOON + timedelta(minutes=2)
+    )
     assert [signal.at for signal in after.signals] == [NOON + timedelta(minutes=1)]
     unknown = scan(BOOTED + XID.format(61), where, state=first.state)
     assert [signal.at for signal in unknown.signals] == [None]
