@@ -88,7 +88,7 @@ def test_the_error_of_the_same_rank_before_the_crash_decides() -> None:
         "misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-ab to 1 bytes, "
         "error: No space left on device (28)\nRuntimeError: an illegal memory access was encountered\n"
     )
-    _, blame = judge(snapshot((context(), text)))
+    _, blame = judge(snapshot((context(), text), started_at=NOON - timedelta(minutes=1)))
     assert (blame.category, blame.certain) == (Category.SYSTEM_SOFTWARE, True)
 
 
@@ -231,11 +231,13 @@ def test_an_application_error_looks_deterministic_and_keeps_its_fingerprint() ->
 
 
 def test_a_start_up_error_is_certain_only_before_the_first_step() -> None:
-    """What ran once can start; a quota stays exceeded."""
+    """What ran once, or for so long that it may have, can start; a quota stays exceeded."""
     usage = "train.py: error: unrecognized arguments: --lrr\n"
-    assert judge(snapshot((context(), usage)))[1].certain
+    began = NOON - timedelta(minutes=1)
+    assert judge(snapshot((context(), usage), started_at=began))[1].certain
+    assert not judge(snapshot((context(), usage), started_at=NOON - timedelta(hours=1)))[1].certain
     step = " iteration 5/ 9 | x\n"
-    assert not judge(snapshot((context(), step + usage)))[1].certain
+    assert not judge(snapshot((context(), step + usage), started_at=began))[1].certain
     assert judge(snapshot((context(), step + "OSError: [Errno 122] Disk quota exceeded\n")))[1].certain
 
 
