@@ -1,6 +1,7 @@
 """Causes and culprits: the lessons of the field, one test each."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
