@@ -211,7 +211,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         except store_errors.NotFound:
             raise NotFoundError(f"isolation_id: there is no isolation {key!r}") from None
         log.info("node_reconciled", node=row.node, isolation=key, status=news.status, reason=news.reason)
-        self._services.board.refresh_soon(cluster)
+        await self._services.board.refresh((cluster,))  # few and slow: unlike jobs they are told at once
         return agent_pb2.ReportNodeReconciliationResponse()
 
     async def ReportMilestones(
