@@ -69,7 +69,9 @@ def read_bundle(path: Path, scanner: Scanner, now: datetime) -> Snapshot:
     facts = read_facts(path / "job.json")
     past = read_past(path / "attempts.jsonl")
     if not logs and not kernel and facts is None and not (path / "metrics.json").is_file():
-        raise BundleError(f"{path}: neither logs/ nor kernel/ nor job.json: not a bundle")
+        raise BundleError(
+            f"{path}: neither logs/ nor kernel/ nor job.json: not a bundle. Name its files, or put them into logs/"
+        )
     return _snapshot(path, facts or JobFacts(), logs, kernel, past, scanner, now)
 
 

@@ -213,7 +213,7 @@ def _watchdog(config: AgentConfig, file: Path) -> Iterator[Finding]:
             tree = tomllib.loads(opened.read(WATCHDOG_FILE_BYTES_MAX).decode("utf-8"))
     except FileNotFoundError:
         if config.mode == "act":
-            yield _warn(f"watchdog: there is no {file} here: with mode act a watchdog must run, also with mode act")
+            yield _warn(f"watchdog: there is no {file} here: mode act needs a watchdog in mode act (--watchdog-config)")
         return
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         yield _bad(f"watchdog: {file} cannot be read: {error}")

@@ -31,10 +31,10 @@ DEFAULT_WATCHDOG_CONFIG = "/etc/recovery-advisor/watchdog.toml"
 
 _EXAMPLES = """\
 examples:
-  sudo -u slurm advisor-agent check           is everything there that the agent needs?
-  advisor-agent once --config agent.toml      what the agent sees now, as JSON; tells nobody, touches nothing
-  advisor-agent run --config agent.toml       until SIGTERM
-  advisor-agent install-hooks --dry-run       what the hooks would change in slurm.conf; --apply changes it
+  sudo -u slurm advisor-agent check         is all there that the agent needs?
+  advisor-agent once --config agent.toml    what it sees now, as JSON; touches nothing
+  advisor-agent run --config agent.toml     until SIGTERM
+  advisor-agent install-hooks --dry-run     what the hooks would change
 """
 
 
@@ -54,7 +54,9 @@ def parser() -> argparse.ArgumentParser:
         ("uninstall-hooks", "take them out again"),
     ):
         command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("--config", type=Path, default=Path(DEFAULT_CONFIG), metavar="FILE", help="agent.toml")
+        command.add_argument(
+            "--config", type=Path, default=Path(DEFAULT_CONFIG), metavar="FILE", help=f"default: {DEFAULT_CONFIG}"
+        )
         if name == "run":
             command.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
         if name == "check":
@@ -63,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
                 type=Path,
                 default=Path(DEFAULT_WATCHDOG_CONFIG),
                 metavar="FILE",
-                help="watchdog.toml",
+                help=f"default: {DEFAULT_WATCHDOG_CONFIG}",
             )
         if name in install.NAMES:
             install.add_options(command)

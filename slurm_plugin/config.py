@@ -144,7 +144,7 @@ def load(path: Path, environment: Mapping[str, str]) -> AgentConfig:
         with path.open("rb") as file:
             raw = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise ConfigError((f"{path}: {error.strerror}",)) from None
+        raise ConfigError((f"{path}: {error.strerror}; --config names another",)) from None
     if len(raw) > FILE_BYTES_MAX:
         raise ConfigError((f"{path}: larger than {FILE_BYTES_MAX} bytes",))
     try:

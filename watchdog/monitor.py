@@ -27,9 +27,8 @@ ONCE_PAUSE_SECONDS_MAX = 2.0  # between the two looks of one run by cron
 _EXAMPLES = """\
 examples:
   advisor-watchdog --config watchdog.toml          run until SIGTERM
-  advisor-watchdog --config watchdog.toml --once   one look, for cron; a second one where one is not enough to be sure
-  advisor-watchdog --config watchdog.toml --check  is the configuration usable, and does its arithmetic add up?
-  /opt/recovery-advisor/bin/python -IS /opt/recovery-advisor/standalone/watchdog/__main__.py --config watchdog.toml
+  advisor-watchdog --config watchdog.toml --once   one look (or two), for cron
+  advisor-watchdog --config watchdog.toml --check  are file and arithmetic right?
 """
 
 
@@ -59,7 +58,7 @@ def load(path: Path) -> Config:
     try:
         tree = tomllib.loads(path.read_bytes().decode("utf-8"))
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
+        raise ValueError(f"{path}: {error.strerror}; --config names another") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: {error}") from None
     return decode(tree)
@@ -275,11 +274,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit 0: done. 1: with --once, Slurm could not be read or refused. 2: unusable arguments or configuration."""
     parser = argparse.ArgumentParser(
         prog="advisor-watchdog",
-        description="Gives back what keeps a marked job from starting when the advisor is dead or in the way.",
+        description="Gives back what keeps a marked job from starting when the advisor is dead.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", type=Path, default=Path(DEFAULT_CONFIG), metavar="FILE", help="watchdog.toml")
+    parser.add_argument(
+        "--config", type=Path, default=Path(DEFAULT_CONFIG), metavar="FILE", help=f"default: {DEFAULT_CONFIG}"
+    )
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--once", action="store_true", help="look once and exit, for cron")
     how.add_argument("--check", action="store_true", help="check configuration and arithmetic, and exit")

@@ -38,7 +38,8 @@ SlurmBinOption = Annotated[Path | None, typer.Option("--slurm-bin", help="Folder
 def bundle(
     job_id: Annotated[str, typer.Argument(metavar="JOB_ID", help="As Slurm prints it: 17, or 19_2 for an array task.")],
     output: Annotated[
-        Path | None, typer.Option(help="Folder to make. Default: job-ID-attempt-N in the current one.")
+        Path | None,
+        typer.Option(help="Folder to make. Default: job-ID, or job-ID-attempt-N with --attempt, in the current one."),
     ] = None,
     attempt: Annotated[int | None, typer.Option(min=0, help="Default: the newest that has begun.")] = None,
     redact: Annotated[bool, typer.Option("--redact", help="Replace users, hosts, paths and addresses.")] = False,
@@ -51,8 +52,10 @@ def bundle(
 ) -> None:
     """Write a job's logs and facts into one folder, for `advisor analyze` or for others.
 
-    Examples: advisor bundle 4711
-              advisor bundle 4711 --attempt 0 --redact --output /tmp/incident
+    \b
+    Examples:
+      advisor bundle 4711
+      advisor bundle 4711 --attempt 0 --redact --output /tmp/incident
     """
     wanted = Wanted(job_id=job_id, attempt=attempt, redact=redact, extra_logs=tuple(logs or ()))
     made = gather(

@@ -20,6 +20,11 @@ from advisor.v1 import audit_pb2, common_pb2
 app = typer.Typer(rich_markup_mode=None, help="Who decided what, why, and what came of it.")
 
 EVIDENCE_SHOWN = 8
+HELD_UP = {
+    "paused": "a pause holds it up (advisor resume ends it)",
+    "maintenance": "maintenance holds it up",
+    "stop_file": "the stop file holds it up (remove it to go on)",
+}
 ACTIONS = ("restart", "stop", "none")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -192,6 +197,9 @@ def _to_do(decision: audit_pb2.Decision) -> str:
     if advice.mode != common_pb2.MODE_AUTONOMOUS:
         return f"yours (monitor mode touches nothing): {by_hand}"
     if status in {"", "pending"}:
+        held = reason_name(decision.reconciliations[-1].reason) if decision.reconciliations else ""
+        if held in HELD_UP:
+            return f"nothing yet: {HELD_UP[held]}; after that the agent is to {by_hand}"
         return f"nothing yet: the agent is about to {by_hand}"
     return f"yours, if you agree (the agent did not): {by_hand}"
 

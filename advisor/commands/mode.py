@@ -48,7 +48,7 @@ def get(socket: SocketOption = None, configuration: ConfigOption = None, form: F
     print_table(columns, rows, empty=f"no settings: everything is in {default} mode, the default here")
 
 
-WhyOption = Annotated[str, typer.Option(help="Why: kept with the setting and in the audit.")]
+WhyOption = Annotated[str, typer.Option(help="Why, kept with the setting and in the audit. Required.")]
 ClusterOption = Annotated[str | None, typer.Option(help="Only on this cluster.", show_default=False)]
 PartitionOption = Annotated[str | None, typer.Option(help="Only in this partition.", show_default=False)]
 JobOption = Annotated[str | None, typer.Option(help="Only for this job id.", show_default=False)]

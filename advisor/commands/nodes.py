@@ -17,7 +17,7 @@ EVIDENCE_SHOWN = 5
 
 NodeArgument = Annotated[str, typer.Argument(help="The node's name, as the scheduler has it.")]
 ClusterOption = Annotated[str | None, typer.Option(help="The cluster. Needed where more than one has agents.")]
-WhyOption = Annotated[str, typer.Option(help="Why: kept with the isolation and in the audit.")]
+WhyOption = Annotated[str, typer.Option(help="Why, kept with the isolation and in the audit. Required.")]
 
 
 @app.command()

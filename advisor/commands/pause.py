@@ -20,7 +20,7 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 @app.command()
 def pause(
     until: Annotated[str, typer.Option(help="2h, 30m, 1d, or a time: 2026-05-01T06:00 (yours), …Z, …+02:00.")],
-    reason: Annotated[str, typer.Option("--reason", "--why", help="Why: kept in the audit.")] = "",
+    reason: Annotated[str, typer.Option("--reason", "--why", help="Why, kept in the audit. Required.")] = "",
     cluster: Annotated[str | None, typer.Option(help="Only this cluster.")] = None,
     socket: SocketOption = None,
     configuration: ConfigOption = None,

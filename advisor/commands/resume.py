@@ -14,7 +14,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.command()
 def resume(
-    reason: Annotated[str, typer.Option("--reason", "--why", help="Why: kept in the audit.")] = "",
+    reason: Annotated[str, typer.Option("--reason", "--why", help="Why, kept in the audit. Required.")] = "",
     cluster: Annotated[str | None, typer.Option(help="The cluster that was named when pausing.")] = None,
     socket: SocketOption = None,
     configuration: ConfigOption = None,

@@ -90,7 +90,7 @@ def _what(advice: Mapping[str, Any], incident: Mapping[str, Any], attribution: M
     if reason == Reason.AWAITING_EXIT and incident["kind"] == "divergence":
         because = "it still runs, on numbers that are lost"
     if reason == Reason.NODES_IMPLICATED and len(advice["exclude_nodes"]) == 1:
-        because = "the evidence is against it"
+        because = "the evidence points at that node"
     resume = f"; its newest good checkpoint is of step {advice['resume_step']}" if advice.get("resume_step") else ""
     return f"{action}{nodes}: {because}{resume}"
 

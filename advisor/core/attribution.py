@@ -165,12 +165,16 @@ def _sentence(lead: Scored, nodes: Sequence[str], ranks: Sequence[int], note: st
     if name or message:
         parts.append(f": {name}{': ' if name and message else ''}{message[:120]}")
     if nodes:
-        parts.append(f" ({', '.join(nodes[:4])})")
+        parts.append(f" ({_few(nodes)})")
     elif ranks:
-        parts.append(f" (rank {', '.join(map(str, ranks[:4]))})")
+        parts.append(f" (rank {_few(ranks)})")
     if note:
         parts.append(f"; {note}")
     return "".join(parts)
+
+
+def _few(names: Sequence[str] | Sequence[int]) -> str:
+    return ", ".join(map(str, names[:4])) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def _why_not(loser: Scored, winner: Scored) -> str:
@@ -184,7 +188,7 @@ def _why_not(loser: Scored, winner: Scored) -> str:
 def _hypothesis(item: Scored, places: PlaceMap, why_not: str) -> Hypothesis:
     return Hypothesis(
         category=item.rule.category,
-        root_cause=_sentence(item, (), tuple(sorted(ranks_of(item.signal)))[:4], ""),
+        root_cause=_sentence(item, (), tuple(sorted(ranks_of(item.signal))), ""),
         confidence=round(max(0.05, min(0.95, item.score - 0.2)), 3),
         nodes=places.nodes(item.signal) if item.rule.implicates is Implicates.NODE else (),
         ranks=tuple(sorted(ranks_of(item.signal)))[:RANKS_MAX],

@@ -159,6 +159,8 @@ def _play(world: World, narrator: Narrator) -> None:
     narrator.text(
         "    break-node node3           another job of three nodes, and node3 loses a GPU under it; told here"
     )
+    narrator.text(f"    advisor-agent check --config {root}/etc/agent.toml")
+    narrator.text(f"  stop and go                  touch {root}/agent/stop holds every action up; rm it again")
     narrator.text(f"  logs                         {root}/log/*.log, {cluster.controller_log}")
     narrator.text(f"  the advisor's socket         {stack.socket}")
     narrator.text("Ctrl-C here stops everything and removes it.")

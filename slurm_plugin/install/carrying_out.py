@@ -13,14 +13,19 @@ from pathlib import Path
 from slurm_plugin.install.plan import Change, Plan, RefusedError
 
 COPIES_MAX = 10  # of one file within one second
+OWN_LINES_MAX = 20  # a longer file of ours alone is named instead of printed
 
 
 def shown(plan: Plan) -> Iterator[str]:
-    """Lines to print: one diff per file, then the notes. Text of others is made printable."""
+    """Lines to print: a diff per file, then the notes. Others' text is made printable; long files of ours are named."""
     for change in plan.changes:
         before, after = _lines(change.before), _lines(change.after)
         old = "/dev/null" if change.before is None else str(change.path)
         new = "/dev/null" if change.after is None else str(change.path)
+        if change.ours and len(before or after) > OWN_LINES_MAX and not (before and after):
+            gone = f"{_printable(str(change.path))}, {len(before or after)} lines"
+            yield f"--- {gone}: ours, removed" if before else f"+++ {gone}: new, as it comes with slurm_plugin"
+            continue
         yield from (_printable(line) for line in difflib.unified_diff(before, after, old, new, lineterm=""))
     yield from (f"note: {note}" for note in plan.notes)
 

@@ -223,7 +223,7 @@ def test_the_first_three_lines_say_what_who_and_what_to_do(tmp_path: Path, capsy
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("what  crash: Xid 79 (rc_gpu_has_fallen_off_the_bus) (node2)  [gpu_hardware, 9")
     assert lines[1] == "who   node node2; rank 9; gpu node2:3b:00"
-    assert lines[2] == "do    restart without node2: the evidence is against it"
+    assert lines[2] == "do    restart without node2: the evidence points at that node"
     assert lines[4:6] == ["evidence", next(line for line in lines if line.startswith("  kernel/node2.log:1  2026"))]
     timeline = lines[lines.index("timeline") + 1 :]
     course = " ".join(timeline[0].split())

@@ -157,6 +157,25 @@ def test_what_is_left_to_do_depends_on_what_the_agent_did(
     assert any(line.startswith("to do") and words in line for line in verdict(decision))
 
 
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (common_pb2.RECONCILIATION_REASON_PAUSED, "a pause holds it up"),
+        (common_pb2.RECONCILIATION_REASON_MAINTENANCE, "maintenance holds it up"),
+        (common_pb2.RECONCILIATION_REASON_STOP_FILE, "the stop file holds it up"),
+    ],
+)
+def test_what_waits_says_what_it_waits_for(reason: common_pb2.ReconciliationReason, words: str) -> None:
+    """During a pause nothing is about to happen."""
+    decision = _decision()
+    decision.status = common_pb2.RECONCILIATION_STATUS_PENDING
+    decision.advice.mode = common_pb2.MODE_AUTONOMOUS
+    decision.reconciliations.add(status=decision.status, reason=reason)
+    text = "\n".join(verdict(decision))
+    assert words in text
+    assert "is about to" not in text
+
+
 def test_help_names_every_command_and_imports_none_of_them() -> None:
     """`advisor --help` is the table of commands; gRPC, SQLAlchemy and RE2 are not loaded for it."""
     probe = (

@@ -91,6 +91,8 @@ def test_a_dry_run_shows_everything_and_changes_nothing(site: Site, capsys: pyte
     assert "+JobSubmitPlugins=throttle,lua\n" in said
     assert f"+++ {site.folder}/job_submit.lua\n" in said
     assert "6 files would be changed; --apply does it" in said
+    assert f"+++ {site.wrapper.parent}/job_submit_advisor.lua, " in said
+    assert "local function judge" not in said, "long files of ours are named, not printed"
 
 
 def test_neither_way_is_chosen_for_the_user(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
