@@ -274,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit 0: done. 1: with --once, Slurm could not be read or refused. 2: unusable arguments or configuration."""
     parser = argparse.ArgumentParser(
         prog="advisor-watchdog",
-        description="Gives back what keeps a marked job from starting when the advisor is dead.",
+        description="Gives back what keeps a marked job from starting: advisor dead or in the way.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
