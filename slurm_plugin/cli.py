@@ -32,7 +32,7 @@ DEFAULT_WATCHDOG_CONFIG = "/etc/recovery-advisor/watchdog.toml"
 _EXAMPLES = """\
 examples:
   sudo -u slurm advisor-agent check         is all there that the agent needs?
-  advisor-agent once --config agent.toml    what it sees, as JSON; touches nothing
+  advisor-agent once --config agent.toml    what it sees, as JSON; tells nobody
   advisor-agent run --config agent.toml     until SIGTERM
   advisor-agent install-hooks --dry-run     what the hooks would change
 """

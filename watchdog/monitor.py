@@ -28,7 +28,7 @@ _EXAMPLES = """\
 examples:
   advisor-watchdog --config watchdog.toml          run until SIGTERM
   advisor-watchdog --config watchdog.toml --once   one look (or two), for cron
-  advisor-watchdog --config watchdog.toml --check  are file and arithmetic right?
+  advisor-watchdog --config watchdog.toml --check  file and arithmetic right?
 """
 
 
