@@ -4,6 +4,8 @@ The boundary: only what the job itself brought along can be certain. A stop need
 step. The words are about the job's arguments, build or input, never about what a machine, a mount, a port or the
 network may lack for an hour. And nothing says that only some of the nodes met it: one node of several, a node that the
 evidence blames, or another explanation of the infrastructure's kind make it one confirmation retry instead.
+
+A quota that is exceeded, and a file system that a checkpoint does not fit on, are certain after steps too.
 """
 
 import re
@@ -16,6 +18,8 @@ from advisor.core.places_of_signals import PlaceMap, ranks_of
 from advisor.core.words import Category, Role
 
 CONFIGURATION = "startup.configuration"
+# A full file system, and what the other writers of a checkpoint say when it fills up under them.
+_FULL, _UNSAVED = "storage.no_space", "storage.checkpoint_save_failed"
 # How a machine and the program fit together: on one node that node may be behind, on several the program is ahead.
 _FIT = frozenset({"cuda.driver_too_old"})
 _RIVAL = 0.4  # another explanation that strong: the error may be what it led to
@@ -38,7 +42,7 @@ def certain(snapshot: Snapshot, groups: Sequence[Sequence[Scored]], places: Plac
     """The best hypothesis (`groups[0]`, blaming `nodes`) holds for every other try of the same job."""
     group = groups[0]
     rule = group[0].rule
-    if rule.certain_always:
+    if rule.certain_always or (rule.id == _FULL and not nodes and _save_does_not_fit(snapshot, groups, places)):
         return True
     if nodes or snapshot.progress.first_step is not None or not everywhere(snapshot, group, places):
         return False
@@ -61,6 +65,14 @@ def _configured(snapshot: Snapshot, lead: Scored) -> bool:
     if told is not None and world is not None and int(told[1]) != world:
         return False  # fewer ranks than asked for: somebody is missing
     return not _COUNTED.search(message)
+
+
+def _save_does_not_fit(snapshot: Snapshot, groups: Sequence[Sequence[Scored]], places: PlaceMap) -> bool:
+    """A checkpoint of several ranks filled the place that it goes to, as the next one will: not a disk of one node of
+    several, where that node may be behind."""
+    unsaved = any(item.rule.id == _UNSAVED for group in groups for item in group)
+    full = {rank for group in groups for item in group if item.rule.id == _FULL for rank in ranks_of(item.signal)}
+    return unsaved and len(full) >= 2 and everywhere(snapshot, groups[0], places)
 
 
 def _input_missing(snapshot: Snapshot, groups: Sequence[Sequence[Scored]]) -> bool:

@@ -17,6 +17,11 @@ _TIME = (
     r"|\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \d{4}\]"
     r"|[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d(?:\.\d+)?|\[ *\d{1,10}\.\d{3,6}\]|1[4-9]\d{8}\.\d{1,9}(?=[ \t]))"
 )
+# A host's name where nothing says that it is one: it has a digit, and is neither a source file nor a counter.
+_NUMBERED = (
+    r"(?=[\w-]{0,60}\d)(?![\w.-]{0,200}\.(?:py|pyx|cc|cpp|cu|cuh|c|h|go|rs)(?![\w.-]))"
+    rf"(?!(?i:step|iter|epoch|batch|rank|attempt|try))(?P<tag>{_HOST})"
+)
 
 # Each is tried at the start of what the ones before left over, so that they can be nested in any order.
 _PREFIXES = tuple(
@@ -32,6 +37,9 @@ _PREFIXES = tuple(
         # A progress bar that something is glued to.
         r"[^|\n]{0,80}\|[^|\n]{0,60}\| *\d{1,9}/\d{1,9} \[[^\]\n]{0,300}\][ \t]*(?=\S)",
         r"\[(?:RANK|rank|Rank)[ :=]?(?P<rank>\d{1,7})\]:?[ \t]*",
+        rf"{_NUMBERED} \[(?:RANK|rank|Rank)[ :=]?(?P<rank>\d{{1,7}})\]:[ \t]*",
+        # `[gpu-3:1]: text`: some launchers give the local rank, others the global one, so that it is neither.
+        rf"\[(?=[A-Za-z]){_NUMBERED}:\d{{1,7}}\]:[ \t]*",
         r"\[default(?P<local>\d{1,4})\]:?[ \t]*",  # torchrun's tee: the local rank
         r"\[\d{1,6},(?P<mpirank>\d{1,7})\]<std(?:out|err)>:[ \t]*",
         r"[A-Za-z_][\w-]{0,40}/(?P<replica>\d{1,5}) \[(?P<xlocal>\d{1,4})\]:[ \t]*",  # torchx
@@ -45,6 +53,12 @@ _PREFIXES = tuple(
     )
 )
 _ALLOCATED_HOST = re.compile(rf"(?P<host>{_HOST}): ")
+# pdsh's label where the allocation is unknown, or has other names than addresses: only before what is a Python error.
+_LABEL = re.compile(
+    rf"{_NUMBERED}: +(?=Traceback \(most recent call last\):"
+    r"|(?:\w{1,40}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception)(?::|$))"
+)
+_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 
 # Anywhere in the line. Only spellings that always mean the global rank of the process that printed it.
 _RANKS = tuple(
@@ -102,10 +116,16 @@ def place_of(text: str, nodes: frozenset[str] | None = None) -> Place:
                 break
         else:
             host = _ALLOCATED_HOST.match(rest) if nodes else None
-            if host is None or nodes is None or short(host["host"]) not in nodes:
+            if host is not None and nodes is not None and short(host["host"]) in nodes:
+                found.setdefault("host", host["host"])
+                rest = rest[host.end() :]
+                continue
+            label = _LABEL.match(rest)
+            if label is None or (nodes is not None and not _ADDRESS.fullmatch(label["tag"])):
                 break
-            found.setdefault("host", host["host"])
-            rest = rest[host.end() :]
+            rest = rest[label.end() :]
+    if nodes is not None and short(found.get("tag", "")) in nodes:
+        found.setdefault("host", found["tag"])
     return Place(
         rank=_rank(text, found),
         task=int(found["label"]) if "label" in found else None,

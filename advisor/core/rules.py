@@ -72,6 +72,9 @@ XID_RULE = "kernel.xid"
 XID_LOG_RULES = frozenset({XID_RULE, "telemetry.xid", "log.xid_mention", "dcgm.xid"})
 # How far the code that each of them gives is believed.
 FATAL_LINK = 0.85  # of an Xid whose line says that the error is fatal to the link
+_LINK_LOST = (
+    149  # unlike its kin it is of the GPU's own link; 144 to 148 are also what the other end makes a GPU report
+)
 _XID_SHARES: Mapping[str, float] = {XID_RULE: 1.0, "telemetry.xid": 0.95}
 
 
@@ -95,11 +98,12 @@ def effective(rule: Rule, fields: Mapping[str, str], xids: Mapping[int, XidEntry
         return replace(rule, title=f"Xid {entry.code}, not fatal", role=Role.SYMPTOM, implicates=Implicates.CONDITIONAL)
     implicates, weight = entry.implicates, entry.weight
     if (
-        fields.get("severity", "").lower() == "fatal"
+        (fields.get("severity", "").lower() == "fatal" or (entry.code == _LINK_LOST and fields.get("cause", "")))
         and implicates is Implicates.CONDITIONAL
         and not fields.get("elsewhere", "")
     ):
-        # The driver says of this very link that it is lost, and does not send the reader to its other end.
+        # The driver says of this very link that it is lost, or ends channels for its sake, which it does for a fatal
+        # error only, and does not send the reader to its other end.
         implicates, weight = Implicates.NODE, max(weight, FATAL_LINK)
     return replace(
         rule,

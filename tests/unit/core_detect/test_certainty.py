@@ -13,6 +13,8 @@ from tests.unit.core_detect.logs import NOON, RULES, context, snapshot
 
 SUM = "RuntimeError: world_size (16) is not divisible by 6"
 GLIBC = "ImportError: /lib64/libm.so.6: version `GLIBC_2.38' not found (required by /opt/env/fused.so)"
+FULL = "OSError: [Errno 28] No space left on device"
+CUT = "RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 1408 vs 1302"
 MISSING = "ValueError: File data/mixture.json not found."
 OLD = "RuntimeError: The NVIDIA driver on your system is too old (found version 11040)."
 
@@ -41,6 +43,10 @@ def said(message: str, *ranks: int) -> str:
             said("but OMPI was not built with SLURM's PMI support and therefore cannot", 0, 8), id="no way to start"
         ),
         pytest.param(said(OLD, 0, 9), id="a driver too old on both nodes"),
+        pytest.param(said(FULL, 2, 9) + said(CUT, 4, 12), id="a checkpoint that does not fit"),
+        pytest.param(
+            f"step: 10 loss: 2.1\nstep: 20 loss: 2.0\n{said(FULL, 2, 9)}{said(CUT, 4)}", id="nor one after steps"
+        ),
     ],
 )
 def test_what_the_job_brought_along_is_certain(text: str) -> None:
@@ -64,6 +70,9 @@ def test_what_the_job_brought_along_is_certain(text: str) -> None:
         pytest.param(said(OLD, 9), id="a driver too old on one node"),
         pytest.param(said("ImportError: /opt/x.so: undefined symbol: cuMemMap", 0, 9), id="a symbol of the driver"),
         pytest.param(f"step: 10 loss: 2.1\nstep: 20 loss: 2.0\n{said(SUM, 0, 9)}", id="after steps"),
+        pytest.param(said(FULL, 2, 9), id="full, and nothing says what was written"),
+        pytest.param(said(FULL, 2, 5) + said(CUT, 4), id="a disk of one node may be full"),
+        pytest.param(said(FULL, 2) + said(CUT, 4, 12), id="one rank met the full disk"),
         pytest.param(
             f"[rank3]: OSError: [Errno 116] Stale file handle\n{said(MISSING, 3, 12)}", id="storage is away too"
         ),

@@ -66,6 +66,8 @@ def test_look_alikes_are_no_ranks(line: str) -> None:
         ("[node127:2330856:0:2330856] ib_mlx5_log.c:177 x", "node127"),
         ("slurmstepd-node12: error: x", "node12"),
         ("node-a: torch.distributed.elastic.x", "node-a"),
+        ("[node1:3]:KeyError: 'x'", "node1"),
+        ("node2 [rank 3]: KeyError: 'x'", "node2"),
         ("MPICH ERROR [Rank 1] [job id 5.0] [Fri Aug 28 22:45:13 2026] [nid000069] - Abort(1)", "nid000069"),
     ],
 )
@@ -87,6 +89,44 @@ def test_nodes_are_read_from_prefixes(line: str, node: str) -> None:
 def test_a_node_in_the_text_is_no_place(line: str) -> None:
     """A message that prints a node's name did not come from there."""
     assert place_of(line, NODES).node is None
+
+
+@pytest.mark.parametrize(
+    ("line", "body"),
+    [
+        ("[w-30:0]:An error occurred", "An error occurred"),
+        ("[vm-1.c.lab.internal:0]: loss", "loss"),
+        ("w30 [rank 4]: loss", "loss"),
+        ("10.20.30.40: Traceback (most recent call last):", "Traceback (most recent call last):"),
+        ("w30: torch.cuda.OutOfMemoryError: x", "torch.cuda.OutOfMemoryError: x"),
+    ],
+)
+def test_labels_of_launchers_are_read_where_the_allocation_is_unknown(line: str, body: str) -> None:
+    """The label goes, and names no node and no rank that nothing else confirms."""
+    place = place_of(line)
+    assert (place.body, place.node) == (body, None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ValueError: x",
+        "srun: error: w30: task 3: Exited with exit code 1",
+        "[loop2.py:33]: ValueError: x",
+        "[loop:33]: ValueError: x",
+        "step12: ValueError: x",
+        "w30: loss 2.1",
+    ],
+)
+def test_what_only_looks_like_a_label_stays(line: str) -> None:
+    """Exceptions, programs, source lines, counters, and a word before ordinary text."""
+    assert place_of(line).body == line
+
+
+def test_a_label_outside_the_allocation_is_an_address_at_most() -> None:
+    """Where the nodes are known, another name is text; addresses are never among the names."""
+    assert place_of("w30: KeyError: 'x'", NODES).body == "w30: KeyError: 'x'"
+    assert place_of("10.20.30.40: KeyError: 'x'", NODES).body == "KeyError: 'x'"
 
 
 def test_labels_and_devices_are_kept_apart() -> None:

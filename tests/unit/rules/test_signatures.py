@@ -111,6 +111,14 @@ def test_what_the_driver_says_about_an_xid_decides_beside_its_code() -> None:
     assert effective(rule, {"xid": "45", "cause": "79"}, RULES.xids).implicates is Implicates.NODE
 
 
+def test_channels_that_end_for_a_lost_link_say_that_it_was_fatal() -> None:
+    """Of the GPU's own link; what the other end of a link makes a GPU report blames nobody yet."""
+    rule = RULES.by_id()["kernel.xid"]
+    assert effective(rule, {"xid": "149"}, RULES.xids).implicates is Implicates.CONDITIONAL
+    assert effective(rule, {"xid": "45", "cause": "149"}, RULES.xids).implicates is Implicates.NODE
+    assert effective(rule, {"xid": "45", "cause": "145"}, RULES.xids).implicates is Implicates.CONDITIONAL
+
+
 def test_rule_sets_refuse_two_rules_of_one_id() -> None:
     """An id names one rule."""
     rule = PATTERNED[0]
