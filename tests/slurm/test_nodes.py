@@ -57,6 +57,8 @@ def _resume_all(world: World) -> None:
         if world.cluster.node_state(node) in _DRAINED:
             world.cluster.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
     _put_back(world)
+    idle = frozenset(world.cluster.nodes)
+    wait_for("all nodes to be idle", lambda: world.cluster.idle_nodes() == idle, seconds=60)
 
 
 @pytest.fixture
