@@ -76,6 +76,7 @@ class Others:
     def seen(self) -> tuple[object, ...]:
         row = self.world.cluster.job(self.held)
         node = self.world.cluster.must("sinfo", "-h", "-N", "-n", "node6", "-o", "%T %E").strip()
+        node = node.replace("*", "")  # that it has not answered for a moment is nobody's doing
         return (row.state, row.priority, row.reason, row.restarts, row.excluded, row.admin_comment, node)
 
 

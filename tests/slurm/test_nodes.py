@@ -58,7 +58,8 @@ def _resume_all(world: World) -> None:
             world.cluster.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
     _put_back(world)
     idle = frozenset(world.cluster.nodes)
-    wait_for("all nodes to be idle", lambda: world.cluster.idle_nodes() == idle, seconds=60)
+    # Slurm shows a node as idle, and places nothing on it, until it has heard from it.
+    wait_for("all nodes in use", lambda: holds_for(lambda: world.cluster.idle_nodes() == idle, seconds=2), seconds=60)
 
 
 @pytest.fixture
