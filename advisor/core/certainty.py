@@ -11,7 +11,7 @@ A quota that is exceeded, and a file system that a checkpoint does not fit on, a
 import re
 from collections.abc import Sequence
 
-from advisor.core.everywhere import at_start, everywhere, on_several, same_on_all_nodes
+from advisor.core.everywhere import RIVAL, at_start, everywhere, on_several, same_on_all_nodes
 from advisor.core.hypotheses import Scored
 from advisor.core.model import Snapshot
 from advisor.core.places_of_signals import PlaceMap, ranks_of
@@ -22,7 +22,6 @@ CONFIGURATION = "startup.configuration"
 _FULL, _UNSAVED = "storage.no_space", "storage.checkpoint_save_failed"
 # How a machine and the program fit together: on one node that node may be behind, on several the program is ahead.
 _FIT = frozenset({"cuda.driver_too_old"})
-_RIVAL = 0.4  # another explanation that strong: the error may be what it led to
 _MAY_PASS = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT, Category.STORAGE})
 # A sum that does not come out may be one over devices, of which a machine lost some.
 _COUNTED = re.compile(r"(?i)gpu|device|\b(?:visible|available|found|detected|hosts?|nodes?)\b")
@@ -48,7 +47,7 @@ def certain(snapshot: Snapshot, groups: Sequence[Sequence[Scored]], places: Plac
         return False
     if not at_start(snapshot, group[0].signal):
         return False  # it may have taken steps that it did not print in a way we know
-    if any(other[0].rule.category in _MAY_PASS - {rule.category} and other[0].score >= _RIVAL for other in groups[1:]):
+    if any(other[0].rule.category in _MAY_PASS - {rule.category} and other[0].score >= RIVAL for other in groups[1:]):
         return False
     if rule.id == CONFIGURATION:
         return _configured(snapshot, group[0])

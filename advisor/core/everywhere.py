@@ -10,7 +10,7 @@ from advisor.core.places_of_signals import PlaceMap, ranks_of
 from advisor.core.words import Category
 
 START_UP = timedelta(minutes=30)
-_RIVAL = 0.4  # another explanation that strong: the error may be what it led to
+RIVAL = 0.4  # another explanation that strong: the error may be what it led to
 # Exceptions that a program raises about itself. What the machine, a mount or the network can raise is not among them.
 _OWN_EXCEPTIONS = frozenset(
     {
@@ -75,7 +75,7 @@ def same_on_all_nodes(snapshot: Snapshot, groups: Sequence[Sequence[Scored]], pl
             return False
         if not message or _MACHINE_WORDS.search(message):
             return False
-    if any(group[0].score >= _RIVAL for group in groups[1:]):
+    if any(group[0].score >= RIVAL for group in groups[1:]):
         return False
     alike = [item.signal for item in groups[0] if item.rule.id == lead.rule.id]
     if lead.rule.id in _STARTERS:

@@ -90,20 +90,26 @@ def encode(cursor: Cursor) -> str:
     return json.dumps(body, separators=(",", ":"))
 
 
-def decode(text: str) -> Cursor:
-    """Read what `encode` wrote; "" is the beginning. Raises `CursorError` with the place of what is wrong."""
-    if not text:
-        return Cursor()
+def body_of(text: str, version: int) -> dict[str, Any]:
+    """The JSON object of a stored cursor of this version, whatever it holds. Raises `CursorError`."""
     if len(text) > CURSOR_BYTES_MAX:
         raise CursorError(f"cursor: {len(text)} characters, more than {CURSOR_BYTES_MAX}")
     try:
         body = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CursorError(f"cursor: not JSON: {error}") from error
-    if not isinstance(body, dict) or body.get("v") != VERSION:
+    if not isinstance(body, dict) or body.get("v") != version:
         raise CursorError(
-            f"cursor: v: expected {VERSION}, found {body.get('v') if isinstance(body, dict) else body!r:.40}"
+            f"cursor: v: expected {version}, found {body.get('v') if isinstance(body, dict) else body!r:.40}"
         )
+    return body
+
+
+def decode(text: str) -> Cursor:
+    """Read what `encode` wrote; "" is the beginning. Raises `CursorError` with the place of what is wrong."""
+    if not text:
+        return Cursor()
+    body = body_of(text, VERSION)
     files, turn = body.get("files"), body.get("turn", "")
     if not isinstance(files, dict) or not isinstance(turn, str):
         raise CursorError("cursor: files: expected an object, turn: expected text")

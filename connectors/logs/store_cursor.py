@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from connectors.logs.cursor import CURSOR_BYTES_MAX, CursorError
+from connectors.logs.cursor import CursorError, body_of
 
 VERSION = 1
 _ENTRY = struct.Struct("<QI")
@@ -66,14 +66,7 @@ def decode(text: str) -> Position:
     """Read what `encode` wrote; "" is the beginning. Raises `CursorError` with the place of what is wrong."""
     if not text:
         return Position()
-    if len(text) > CURSOR_BYTES_MAX:
-        raise CursorError(f"cursor: {len(text)} characters, more than {CURSOR_BYTES_MAX}")
-    try:
-        body = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CursorError(f"cursor: not JSON: {error}") from error
-    if not isinstance(body, dict) or body.get("v") != VERSION:
-        raise CursorError(f"cursor: v: expected {VERSION}")
+    body = body_of(text, VERSION)
     place, streams = body.get("store"), body.get("streams", {})
     if not isinstance(place, dict) or not isinstance(streams, dict) or set(place) != {"r", "s", "w", "a"}:
         raise CursorError("cursor: store: expected r, s, w and a; streams: expected an object")
