@@ -12,19 +12,16 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from advisor.client import Client, ClientError, action_name, milestone_name, mode_name, reason_name, status_name
-from advisor.commands.listing import OUTCOMES, listed, terminal_columns
+from advisor.commands.listing import listed, terminal_columns
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket, given
-from advisor.commands.output import TO_DO_ABOUT, CommandError, Format, harmless, one_line, print_json, seconds_text
+from advisor.commands.output import CommandError, Format, harmless, one_line, print_json
+from advisor.plain_text import seconds_text
 from advisor.v1 import audit_pb2, common_pb2
+from advisor.wording import OUTCOMES, TO_DO_ABOUT, to_do, who
 
 app = typer.Typer(rich_markup_mode=None, help="Who decided what, why, and what came of it.")
 
 EVIDENCE_SHOWN = 8
-HELD_UP = {
-    "paused": "a pause holds it up (advisor resume ends it)",
-    "maintenance": "maintenance holds it up",
-    "stop_file": "the stop file holds it up (remove it to go on)",
-}
 ACTIONS = ("restart", "stop", "none")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -144,8 +141,8 @@ def verdict(decision: audit_pb2.Decision) -> Iterator[str]:
     yield f"decided  {advice.created_at.ToDatetime(UTC):%Y-%m-%d %H:%M:%S} UTC, as all times below"
     yield ""
     yield f"what     {one_line(str(attribution.get('root_cause') or 'nothing failed'))}"
-    yield f"who      {one_line(_who(attribution))}"
-    yield f"to do    {one_line(_to_do(decision))}"
+    yield f"who      {one_line(who(attribution))}"
+    yield f"to do    {one_line(to_do(decision))}"
     yield f"why      {one_line(advice.explanation or advice.reason)}  [{advice.reason}]"
     alternatives = attribution.get("alternatives") or []
     if alternatives:
@@ -159,49 +156,6 @@ def verdict(decision: audit_pb2.Decision) -> Iterator[str]:
     yield ""
     mode = mode_name(advice.mode)
     yield f"{advice.advice_id}  generation {advice.generation}, {mode} mode, build {decision.build}"
-
-
-def _who(attribution: dict[str, Any]) -> str:
-    implicated = attribution.get("implicated") or {}
-    parts = []
-    for word, key in (("node", "nodes"), ("GPU", "gpus"), ("rank", "ranks")):
-        named = [str(item) for item in implicated.get(key) or []]
-        if named:
-            parts.append(
-                f"{word}{'s' if len(named) > 1 else ''} {', '.join(named[:8])}{' …' if len(named) > 8 else ''}"
-            )
-    where = "; ".join(parts) or "no node is implicated"
-    confidence = attribution.get("confidence")
-    sure = f", confidence {confidence:.2f}" if isinstance(confidence, (int, float)) else ""
-    return f"{where}  ({attribution.get('category', 'unknown')}{sure})"
-
-
-def _to_do(decision: audit_pb2.Decision) -> str:
-    advice, status = decision.advice, status_name(decision.status)
-    nodes = ", ".join(advice.exclude_nodes)
-    by_hand = {
-        common_pb2.ACTION_RESTART: f"requeue job {advice.attempt.job_id}"
-        + (f" with {nodes} added to its excluded nodes" if nodes else ""),
-        common_pb2.ACTION_STOP: f"keep job {advice.attempt.job_id} from running again, and tell {advice.attempt.user}",
-    }.get(advice.action, "")
-    if not by_hand:
-        return "nothing"
-    done = {
-        "verified": "nothing: done, and the scheduler shows it",
-        "already_satisfied": "nothing: it was so already",
-        "applied": "nothing: the scheduler accepted it, verification follows",
-        "superseded": "nothing: newer advice replaced this",
-    }
-    if status in done:
-        return done[status]
-    if advice.mode != common_pb2.MODE_AUTONOMOUS:
-        return f"yours (monitor mode touches nothing): {by_hand}"
-    if status in {"", "pending"}:
-        held = reason_name(decision.reconciliations[-1].reason) if decision.reconciliations else ""
-        if held in HELD_UP:
-            return f"nothing yet: {HELD_UP[held]}; after that the agent is to {by_hand}"
-        return f"nothing yet: the agent is about to {by_hand}"
-    return f"yours, if you agree (the agent did not): {by_hand}"
 
 
 def _evidence(advice: common_pb2.Advice) -> Iterator[str]:

@@ -22,12 +22,10 @@ from advisor.commands.config import check_referenced
 from advisor.commands.mode import where
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket
 from advisor.commands.output import (
-    TO_DO_ABOUT,
     CommandError,
     Format,
     harmless,
     print_json,
-    seconds_text,
     short_time,
 )
 from advisor.config import Config, ConfigError
@@ -37,9 +35,11 @@ from advisor.core.policy import Policy
 from advisor.core.words import Mode, NodeState, UnavailableReason
 from advisor.log_stores import look_at_store
 from advisor.metrics_sources import open_metrics
+from advisor.plain_text import seconds_text
 from advisor.ports import LogBatch, LogRequest, SchedulerReader
 from advisor.rules.policy import check_timing
 from advisor.v1 import common_pb2, operator_pb2
+from advisor.wording import TO_DO_ABOUT
 from connectors.logs.root_reader import RootReader
 from connectors.scheduler.slurm_cli import SlurmCli
 from slurm_plugin import consequences

@@ -3,23 +3,15 @@
 import os
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC
 
-from advisor.client import action_name, mode_name, reason_name, status_name
 from advisor.commands.output import one_line
-from advisor.v1 import audit_pb2, common_pb2
+from advisor.v1 import audit_pb2
+from advisor.wording import outcome, what
 
 ID_CHARACTERS_MIN = 8  # of those listed fewer would do; these are told from the others too
 _NARROWEST = 20
-
-# What came of an advice, where the contract's words would be read otherwise.
-OUTCOMES: Mapping[str, str] = {
-    "observed": "the scheduler shows it",
-    "monitor_mode": "monitor mode: nothing was touched",
-    "agent_observes": "the agent is in observe mode: nothing was touched",
-    "out_of_scope": "the job did not ask for it (not in scope)",
-}
 
 
 def terminal_columns() -> int | None:
@@ -67,27 +59,3 @@ def listed(decisions: Sequence[audit_pb2.Decision], columns: int | None) -> Iter
             yield from textwrap.wrap(
                 second, columns, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
             )
-
-
-def what(advice: common_pb2.Advice) -> str:
-    action = action_name(advice.action) or "none"
-    if advice.action == common_pb2.ACTION_NONE or not advice.exclude_nodes:
-        return action
-    return f"{action} without {','.join(advice.exclude_nodes)}"
-
-
-def outcome(decision: audit_pb2.Decision) -> str:
-    """What came of it, and why where the agent did not do it; in monitor mode, whether it would have acted."""
-    status = status_name(decision.status) or "pending"
-    reasons = [reason_name(item.reason) for item in decision.reconciliations if item.status == decision.status]
-    why = reasons[-1] if reasons else ""
-    if decision.advice.action == common_pb2.ACTION_NONE:
-        return "nothing to do"
-    if status == "verified":
-        return "applied; the scheduler shows it"
-    told = f"{status}: {why}" if why else status
-    if decision.advice.mode == common_pb2.MODE_AUTONOMOUS:
-        return told
-    acting = "" if not decision.HasField("in_scope") else "would have acted" if decision.in_scope else "out of scope"
-    known = told if "monitor_mode" in told else f"{mode_name(decision.advice.mode)} mode, {told}"
-    return f"{known} ({acting})" if acting else known

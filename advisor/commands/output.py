@@ -6,22 +6,10 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
 
-ESCAPED = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code != 0x0A}
-# Bidirectional overrides and isolates reorder what is printed after them; separators break lines.
-ESCAPED |= {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029, 0x200F)}
-
+from advisor.plain_text import harmless as harmless
+from advisor.plain_text import one_line as one_line
 
 PIPE_COLUMNS = 2_000
-
-# Why a source could not be read → what to do about it.
-TO_DO_ABOUT = {
-    "permission": "let the advisor's user read these files, by group or ACL (setfacl -m u:USER:r)",
-    "missing": "check the path, and that the file system is mounted on this host",
-    "not_regular": "the path must lead to a regular file",
-    "timeout": "the file system does not answer: check its mount on this host",
-    "not_configured": "configure the source, or accept verdicts without it",
-    "refused": "check the owner and mode of the file and its folder: nobody but root may write a trusted log",
-}
 
 
 class Format(StrEnum):
@@ -39,15 +27,6 @@ class CommandError(Exception):
 
 def complain(message: str) -> None:
     print(f"advisor: {one_line(message)}", file=sys.stderr)
-
-
-def harmless(text: str) -> str:
-    """Text of others for a terminal: control characters and lone surrogates are shown, never obeyed."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8").translate(ESCAPED)
-
-
-def one_line(text: str) -> str:
-    return harmless(text).replace("\n", "\\n")
 
 
 def print_json(value: object) -> None:
@@ -77,14 +56,3 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
 
 def short_time(moment: datetime | None) -> str:
     return "" if moment is None else moment.strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-def seconds_text(seconds: float) -> str:
-    """A duration that a person reads at a glance."""
-    if seconds < 10:
-        return f"{seconds:.2f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

@@ -2,8 +2,9 @@
 
 import pytest
 
-from advisor.commands.listing import listed, outcome, short_ids
+from advisor.commands.listing import listed, short_ids
 from advisor.v1 import audit_pb2, common_pb2
+from advisor.wording import outcome
 
 IDS = (
     "019308f4-53a2-7abc-8000-000000000001",

@@ -1,0 +1,98 @@
+"""How people are told of a decision: the sentences that the command line and the dashboard share."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from advisor.client import action_name, mode_name, reason_name, status_name
+from advisor.v1 import audit_pb2, common_pb2
+
+# Why a source could not be read → what to do about it.
+TO_DO_ABOUT: Mapping[str, str] = {
+    "permission": "let the advisor's user read these files, by group or ACL (setfacl -m u:USER:r)",
+    "missing": "check the path, and that the file system is mounted on this host",
+    "not_regular": "the path must lead to a regular file",
+    "timeout": "the file system does not answer: check its mount on this host",
+    "not_configured": "configure the source, or accept verdicts without it",
+    "refused": "check the owner and mode of the file and its folder: nobody but root may write a trusted log",
+}
+
+# What came of an advice, where the contract's words would be read otherwise.
+OUTCOMES: Mapping[str, str] = {
+    "observed": "the scheduler shows it",
+    "monitor_mode": "monitor mode: nothing was touched",
+    "agent_observes": "the agent is in observe mode: nothing was touched",
+    "out_of_scope": "the job did not ask for it (not in scope)",
+}
+
+HELD_UP: Mapping[str, str] = {
+    "paused": "a pause holds it up (advisor resume ends it)",
+    "maintenance": "maintenance holds it up",
+    "stop_file": "the stop file holds it up (remove it to go on)",
+}
+
+
+def what(advice: common_pb2.Advice) -> str:
+    action = action_name(advice.action) or "none"
+    if advice.action == common_pb2.ACTION_NONE or not advice.exclude_nodes:
+        return action
+    return f"{action} without {','.join(advice.exclude_nodes)}"
+
+
+def outcome(decision: audit_pb2.Decision) -> str:
+    """What came of it, and why where the agent did not do it; in monitor mode, whether it would have acted."""
+    status = status_name(decision.status) or "pending"
+    reasons = [reason_name(item.reason) for item in decision.reconciliations if item.status == decision.status]
+    why = reasons[-1] if reasons else ""
+    if decision.advice.action == common_pb2.ACTION_NONE:
+        return "nothing to do"
+    if status == "verified":
+        return "applied; the scheduler shows it"
+    told = f"{status}: {why}" if why else status
+    if decision.advice.mode == common_pb2.MODE_AUTONOMOUS:
+        return told
+    acting = "" if not decision.HasField("in_scope") else "would have acted" if decision.in_scope else "out of scope"
+    known = told if "monitor_mode" in told else f"{mode_name(decision.advice.mode)} mode, {told}"
+    return f"{known} ({acting})" if acting else known
+
+
+def who(attribution: dict[str, Any]) -> str:
+    implicated = attribution.get("implicated") or {}
+    parts = []
+    for word, key in (("node", "nodes"), ("GPU", "gpus"), ("rank", "ranks")):
+        named = [str(item) for item in implicated.get(key) or []]
+        if named:
+            parts.append(
+                f"{word}{'s' if len(named) > 1 else ''} {', '.join(named[:8])}{' …' if len(named) > 8 else ''}"
+            )
+    where = "; ".join(parts) or "no node is implicated"
+    confidence = attribution.get("confidence")
+    sure = f", confidence {confidence:.2f}" if isinstance(confidence, (int, float)) else ""
+    return f"{where}  ({attribution.get('category', 'unknown')}{sure})"
+
+
+def to_do(decision: audit_pb2.Decision) -> str:
+    advice, status = decision.advice, status_name(decision.status)
+    nodes = ", ".join(advice.exclude_nodes)
+    by_hand = {
+        common_pb2.ACTION_RESTART: f"requeue job {advice.attempt.job_id}"
+        + (f" with {nodes} added to its excluded nodes" if nodes else ""),
+        common_pb2.ACTION_STOP: f"keep job {advice.attempt.job_id} from running again, and tell {advice.attempt.user}",
+    }.get(advice.action, "")
+    if not by_hand:
+        return "nothing"
+    done = {
+        "verified": "nothing: done, and the scheduler shows it",
+        "already_satisfied": "nothing: it was so already",
+        "applied": "nothing: the scheduler accepted it, verification follows",
+        "superseded": "nothing: newer advice replaced this",
+    }
+    if status in done:
+        return done[status]
+    if advice.mode != common_pb2.MODE_AUTONOMOUS:
+        return f"yours (monitor mode touches nothing): {by_hand}"
+    if status in {"", "pending"}:
+        held = reason_name(decision.reconciliations[-1].reason) if decision.reconciliations else ""
+        if held in HELD_UP:
+            return f"nothing yet: {HELD_UP[held]}; after that the agent is to {by_hand}"
+        return f"nothing yet: the agent is about to {by_hand}"
+    return f"yours, if you agree (the agent did not): {by_hand}"
