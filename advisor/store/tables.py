@@ -178,6 +178,7 @@ attempts = Table(
     _text("stderr_path"),
     Column("job_rules", Text(), nullable=False, server_default=text("''")),
     _whole("nodes_fitting", nullable=True),
+    _whole("gpus", nullable=True),
     Column("marked_generation", BigInteger(), nullable=False),
     _whole("marked_attempt"),
     _time("observed_at"),
@@ -414,6 +415,77 @@ node_states = Table(
     _time("since"),
     _time("observed_at"),
     _time("reinstated_at", nullable=True),  # last seen going from drained to up: somebody put it back
+)
+
+# Each change of a node's state, and of the reason while it is drained or down.
+node_changes = Table(
+    "node_changes",
+    metadata,
+    _sequence(),
+    _text("cluster"),
+    _text("name"),
+    _text("before", nullable=True),
+    _text("state"),
+    _text("reason"),
+    _time("at"),
+    Index(None, "cluster", "at"),
+    Index(None, "cluster", "name", "at"),
+)
+
+# What somebody says was really done about an attempt, where Slurm alone cannot tell.
+shadow_records = Table(
+    "shadow_records",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    _id("job_key"),
+    _whole("number"),
+    _text("cluster"),
+    _text("did"),
+    _names("nodes"),
+    _time("did_at"),
+    _text("who"),
+    _text("why"),
+    _text("origin"),
+    _time("at"),
+    _of_attempt(),
+    Index(None, "job_key", "number", "at"),
+)
+
+# What an operator says is the right verdict. NULL: that part was right, or nothing is said about it; no nodes: none.
+corrections = Table(
+    "corrections",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    _id("decision_id"),
+    _id("job_key"),
+    _whole("number"),
+    _text("cluster"),
+    _text("category", nullable=True),
+    _text("action", nullable=True),
+    _names("nodes", nullable=True),
+    _text("who"),
+    _text("why"),
+    _text("origin"),
+    _time("at"),
+    _of_attempt(),
+    Index(None, "job_key", "number", "at"),
+    Index(None, "at", "id"),
+    Index(None, "decision_id", "at"),
+)
+
+# Categories that became autonomous by themselves: below what people set, above the configured default.
+earned_autonomy = Table(
+    "earned_autonomy",
+    metadata,
+    Column("cluster", Text(), primary_key=True),
+    Column("category", Text(), primary_key=True),
+    Column("held", Boolean(), nullable=False),
+    Column("with_stop", Boolean(), nullable=False),
+    _whole("agreed"),
+    _whole("counted"),
+    Column("lower", Double(), nullable=False),
+    _text("why"),
+    _time("since"),
 )
 
 mode_settings = Table(
