@@ -61,6 +61,9 @@ class Filter(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     SINCE_FIELD_NUMBER: _builtins.int
     UNTIL_FIELD_NUMBER: _builtins.int
+    ACCOUNT_FIELD_NUMBER: _builtins.int
+    ARRAY_JOB_ID_FIELD_NUMBER: _builtins.int
+    ARRAY_TASK_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     job_id: _builtins.str
     job_key: _builtins.str
@@ -72,6 +75,10 @@ class Filter(_message.Message):
     reason: _builtins.str
     mode: _common_pb2.Mode.ValueType
     status: _common_pb2.ReconciliationStatus.ValueType
+    account: _builtins.str
+    array_job_id: _builtins.str
+    """Of an array job: the id of the whole array, and one task of it."""
+    array_task: _builtins.int
     @_builtins.property
     def since(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -92,12 +99,17 @@ class Filter(_message.Message):
         status: _common_pb2.ReconciliationStatus.ValueType = ...,
         since: _timestamp_pb2.Timestamp | None = ...,
         until: _timestamp_pb2.Timestamp | None = ...,
+        account: _builtins.str = ...,
+        array_job_id: _builtins.str = ...,
+        array_task: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since", "until", b"until"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_array_task", b"_array_task", "array_task", b"array_task", "since", b"since", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "category", b"category", "cluster", b"cluster", "job_id", b"job_id", "job_key", b"job_key", "mode", b"mode", "node", b"node", "partition", b"partition", "reason", b"reason", "since", b"since", "status", b"status", "until", b"until", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_task", b"_array_task", "account", b"account", "action", b"action", "array_job_id", b"array_job_id", "array_task", b"array_task", "category", b"category", "cluster", b"cluster", "job_id", b"job_id", "job_key", b"job_key", "mode", b"mode", "node", b"node", "partition", b"partition", "reason", b"reason", "since", b"since", "status", b"status", "until", b"until", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__array_task: _TypeAlias = _typing.Literal["array_task"]  # noqa: Y015
+    _WhichOneofArgType__array_task: _TypeAlias = _typing.Literal["_array_task", b"_array_task"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__array_task) -> _WhichOneofReturnType__array_task | None: ...
 
 Global___Filter: _TypeAlias = Filter  # noqa: Y015
 
@@ -874,3 +886,519 @@ class ListLemonsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListLemonsResponse: _TypeAlias = ListLemonsResponse  # noqa: Y015
+
+@_typing.final
+class ListSignalsRequest(_message.Message):
+    """What a list cannot be filtered by is refused. `node`: signals that name it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILTER_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
+    TRUST_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    rule: _builtins.str
+    trust: _builtins.str
+    """scheduler, kernel, telemetry, log, ..."""
+    role: _builtins.str
+    @_builtins.property
+    def filter(self) -> Global___Filter: ...
+    @_builtins.property
+    def page(self) -> Global___Page: ...
+    def __init__(
+        self,
+        *,
+        filter: Global___Filter | None = ...,
+        page: Global___Page | None = ...,
+        rule: _builtins.str = ...,
+        trust: _builtins.str = ...,
+        role: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "page", b"page"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "page", b"page", "role", b"role", "rule", b"rule", "trust", b"trust"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSignalsRequest: _TypeAlias = ListSignalsRequest  # noqa: Y015
+
+@_typing.final
+class Signal(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCIDENT_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SEEN_AT_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    incident_id: _builtins.str
+    partition: _builtins.str
+    @_builtins.property
+    def attempt(self) -> _common_pb2.AttemptRef: ...
+    @_builtins.property
+    def seen_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def evidence(self) -> _common_pb2.Evidence: ...
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        incident_id: _builtins.str = ...,
+        attempt: _common_pb2.AttemptRef | None = ...,
+        partition: _builtins.str = ...,
+        seen_at: _timestamp_pb2.Timestamp | None = ...,
+        evidence: _common_pb2.Evidence | None = ...,
+        nodes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "evidence", b"evidence", "seen_at", b"seen_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "evidence", b"evidence", "incident_id", b"incident_id", "nodes", b"nodes", "partition", b"partition", "seen_at", b"seen_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Signal: _TypeAlias = Signal  # noqa: Y015
+
+@_typing.final
+class ListSignalsResponse(_message.Message):
+    """A page may be short, or empty, while next_cursor is not: go on until it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIGNALS_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    next_cursor: _builtins.str
+    @_builtins.property
+    def signals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Signal]: ...
+    def __init__(
+        self,
+        *,
+        signals: _abc.Iterable[Global___Signal] | None = ...,
+        next_cursor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_cursor", b"next_cursor", "signals", b"signals"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSignalsResponse: _TypeAlias = ListSignalsResponse  # noqa: Y015
+
+@_typing.final
+class ListActionsRequest(_message.Message):
+    """`filter.status` and `filter.reason` are those of the action: what came of the advice, and why."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILTER_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def filter(self) -> Global___Filter: ...
+    @_builtins.property
+    def page(self) -> Global___Page: ...
+    def __init__(
+        self,
+        *,
+        filter: Global___Filter | None = ...,
+        page: Global___Page | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "page", b"page"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "page", b"page"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListActionsRequest: _TypeAlias = ListActionsRequest  # noqa: Y015
+
+@_typing.final
+class ActionTaken(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISION_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    DECISION_REASON_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    DECIDED_AT_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    decision_id: _builtins.str
+    partition: _builtins.str
+    generation: _builtins.int
+    action: _common_pb2.Action.ValueType
+    """what was advised"""
+    category: _builtins.str
+    decision_reason: _builtins.str
+    mode: _common_pb2.Mode.ValueType
+    @_builtins.property
+    def attempt(self) -> _common_pb2.AttemptRef: ...
+    @_builtins.property
+    def decided_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def outcome(self) -> Global___Reconciliation: ...
+    def __init__(
+        self,
+        *,
+        decision_id: _builtins.str = ...,
+        attempt: _common_pb2.AttemptRef | None = ...,
+        partition: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        action: _common_pb2.Action.ValueType = ...,
+        category: _builtins.str = ...,
+        decision_reason: _builtins.str = ...,
+        mode: _common_pb2.Mode.ValueType = ...,
+        decided_at: _timestamp_pb2.Timestamp | None = ...,
+        outcome: Global___Reconciliation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "decided_at", b"decided_at", "outcome", b"outcome"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "attempt", b"attempt", "category", b"category", "decided_at", b"decided_at", "decision_id", b"decision_id", "decision_reason", b"decision_reason", "generation", b"generation", "mode", b"mode", "outcome", b"outcome", "partition", b"partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ActionTaken: _TypeAlias = ActionTaken  # noqa: Y015
+
+@_typing.final
+class ListActionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTIONS_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    next_cursor: _builtins.str
+    @_builtins.property
+    def actions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ActionTaken]: ...
+    def __init__(
+        self,
+        *,
+        actions: _abc.Iterable[Global___ActionTaken] | None = ...,
+        next_cursor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "next_cursor", b"next_cursor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListActionsResponse: _TypeAlias = ListActionsResponse  # noqa: Y015
+
+@_typing.final
+class ListAuditRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    WHO_FIELD_NUMBER: _builtins.int
+    WHAT_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    EVERYTHING_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    who: _builtins.str
+    what: _builtins.str
+    subject: _builtins.str
+    """What it was done to: a decision's id, a node, a job, ..."""
+    everything: _builtins.bool
+    """Also what the advisor and its agents do by themselves, decision by decision."""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def page(self) -> Global___Page: ...
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        who: _builtins.str = ...,
+        what: _builtins.str = ...,
+        subject: _builtins.str = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
+        everything: _builtins.bool = ...,
+        page: Global___Page | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["page", b"page", "since", b"since", "until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "everything", b"everything", "page", b"page", "since", b"since", "subject", b"subject", "until", b"until", "what", b"what", "who", b"who"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuditRequest: _TypeAlias = ListAuditRequest  # noqa: Y015
+
+@_typing.final
+class AuditRecord(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class DetailEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    RECORD_ID_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    WHO_FIELD_NUMBER: _builtins.int
+    WHAT_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    record_id: _builtins.str
+    who: _builtins.str
+    what: _builtins.str
+    why: _builtins.str
+    origin: _builtins.str
+    cluster: _builtins.str
+    subject: _builtins.str
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def detail(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        record_id: _builtins.str = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        who: _builtins.str = ...,
+        what: _builtins.str = ...,
+        why: _builtins.str = ...,
+        origin: _builtins.str = ...,
+        cluster: _builtins.str = ...,
+        subject: _builtins.str = ...,
+        detail: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "cluster", b"cluster", "detail", b"detail", "origin", b"origin", "record_id", b"record_id", "subject", b"subject", "what", b"what", "who", b"who", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditRecord: _TypeAlias = AuditRecord  # noqa: Y015
+
+@_typing.final
+class ListAuditResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORDS_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    next_cursor: _builtins.str
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditRecord]: ...
+    def __init__(
+        self,
+        *,
+        records: _abc.Iterable[Global___AuditRecord] | None = ...,
+        next_cursor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_cursor", b"next_cursor", "records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuditResponse: _TypeAlias = ListAuditResponse  # noqa: Y015
+
+@_typing.final
+class GetJobTimelineRequest(_message.Message):
+    """By job_key, else the job that had the id last. attempts_max: the newest ones, 1..100, 0 = 20."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    JOB_KEY_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_MAX_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    job_id: _builtins.str
+    job_key: _builtins.str
+    attempts_max: _builtins.int
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+        job_key: _builtins.str = ...,
+        attempts_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts_max", b"attempts_max", "cluster", b"cluster", "job_id", b"job_id", "job_key", b"job_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetJobTimelineRequest: _TypeAlias = GetJobTimelineRequest  # noqa: Y015
+
+@_typing.final
+class Event(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    WORD_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DECISION_ID_FIELD_NUMBER: _builtins.int
+    INCIDENT_ID_FIELD_NUMBER: _builtins.int
+    ISOLATION_ID_FIELD_NUMBER: _builtins.int
+    WHO_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """attempt_state, milestone, incident_opened, incident_closed, decision, action, operator, implicated, excluded,
+    isolated, drained, isolation_ended, probe
+    """
+    text: _builtins.str
+    """One line for people; `word` and `reason` are for programs."""
+    word: _builtins.str
+    reason: _builtins.str
+    decision_id: _builtins.str
+    incident_id: _builtins.str
+    isolation_id: _builtins.str
+    who: _builtins.str
+    node: _builtins.str
+    detail: _builtins.str
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def attempt(self) -> _common_pb2.AttemptRef: ...
+    def __init__(
+        self,
+        *,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        kind: _builtins.str = ...,
+        attempt: _common_pb2.AttemptRef | None = ...,
+        text: _builtins.str = ...,
+        word: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        decision_id: _builtins.str = ...,
+        incident_id: _builtins.str = ...,
+        isolation_id: _builtins.str = ...,
+        who: _builtins.str = ...,
+        node: _builtins.str = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "attempt", b"attempt"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "attempt", b"attempt", "decision_id", b"decision_id", "detail", b"detail", "incident_id", b"incident_id", "isolation_id", b"isolation_id", "kind", b"kind", "node", b"node", "reason", b"reason", "text", b"text", "who", b"who", "word", b"word"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Event: _TypeAlias = Event  # noqa: Y015
+
+@_typing.final
+class JobTimeline(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    truncated: _builtins.bool
+    """there are older attempts, or more events than are shown"""
+    @_builtins.property
+    def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Attempt]:
+        """oldest first"""
+
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
+        """oldest first"""
+
+    def __init__(
+        self,
+        *,
+        attempts: _abc.Iterable[Global___Attempt] | None = ...,
+        events: _abc.Iterable[Global___Event] | None = ...,
+        truncated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "events", b"events", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobTimeline: _TypeAlias = JobTimeline  # noqa: Y015
+
+@_typing.final
+class GetNodeHistoryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    name: _builtins.str
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def page(self) -> Global___Page: ...
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        name: _builtins.str = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
+        page: Global___Page | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["page", b"page", "since", b"since", "until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "name", b"name", "page", b"page", "since", b"since", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetNodeHistoryRequest: _TypeAlias = GetNodeHistoryRequest  # noqa: Y015
+
+@_typing.final
+class NodeHistory(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    next_cursor: _builtins.str
+    @_builtins.property
+    def node(self) -> Global___Node:
+        """as it is now; implications are in the events"""
+
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
+        """newest first"""
+
+    def __init__(
+        self,
+        *,
+        node: Global___Node | None = ...,
+        events: _abc.Iterable[Global___Event] | None = ...,
+        next_cursor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "next_cursor", b"next_cursor", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeHistory: _TypeAlias = NodeHistory  # noqa: Y015

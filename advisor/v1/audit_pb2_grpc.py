@@ -84,6 +84,31 @@ class AuditServiceStub:
                 request_serializer=advisor_dot_v1_dot_audit__pb2.ListLemonsRequest.SerializeToString,
                 response_deserializer=advisor_dot_v1_dot_audit__pb2.ListLemonsResponse.FromString,
                 _registered_method=True)
+        self.ListSignals = channel.unary_unary(
+                '/advisor.v1.AuditService/ListSignals',
+                request_serializer=advisor_dot_v1_dot_audit__pb2.ListSignalsRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_audit__pb2.ListSignalsResponse.FromString,
+                _registered_method=True)
+        self.ListActions = channel.unary_unary(
+                '/advisor.v1.AuditService/ListActions',
+                request_serializer=advisor_dot_v1_dot_audit__pb2.ListActionsRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_audit__pb2.ListActionsResponse.FromString,
+                _registered_method=True)
+        self.ListAudit = channel.unary_unary(
+                '/advisor.v1.AuditService/ListAudit',
+                request_serializer=advisor_dot_v1_dot_audit__pb2.ListAuditRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_audit__pb2.ListAuditResponse.FromString,
+                _registered_method=True)
+        self.GetJobTimeline = channel.unary_unary(
+                '/advisor.v1.AuditService/GetJobTimeline',
+                request_serializer=advisor_dot_v1_dot_audit__pb2.GetJobTimelineRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_audit__pb2.JobTimeline.FromString,
+                _registered_method=True)
+        self.GetNodeHistory = channel.unary_unary(
+                '/advisor.v1.AuditService/GetNodeHistory',
+                request_serializer=advisor_dot_v1_dot_audit__pb2.GetNodeHistoryRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_audit__pb2.NodeHistory.FromString,
+                _registered_method=True)
 
 
 class AuditServiceServicer:
@@ -151,6 +176,41 @@ class AuditServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListSignals(self, request, context):
+        """What was seen of failures: the evidence of incidents, newest incident first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListActions(self, request, context):
+        """What came of advice, told by agents and by us, newest decision first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAudit(self, request, context):
+        """Who did what, when, why and from where, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetJobTimeline(self, request, context):
+        """Everything that is known of one job, across its attempts, oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetNodeHistory(self, request, context):
+        """Everything that is known of one node, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AuditServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -203,6 +263,31 @@ def add_AuditServiceServicer_to_server(servicer, server):
                     servicer.ListLemons,
                     request_deserializer=advisor_dot_v1_dot_audit__pb2.ListLemonsRequest.FromString,
                     response_serializer=advisor_dot_v1_dot_audit__pb2.ListLemonsResponse.SerializeToString,
+            ),
+            'ListSignals': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSignals,
+                    request_deserializer=advisor_dot_v1_dot_audit__pb2.ListSignalsRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_audit__pb2.ListSignalsResponse.SerializeToString,
+            ),
+            'ListActions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListActions,
+                    request_deserializer=advisor_dot_v1_dot_audit__pb2.ListActionsRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_audit__pb2.ListActionsResponse.SerializeToString,
+            ),
+            'ListAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAudit,
+                    request_deserializer=advisor_dot_v1_dot_audit__pb2.ListAuditRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_audit__pb2.ListAuditResponse.SerializeToString,
+            ),
+            'GetJobTimeline': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetJobTimeline,
+                    request_deserializer=advisor_dot_v1_dot_audit__pb2.GetJobTimelineRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_audit__pb2.JobTimeline.SerializeToString,
+            ),
+            'GetNodeHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetNodeHistory,
+                    request_deserializer=advisor_dot_v1_dot_audit__pb2.GetNodeHistoryRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_audit__pb2.NodeHistory.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -475,6 +560,141 @@ class AuditService:
             '/advisor.v1.AuditService/ListLemons',
             advisor_dot_v1_dot_audit__pb2.ListLemonsRequest.SerializeToString,
             advisor_dot_v1_dot_audit__pb2.ListLemonsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSignals(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.AuditService/ListSignals',
+            advisor_dot_v1_dot_audit__pb2.ListSignalsRequest.SerializeToString,
+            advisor_dot_v1_dot_audit__pb2.ListSignalsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListActions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.AuditService/ListActions',
+            advisor_dot_v1_dot_audit__pb2.ListActionsRequest.SerializeToString,
+            advisor_dot_v1_dot_audit__pb2.ListActionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.AuditService/ListAudit',
+            advisor_dot_v1_dot_audit__pb2.ListAuditRequest.SerializeToString,
+            advisor_dot_v1_dot_audit__pb2.ListAuditResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetJobTimeline(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.AuditService/GetJobTimeline',
+            advisor_dot_v1_dot_audit__pb2.GetJobTimelineRequest.SerializeToString,
+            advisor_dot_v1_dot_audit__pb2.JobTimeline.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetNodeHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.AuditService/GetNodeHistory',
+            advisor_dot_v1_dot_audit__pb2.GetNodeHistoryRequest.SerializeToString,
+            advisor_dot_v1_dot_audit__pb2.NodeHistory.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,16 @@ class AuditServiceStub:
     ListNodes: _grpc.UnaryUnaryMultiCallable[_audit_pb2.ListNodesRequest, _audit_pb2.ListNodesResponse]
     ListLemons: _grpc.UnaryUnaryMultiCallable[_audit_pb2.ListLemonsRequest, _audit_pb2.ListLemonsResponse]
     """Nodes that fail again and again by their own hardware, as trusted sources tell, worst first, with the evidence."""
+    ListSignals: _grpc.UnaryUnaryMultiCallable[_audit_pb2.ListSignalsRequest, _audit_pb2.ListSignalsResponse]
+    """What was seen of failures: the evidence of incidents, newest incident first."""
+    ListActions: _grpc.UnaryUnaryMultiCallable[_audit_pb2.ListActionsRequest, _audit_pb2.ListActionsResponse]
+    """What came of advice, told by agents and by us, newest decision first."""
+    ListAudit: _grpc.UnaryUnaryMultiCallable[_audit_pb2.ListAuditRequest, _audit_pb2.ListAuditResponse]
+    """Who did what, when, why and from where, newest first."""
+    GetJobTimeline: _grpc.UnaryUnaryMultiCallable[_audit_pb2.GetJobTimelineRequest, _audit_pb2.JobTimeline]
+    """Everything that is known of one job, across its attempts, oldest first."""
+    GetNodeHistory: _grpc.UnaryUnaryMultiCallable[_audit_pb2.GetNodeHistoryRequest, _audit_pb2.NodeHistory]
+    """Everything that is known of one node, newest first."""
 
 @_typing.type_check_only
 class AuditServiceAsyncStub(AuditServiceStub):
@@ -59,6 +69,16 @@ class AuditServiceAsyncStub(AuditServiceStub):
     ListNodes: _aio.UnaryUnaryMultiCallable[_audit_pb2.ListNodesRequest, _audit_pb2.ListNodesResponse]  # type: ignore[assignment]
     ListLemons: _aio.UnaryUnaryMultiCallable[_audit_pb2.ListLemonsRequest, _audit_pb2.ListLemonsResponse]  # type: ignore[assignment]
     """Nodes that fail again and again by their own hardware, as trusted sources tell, worst first, with the evidence."""
+    ListSignals: _aio.UnaryUnaryMultiCallable[_audit_pb2.ListSignalsRequest, _audit_pb2.ListSignalsResponse]  # type: ignore[assignment]
+    """What was seen of failures: the evidence of incidents, newest incident first."""
+    ListActions: _aio.UnaryUnaryMultiCallable[_audit_pb2.ListActionsRequest, _audit_pb2.ListActionsResponse]  # type: ignore[assignment]
+    """What came of advice, told by agents and by us, newest decision first."""
+    ListAudit: _aio.UnaryUnaryMultiCallable[_audit_pb2.ListAuditRequest, _audit_pb2.ListAuditResponse]  # type: ignore[assignment]
+    """Who did what, when, why and from where, newest first."""
+    GetJobTimeline: _aio.UnaryUnaryMultiCallable[_audit_pb2.GetJobTimelineRequest, _audit_pb2.JobTimeline]  # type: ignore[assignment]
+    """Everything that is known of one job, across its attempts, oldest first."""
+    GetNodeHistory: _aio.UnaryUnaryMultiCallable[_audit_pb2.GetNodeHistoryRequest, _audit_pb2.NodeHistory]  # type: ignore[assignment]
+    """Everything that is known of one node, newest first."""
 
 class AuditServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -132,5 +152,45 @@ class AuditServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_audit_pb2.ListLemonsResponse, _abc.Awaitable[_audit_pb2.ListLemonsResponse]]:
         """Nodes that fail again and again by their own hardware, as trusted sources tell, worst first, with the evidence."""
+
+    @_abc_1.abstractmethod
+    def ListSignals(
+        self,
+        request: _audit_pb2.ListSignalsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_audit_pb2.ListSignalsResponse, _abc.Awaitable[_audit_pb2.ListSignalsResponse]]:
+        """What was seen of failures: the evidence of incidents, newest incident first."""
+
+    @_abc_1.abstractmethod
+    def ListActions(
+        self,
+        request: _audit_pb2.ListActionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_audit_pb2.ListActionsResponse, _abc.Awaitable[_audit_pb2.ListActionsResponse]]:
+        """What came of advice, told by agents and by us, newest decision first."""
+
+    @_abc_1.abstractmethod
+    def ListAudit(
+        self,
+        request: _audit_pb2.ListAuditRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_audit_pb2.ListAuditResponse, _abc.Awaitable[_audit_pb2.ListAuditResponse]]:
+        """Who did what, when, why and from where, newest first."""
+
+    @_abc_1.abstractmethod
+    def GetJobTimeline(
+        self,
+        request: _audit_pb2.GetJobTimelineRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_audit_pb2.JobTimeline, _abc.Awaitable[_audit_pb2.JobTimeline]]:
+        """Everything that is known of one job, across its attempts, oldest first."""
+
+    @_abc_1.abstractmethod
+    def GetNodeHistory(
+        self,
+        request: _audit_pb2.GetNodeHistoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_audit_pb2.NodeHistory, _abc.Awaitable[_audit_pb2.NodeHistory]]:
+        """Everything that is known of one node, newest first."""
 
 def add_AuditServiceServicer_to_server(servicer: AuditServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
