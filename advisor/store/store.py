@@ -23,6 +23,7 @@ from advisor.store import (
     loading,
     milestones,
     modes,
+    node_map,
     node_queries,
     notifications,
     observations,
@@ -424,6 +425,11 @@ class Store:
         """Nodes with a history, newest implication first."""
         async with self._reading() as connection:
             return await node_queries.list_nodes(connection, wanted, page, policy=self._policy, now=now)
+
+    async def node_map(self, *, cluster: str = "", now: datetime) -> node_map.NodeMap:
+        """Every node with its state, score and isolation."""
+        async with self._reading() as connection:
+            return await node_map.node_map(connection, cluster, policy=self._policy, now=now)
 
     async def lemons(self, wanted: LemonsWanted, *, now: datetime) -> Lemons:
         """Nodes that fail again and again by themselves, worst first."""
