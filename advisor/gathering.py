@@ -16,6 +16,7 @@ from advisor.core import job_watch
 from advisor.core.model import Signal, SourceReport, Unavailable
 from advisor.core.scan import FileContext, FileState, Scanned, Scanner, fold_signals
 from advisor.core.words import Trust, UnavailableReason
+from advisor.instruments import Instruments
 from advisor.ports import Clock, LogBatch, LogChunk, LogRequest, LogSource
 from advisor.sighting import Sighting, SourceState, TickState, decoded_state, nodes_away
 from advisor.store.records import AttemptKey, StoredAttempt
@@ -52,7 +53,9 @@ class Gatherer:
         read_bytes_max: int,
         signals_max: int,
         brought: BroughtRules | None = None,
+        instruments: Instruments | None = None,
     ) -> None:
+        self._instruments = instruments or Instruments(clock)
         self.sources = tuple(sources)
         self.brought = brought or BroughtRules(clock=clock)
         self._scanner = scanner
@@ -143,9 +146,10 @@ class Gatherer:
             if not asked or left <= 0:
                 break
             requests = {str(item.key): self._request(item, source) for item in asked}
-            asked_at = self._clock.now()
+            asked_at, asked_from = self._clock.now(), self._clock.monotonic()
             answers = await self._read(source, list(requests.values()))
             seen_at = self._clock.now()
+            self._instruments.source_answered(source.name, self._clock.monotonic() - asked_from, answers)
             async with self._absorbing:  # sources answer side by side, but write into a sighting one after the other
                 began = self._clock.monotonic()
                 again = await asyncio.to_thread(self._absorb_all, source, asked, answers, seen_at, began + left)

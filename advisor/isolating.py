@@ -7,6 +7,7 @@ import structlog
 
 from advisor.core.node_isolation import Want, wants_of
 from advisor.core.policy import Policy
+from advisor.instruments import Instruments
 from advisor.store.store import Store
 from advisor.verdicts import Verdict
 
@@ -18,8 +19,9 @@ KNOWN_MAX = 100_000
 class Isolating:
     """Takes wants to the store, which judges them on what is held at that moment; remembers what was judged."""
 
-    def __init__(self, store: Store, policy: Policy) -> None:
+    def __init__(self, store: Store, policy: Policy, instruments: Instruments) -> None:
         self._store = store
+        self._instruments = instruments
         self._policy = policy
         self._judged: set[tuple[str, Want]] = set()
         self._refused: dict[str, str] = {}  # cluster → why, as told last
@@ -60,6 +62,12 @@ class Isolating:
                     dry_run=not want.acts,
                     why=want.why,
                 )
+            self._instruments.isolations_judged(
+                cluster,
+                opened=sum(want.acts for want in (*plan.opens, *plan.acts_now)),
+                on_paper=sum(not want.acts for want in plan.opens),
+                refused=len(plan.refused),
+            )
             self._young[cluster] = plan.young[:KNOWN_MAX]
             self._tell(cluster, plan.refused_why, plan.trips)
             if len(self._judged) > KNOWN_MAX:

@@ -26,6 +26,7 @@ from advisor.core.scan_state import FileState
 from advisor.core.telemetry_watch import watch
 from advisor.core.words import UnavailableReason
 from advisor.gathering import Answered
+from advisor.instruments import Instruments
 from advisor.ports import Clock, MetricsBatch, MetricsRequest, MetricsSource
 from advisor.sighting import Sighting, SourceState
 from advisor.store.records import AttemptKey
@@ -68,7 +69,16 @@ class _Line:
 class Measurer:
     """Reads all metrics sources for all attempts, in few calls."""
 
-    def __init__(self, *, sources: Sequence[MetricsSource], rules: RuleSet, clock: Clock, signals_max: int) -> None:
+    def __init__(
+        self,
+        *,
+        sources: Sequence[MetricsSource],
+        rules: RuleSet,
+        clock: Clock,
+        signals_max: int,
+        instruments: Instruments | None = None,
+    ) -> None:
+        self._instruments = instruments or Instruments(clock)
         self.sources = tuple(sources)
         self.last: dict[str, Answered] = {}
         self._rules = rules.by_id()
@@ -151,6 +161,14 @@ class Measurer:
 
     async def _read(self, line: _Line, requests: Sequence[MetricsRequest]) -> Mapping[str, MetricsBatch | Unavailable]:
         """What the source answers. One that raises or hangs is absent, and no more than that."""
+        began = self._clock.monotonic()
+        answers = await self._answers(line, requests)
+        self._instruments.source_answered(line.source.name, self._clock.monotonic() - began, answers)
+        return answers
+
+    async def _answers(
+        self, line: _Line, requests: Sequence[MetricsRequest]
+    ) -> Mapping[str, MetricsBatch | Unavailable]:
         name = line.source.name
         try:
             async with asyncio.timeout(READ_SECONDS_MAX):

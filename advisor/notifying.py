@@ -13,6 +13,7 @@ from datetime import timedelta
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from advisor.instruments import Instruments
 from advisor.ports import Clock, Notice, NoticeItem, Notifier
 from advisor.store.notifications import CLAIM_SECONDS, Claimed, TellRow
 from advisor.store.store import Store
@@ -41,8 +42,11 @@ class Channel:
 class Notifying:
     """One per service. Runs until cancelled."""
 
-    def __init__(self, *, store: Store, channels: Sequence[Channel], clock: Clock) -> None:
+    def __init__(
+        self, *, store: Store, channels: Sequence[Channel], clock: Clock, instruments: Instruments | None = None
+    ) -> None:
         self._store, self._channels, self._clock = store, tuple(channels), clock
+        self._instruments = instruments or Instruments(clock)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -92,6 +96,7 @@ class Notifying:
         else:
             if answer is None:
                 await self._store.notice_sent(claimed.key, now=self._clock.now())
+                self._instruments.notified(name, "sent")
                 log.info("notification_sent", channel=name, message=claimed.key, decisions=len(claimed.rows))
                 return 0.0
             missing = answer.unavailable
@@ -102,6 +107,7 @@ class Notifying:
             claimed.key, error=error, uncertain=uncertain, due_at=now + timedelta(seconds=wait), now=now
         )
         event = "notification_given_up" if over else "notification_failed"
+        self._instruments.notified(name, "given_up" if over else "failed")
         log.warning(event, channel=name, message=claimed.key, error=error, tries=claimed.tries)
         return RETRY_SECONDS_MIN if asked == 0.0 else asked
 

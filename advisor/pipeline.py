@@ -27,9 +27,11 @@ from advisor.core.policy import Policy
 from advisor.core.rules import RuleSet
 from advisor.core.words import Action, IncidentKind, Mode, Reason
 from advisor.gathering import Gatherer
+from advisor.instruments import Instruments
 from advisor.isolating import Isolating
 from advisor.measuring import Measurer
 from advisor.ports import Clock, LogSource, MetricsSource
+from advisor.recoveries import Passed
 from advisor.replay import Inputs
 from advisor.sighting import Sighting, reports_of, snapshot_of
 from advisor.store.errors import Conflict, NotFound
@@ -99,6 +101,8 @@ class Pipeline:
         interval_seconds: float,
         attempts_max: int,
         on_tick: Callable[[], None] = lambda: None,
+        instruments: Instruments | None = None,
+        on_passed: Callable[[Passed], None] = lambda _passed: None,
     ) -> None:
         self._store = store
         self._board = board
@@ -110,9 +114,11 @@ class Pipeline:
         self.interval_seconds = interval_seconds
         self._attempts_max = attempts_max
         self._on_tick = on_tick
+        self._instruments = instruments or Instruments(clock)
+        self._on_passed = on_passed
         self._packed_rules = codec.encode(rulebook.rules)
         self._packed_policy = codec.encode(rulebook.policy)
-        self._isolating = Isolating(store, rulebook.policy)
+        self._isolating = Isolating(store, rulebook.policy, self._instruments)
         self._over: set[AttemptKey] = set()
         self._reached: set[tuple[AttemptKey, MilestoneKind]] = set()
         self._failing: set[AttemptKey] = set()
@@ -132,6 +138,7 @@ class Pipeline:
                     failing_since = self._clock.monotonic()
                     log.exception("tick_failed")
                 seconds = self._clock.monotonic() - failing_since
+                self._instruments.tick_failed()
                 log.warning("tick_failing", error=f"{type(error).__name__}: {error}"[:300], seconds=round(seconds, 1))
                 if seconds >= FAILING_SECONDS_MAX:
                     raise TicksFailedError(f"no tick succeeded for {seconds:.0f} s, the last: {error}") from error
@@ -154,25 +161,35 @@ class Pipeline:
 
     async def tick(self) -> None:
         """Look at every watched attempt once."""
+        stage = self._instruments.stage
         began = self._clock.monotonic()
         now = self._clock.now()
-        expired = await self._store.expire_advice(now)
-        released = await self._isolating.expire(now)
-        sightings = await self._sight(now)
-        await self._gatherer.gather(sightings)
+        with stage("sight"):
+            expired = await self._store.expire_advice(now)
+            released = await self._isolating.expire(now)
+            sightings = await self._sight(now)
+        with stage("gather"):
+            await self._gatherer.gather(sightings)
         if self._measurer is not None:
-            await self._measurer.gather(sightings)
-        verdicts = await self._conclude(sightings)
-        committed = await self._commit(verdicts)
-        isolated = await self._isolating.isolate(verdicts, now)
-        if expired or committed or released or isolated or self._board.due:
-            await self._board.refresh(also={verdict.sighting.item.job.cluster for verdict in committed})
-        await self._save(verdicts, now)
-        await self._record_milestones(verdicts)
+            with stage("measure"):
+                await self._measurer.gather(sightings)
+        with stage("conclude"):
+            verdicts = await self._conclude(sightings)
+        with stage("commit"):
+            committed = await self._commit(verdicts)
+        with stage("isolate"):
+            isolated = await self._isolating.isolate(verdicts, now)
+        with stage("publish"):
+            if expired or committed or released or isolated or self._board.due:
+                await self._board.refresh(also={verdict.sighting.item.job.cluster for verdict in committed})
+        with stage("save"):
+            await self._save(verdicts, now)
+            await self._record_milestones(verdicts)
         self._failing = {sighting.key for sighting in sightings if sighting.failed is not None}
         self._more = any(sighting.more and sighting.failed is None for sighting in sightings)
         took = self._clock.monotonic() - began
         self._board.tick_completed(took_seconds=took, watched=len(sightings), failed_jobs=len(self._failing))
+        self._instruments.tick_completed(took, watched=len(sightings), failing=len(self._failing))
         self._on_tick()
 
     @property
@@ -185,7 +202,10 @@ class Pipeline:
             log.warning("attempts_capped", watched=len(keys), most=self._attempts_max)
             keys = keys[: self._attempts_max]  # the store names the most important ones first
         stored = await self._store.load(keys, now=now)
-        return self._gatherer.sight(stored.values())
+        sightings = self._gatherer.sight(stored.values())
+        for passed in self._instruments.sighted(sightings):
+            self._on_passed(passed)
+        return sightings
 
     async def _conclude(self, sightings: Sequence[Sighting]) -> list[Verdict]:
         """Decide for all, off the event loop: streams and reports go on meanwhile."""
@@ -228,6 +248,7 @@ class Pipeline:
     def _fail(self, sighting: Sighting, error: Exception) -> None:
         """This attempt's tick has failed: told when it begins to, counted while it does."""
         sighting.failed = error
+        self._instruments.attempt_failed()
         if sighting.key not in self._failing:
             job = sighting.item.job.job_id
             log.error("job_tick_failed", attempt=str(sighting.key), job=job, exc_info=error)
@@ -325,12 +346,14 @@ class Pipeline:
             log.warning("decisions_not_committed", count=len(lot), error=f"{type(error).__name__}: {error}"[:300])
             return [verdict for one in lot for verdict in await self._commit_lot([one])]
         committed = []
-        for (verdict, _), outcome in zip(lot, outcomes, strict=True):
+        for (verdict, _), record, outcome in zip(lot, records, outcomes, strict=True):
             match outcome:
                 case CommittedDecision():
                     self._committed(verdict, outcome)
+                    self._note(verdict.sighting, verdict.sighting.key, record.milestones)
                     committed.append(verdict)
                 case Conflict():
+                    self._instruments.conflicted()
                     log.info("decision_conflicted", attempt=str(verdict.sighting.key), error=str(outcome))
                 case NotFound():
                     self._fail(verdict.sighting, outcome)
@@ -341,6 +364,7 @@ class Pipeline:
     def _committed(self, verdict: Verdict, done: CommittedDecision) -> None:
         sighting, decision = verdict.sighting, verdict.decision
         sighting.state = replace(sighting.state, essence=verdict.essence, generation=done.generation)
+        self._instruments.decided(decision, first=done.generation == 1)
         log.info(
             "decision_committed",
             decision=done.decision_id,
@@ -384,15 +408,23 @@ class Pipeline:
         """Those that come with no new decision: progress made, and a fault seen that changes nothing."""
         now = self._clock.now()
         reached: dict[AttemptKey, list[Milestone]] = {}
+        of: dict[AttemptKey, Sighting] = {}
         for verdict in verdicts:
             key = verdict.sighting.key
             own = [(key, item) for item in own_milestones(verdict, now, None)] if verdict.record is None else []
             for owner, item in (*own, *progress_milestones(verdict.sighting)):
                 if (owner, item.kind) not in self._reached:
                     reached.setdefault(owner, []).append(item)
+                    of[owner] = verdict.sighting
         if not reached:
             return
         await self._store.record_milestones(reached)
+        for owner, items in reached.items():
+            self._note(of[owner], owner, items)
         if len(self._reached) > KNOWN_MAX:
             self._reached.clear()
         self._reached.update((key, item.kind) for key, items in reached.items() for item in items)
+
+    def _note(self, sighting: Sighting, owner: AttemptKey, milestones: Sequence[Milestone]) -> None:
+        for passed in self._instruments.reached(sighting.item.job.cluster, owner, milestones):
+            self._on_passed(passed)

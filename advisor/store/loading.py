@@ -91,7 +91,7 @@ async def load(
             row,
             chains[key],
             applied=applied.get(key, frozenset()),
-            reached=reached.get(key, frozenset()),
+            reached=reached.get(key, {}),
             predecessor=before.get(key, b""),
             nodes=facts(row),
             other_nodes=tuple(
@@ -163,16 +163,16 @@ async def _applied(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> M
 
 async def _milestones(
     connection: AsyncConnection, keys: Sequence[AttemptKey]
-) -> Mapping[AttemptKey, frozenset[MilestoneKind]]:
+) -> Mapping[AttemptKey, Mapping[MilestoneKind, datetime]]:
     wanted = wanted_attempts(keys)
-    reached: dict[AttemptKey, set[MilestoneKind]] = defaultdict(set)
+    reached: dict[AttemptKey, dict[MilestoneKind, datetime]] = defaultdict(dict)
     for row in await connection.execute(
-        select(milestones.c.job_key, milestones.c.number, milestones.c.kind).join(
+        select(milestones.c.job_key, milestones.c.number, milestones.c.kind, milestones.c.at).join(
             wanted, of_attempt(milestones, wanted)
         )
     ):
-        reached[AttemptKey(job_key=row.job_key, number=row.number)].add(MilestoneKind(row.kind))
-    return {key: frozenset(kinds) for key, kinds in reached.items()}
+        reached[AttemptKey(job_key=row.job_key, number=row.number)][MilestoneKind(row.kind)] = row.at
+    return reached
 
 
 async def _predecessor_states(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Mapping[AttemptKey, bytes]:
@@ -273,7 +273,7 @@ def _stored(
     chain: Sequence[AnyRow],
     *,
     applied: frozenset[Action],
-    reached: frozenset[MilestoneKind],
+    reached: Mapping[MilestoneKind, datetime],
     predecessor: bytes,
     nodes: tuple[NodeFact, ...],
     other_nodes: tuple[NodeFact, ...],

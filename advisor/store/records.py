@@ -177,6 +177,7 @@ class ObservedJob:
     user_id: int | None = None
     waits_for: tuple[str, ...] = ()  # jobs beside which it must not run: ids, ARRAY_TASK, ARRAY_*
     singleton: bool = False  # likewise all others of its user and name
+    gpus: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +241,7 @@ class StoredAttempt:
     signals: tuple[Signal, ...] = ()
     progress: Progress = field(default_factory=Progress)
     foreign: int = 0
-    milestones: frozenset[MilestoneKind] = frozenset()
+    milestones: Mapping[MilestoneKind, datetime] = field(default_factory=dict)
     observed_at: datetime | None = None
     forgotten: bool = False  # the scheduler no longer knows the job
 

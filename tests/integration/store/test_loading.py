@@ -234,7 +234,7 @@ async def test_milestones_come_once(store: Store) -> None:
     key = await running(store)
     await store.record_milestones({key: [Milestone(kind=MilestoneKind.DETECTED, at=at(20))]})
     await store.record_milestones({key: [Milestone(kind=MilestoneKind.DETECTED, at=at(99))]})
-    assert (await store.load([key], now=at(20)))[key].milestones == {MilestoneKind.DETECTED}
+    assert (await store.load([key], now=at(20)))[key].milestones == {MilestoneKind.DETECTED: at(20)}
     row = await store.attempt(cluster="alps", job_id="7", number=0)
     assert row is not None
     assert [milestone.at for milestone in row.milestones] == [at(20)]

@@ -5,10 +5,12 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import cast
 
+from advisor.clock import SystemClock
 from advisor.core.model import Attribution, Decision, Incident, Isolation, Signal
 from advisor.core.node_isolation import Cluster, Held, Plan, Want, plan
 from advisor.core.policy import Policy
 from advisor.core.words import Action, Category, IncidentKind, Mode, Reason, Role, Trust
+from advisor.instruments import Instruments
 from advisor.isolating import Isolating
 from advisor.store.store import Store
 from advisor.verdicts import Verdict
@@ -54,7 +56,7 @@ def verdict(node: str, at: datetime = NOW) -> Verdict:
 async def test_young_evidence_is_kept_although_its_attempt_is_done_with() -> None:
     """The attempt is watched for one tick only; the node is isolated all the same when the evidence has settled."""
     nodes = Nodes()
-    isolating = Isolating(cast(Store, nodes), POLICY)
+    isolating = Isolating(cast(Store, nodes), POLICY, Instruments(SystemClock()))
     assert not await isolating.isolate([verdict("n1")], NOW + timedelta(seconds=5))
     assert not await isolating.isolate([], NOW + timedelta(seconds=20))
     assert await isolating.isolate([], NOW + timedelta(seconds=31))
@@ -66,7 +68,7 @@ async def test_young_evidence_is_kept_although_its_attempt_is_done_with() -> Non
 async def test_an_event_that_comes_node_by_node_isolates_none() -> None:
     """A second node within the time in which the first settles: the breaker trips and nothing is held."""
     nodes = Nodes()
-    isolating = Isolating(cast(Store, nodes), POLICY)
+    isolating = Isolating(cast(Store, nodes), POLICY, Instruments(SystemClock()))
     await isolating.isolate([verdict("n1")], NOW + timedelta(seconds=5))
     await isolating.isolate([verdict("n2", NOW + timedelta(seconds=10))], NOW + timedelta(seconds=12))
     for seconds in (31, 60, 120):

@@ -156,7 +156,7 @@ def _verdict(number: int) -> Verdict:
         reason=Reason.HEALTHY,
         incident=SimpleNamespace(kind=IncidentKind.NONE),
         attribution=SimpleNamespace(category=Category.NONE),
-        isolation=SimpleNamespace(exclude_for_job=()),
+        isolation=SimpleNamespace(exclude_for_job=(), withheld=()),
         mode=Mode.MONITOR,
     )
     sighting = SimpleNamespace(key=number, item=item, state=Parts())
