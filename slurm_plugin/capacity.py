@@ -44,6 +44,20 @@ def fitting(job: JobRow, details: JobDetails | None, nodes: Sequence[NodeRow]) -
     return tuple(most)
 
 
+def gpus(details: JobDetails | None, *, nodes: int, tasks: int) -> int | None:
+    """How many GPUs the job holds, or would, on so many nodes; 0 when it asks for none, None when that cannot be told."""
+    if details is None:
+        return None
+    for asked, times in ((details.gres_per_job, 1), (details.gres_per_node, nodes), (details.gres_per_task, tasks)):
+        found = _gres(asked)
+        if found is None or (asked and times == 0):
+            return None
+        count = sum(n for (name, _), n in found.items() if name == "gpu")
+        if count:
+            return count * times
+    return 0
+
+
 def alike(node: NodeRow, nodes: Sequence[NodeRow]) -> dict[str, int]:
     """How many nodes of each of its partitions have at least what it has, itself counted, up or not."""
     wanted, found = _gres(node.gres), dict.fromkeys(node.partitions, 0)

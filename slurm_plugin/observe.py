@@ -152,6 +152,7 @@ def observation(
         marked_attempt=ours.attempt if ours is not None and ours.advised else 0,
         nodes_fitting=len(fits) if fits is not None else None,
         user_id=row.user_id,
+        gpus=capacity.gpus(details, nodes=len(allocation or ()) or row.nodes_wanted or 0, tasks=row.tasks or 0),
     )
     if phase in guard.ENDED and phase is not Phase.CANCELLED:
         made.exit.code, made.exit.signal = row.exit_status >> 8 & 0xFF, row.exit_status & 0x7F

@@ -118,6 +118,8 @@ class JobDetails:
     gres_per_node: str
     nodes_required: str
     reservation: str = ""
+    gres_per_job: str = ""
+    gres_per_task: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,6 +309,8 @@ def _details(job: Mapping[str, object]) -> JobDetails:
         gres_per_node=text("tres_per_node"),
         nodes_required=text("required_nodes"),
         reservation=text("resv_name"),
+        gres_per_job=text("tres_per_job"),
+        gres_per_task=text("tres_per_task"),
     )
 
 

@@ -36,6 +36,7 @@ RULES_MAX = 32_768
 NODES_MAX = 100_000
 LISTED_MAX = 1_000_000
 WAITS_MAX = 1000
+GPUS_MAX = 1_000_000  # of one job: more than any cluster has
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _WAITED = re.compile(_JOB_ID.pattern + r"|[A-Za-z0-9][A-Za-z0-9.+-]{0,61}_\*")
@@ -209,6 +210,7 @@ def observed_job(message: agent_pb2.JobObservation, cluster: str, field: str) ->
         user_id=message.user_id,
         waits_for=_waited(message.waits_for, f"{field}.waits_for"),
         singleton=message.singleton,
+        gpus=min(message.gpus, GPUS_MAX) if message.HasField("gpus") else None,
     )
 
 

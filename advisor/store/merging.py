@@ -42,6 +42,7 @@ class AttemptFacts:
     stderr_path: str = ""
     job_rules: str = ""
     nodes_fitting: int | None = None
+    gpus: int | None = None
     marked_generation: int = 0
     marked_attempt: int = 0
     over_seen_at: datetime | None = None  # when we first knew that it is over, by our clock
@@ -51,7 +52,7 @@ class AttemptFacts:
 _WAKING = tuple(
     item.name
     for item in fields(AttemptFacts)
-    if item.name not in {"observed_at", "pending_reason", "nodes_fitting", "tasks", "over_seen_at"}
+    if item.name not in {"observed_at", "pending_reason", "nodes_fitting", "gpus", "tasks", "over_seen_at"}
 )
 
 
@@ -142,6 +143,7 @@ def _forward(known: AttemptFacts, job: ObservedJob) -> AttemptFacts:
         stderr_path=job.stderr_path or known.stderr_path,
         job_rules=job.job_rules or known.job_rules,
         nodes_fitting=job.nodes_fitting if job.nodes_fitting is not None else known.nodes_fitting,
+        gpus=job.gpus if job.gpus is not None else known.gpus,
         marked_generation=job.marked_generation,
         marked_attempt=job.marked_attempt,
     )

@@ -1,20 +1,24 @@
-"""Recording nodes as the scheduler shows them."""
+"""Recording nodes as the scheduler shows them, and every change of theirs.
+
+A change is kept for good: it tells later what people or their tools did to a node, and what became of it.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import and_, select
+from sqlalchemy import and_, insert, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.words import NodeState
 from advisor.store.records import AttemptKey, ObservedNode
 from advisor.store.sql import AnyRow, any_text, storable, text_array
-from advisor.store.tables import attempts, node_states
+from advisor.store.tables import attempts, node_changes, node_states
 
 _REASON_CHARACTERS_MAX = 1024
 # Left by somebody's hand only. A node that was DOWN may come back by itself, repaired or not.
 _DRAINED = frozenset({NodeState.DRAINED, NodeState.DRAINING})
+_OUT_OF_SERVICE = _DRAINED | {NodeState.DOWN}
 
 
 async def record_nodes(
@@ -32,7 +36,7 @@ async def record_nodes(
         select(node_states).where(node_states.c.cluster == cluster, node_states.c.name == any_text(newest))
     )
     known: Mapping[str, AnyRow] = {row.name: row for row in found}
-    rows, changed = [], []
+    rows, changed, history = [], [], []
     for name, node in newest.items():
         before = known.get(name)
         if before is not None and before.observed_at > node.observed_at:
@@ -44,6 +48,17 @@ async def record_nodes(
             continue
         if before is not None and not same_state:
             changed.append(name)
+        if _worth_keeping(before, node.state, reason):
+            history.append(
+                {
+                    "cluster": cluster,
+                    "name": name,
+                    "before": None if before is None else before.state,
+                    "state": node.state.value,
+                    "reason": reason,
+                    "at": node.observed_at,
+                }
+            )
         rows.append(
             {
                 "cluster": cluster,
@@ -65,6 +80,8 @@ async def record_nodes(
             ),
             rows,
         )
+    if history:
+        await connection.execute(insert(node_changes), history)
     if not changed:
         return ()
     touched = await connection.execute(
@@ -73,6 +90,13 @@ async def record_nodes(
         )
     )
     return tuple(AttemptKey(job_key=row.job_key, number=row.number) for row in touched)
+
+
+def _worth_keeping(before: AnyRow | None, state: NodeState, reason: str) -> bool:
+    """A change of state, and of the reason of what is out of service. That a node is up when first seen is no change."""
+    if before is None:
+        return state is not NodeState.UP
+    return before.state != state.value or (state in _OUT_OF_SERVICE and before.reason != reason)
 
 
 async def reinstated(

@@ -293,6 +293,7 @@ class JobObservation(_message.Message):
     JOB_RULES_FIELD_NUMBER: _builtins.int
     WAITS_FOR_FIELD_NUMBER: _builtins.int
     SINGLETON_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
     notice: Global___Notice.ValueType
     state: _common_pb2.AttemptState.ValueType
     nodes_known: _builtins.bool
@@ -329,6 +330,8 @@ class JobObservation(_message.Message):
     """
     singleton: _builtins.bool
     """Told while it waits: it starts when no other job of its user and `name` runs."""
+    gpus: _builtins.int
+    """GPUs of the whole allocation, or that it asks for; unset = not known."""
     @_builtins.property
     def attempt(self) -> _common_pb2.AttemptRef: ...
     @_builtins.property
@@ -397,13 +400,16 @@ class JobObservation(_message.Message):
         job_rules: _builtins.str = ...,
         waits_for: _abc.Iterable[_builtins.str] | None = ...,
         singleton: _builtins.bool = ...,
+        gpus: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_array_task", b"_array_task", "_het_offset", b"_het_offset", "_nodes_fitting", b"_nodes_fitting", "_restarts_max", b"_restarts_max", "array_task", b"array_task", "attempt", b"attempt", "eligible_at", b"eligible_at", "ended_at", b"ended_at", "exit", b"exit", "het_offset", b"het_offset", "nodes_fitting", b"nodes_fitting", "observed_at", b"observed_at", "restarts_max", b"restarts_max", "started_at", b"started_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_array_task", b"_array_task", "_gpus", b"_gpus", "_het_offset", b"_het_offset", "_nodes_fitting", b"_nodes_fitting", "_restarts_max", b"_restarts_max", "array_task", b"array_task", "attempt", b"attempt", "eligible_at", b"eligible_at", "ended_at", b"ended_at", "exit", b"exit", "gpus", b"gpus", "het_offset", b"het_offset", "nodes_fitting", b"nodes_fitting", "observed_at", b"observed_at", "restarts_max", b"restarts_max", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_task", b"_array_task", "_het_offset", b"_het_offset", "_nodes_fitting", b"_nodes_fitting", "_restarts_max", b"_restarts_max", "account", b"account", "array_job_id", b"array_job_id", "array_task", b"array_task", "attempt", b"attempt", "batch", b"batch", "eligible_at", b"eligible_at", "ended_at", b"ended_at", "excluded_nodes", b"excluded_nodes", "exit", b"exit", "held", b"held", "het_job_id", b"het_job_id", "het_offset", b"het_offset", "in_scope", b"in_scope", "job_rules", b"job_rules", "marked_attempt", b"marked_attempt", "marked_generation", b"marked_generation", "name", b"name", "nodes", b"nodes", "nodes_fitting", b"nodes_fitting", "nodes_known", b"nodes_known", "nodes_requested", b"nodes_requested", "notice", b"notice", "observed_at", b"observed_at", "our_excluded_nodes", b"our_excluded_nodes", "partition", b"partition", "pending_reason", b"pending_reason", "requeueable", b"requeueable", "restarts_max", b"restarts_max", "scope_reason", b"scope_reason", "singleton", b"singleton", "started_at", b"started_at", "state", b"state", "stderr_path", b"stderr_path", "stdout_path", b"stdout_path", "tasks", b"tasks", "user_id", b"user_id", "waits_for", b"waits_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_task", b"_array_task", "_gpus", b"_gpus", "_het_offset", b"_het_offset", "_nodes_fitting", b"_nodes_fitting", "_restarts_max", b"_restarts_max", "account", b"account", "array_job_id", b"array_job_id", "array_task", b"array_task", "attempt", b"attempt", "batch", b"batch", "eligible_at", b"eligible_at", "ended_at", b"ended_at", "excluded_nodes", b"excluded_nodes", "exit", b"exit", "gpus", b"gpus", "held", b"held", "het_job_id", b"het_job_id", "het_offset", b"het_offset", "in_scope", b"in_scope", "job_rules", b"job_rules", "marked_attempt", b"marked_attempt", "marked_generation", b"marked_generation", "name", b"name", "nodes", b"nodes", "nodes_fitting", b"nodes_fitting", "nodes_known", b"nodes_known", "nodes_requested", b"nodes_requested", "notice", b"notice", "observed_at", b"observed_at", "our_excluded_nodes", b"our_excluded_nodes", "partition", b"partition", "pending_reason", b"pending_reason", "requeueable", b"requeueable", "restarts_max", b"restarts_max", "scope_reason", b"scope_reason", "singleton", b"singleton", "started_at", b"started_at", "state", b"state", "stderr_path", b"stderr_path", "stdout_path", b"stdout_path", "tasks", b"tasks", "user_id", b"user_id", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_task: _TypeAlias = _typing.Literal["array_task"]  # noqa: Y015
     _WhichOneofArgType__array_task: _TypeAlias = _typing.Literal["_array_task", b"_array_task"]  # noqa: Y015
+    _WhichOneofReturnType__gpus: _TypeAlias = _typing.Literal["gpus"]  # noqa: Y015
+    _WhichOneofArgType__gpus: _TypeAlias = _typing.Literal["_gpus", b"_gpus"]  # noqa: Y015
     _WhichOneofReturnType__het_offset: _TypeAlias = _typing.Literal["het_offset"]  # noqa: Y015
     _WhichOneofArgType__het_offset: _TypeAlias = _typing.Literal["_het_offset", b"_het_offset"]  # noqa: Y015
     _WhichOneofReturnType__nodes_fitting: _TypeAlias = _typing.Literal["nodes_fitting"]  # noqa: Y015
@@ -412,6 +418,8 @@ class JobObservation(_message.Message):
     _WhichOneofArgType__restarts_max: _TypeAlias = _typing.Literal["_restarts_max", b"_restarts_max"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__array_task) -> _WhichOneofReturnType__array_task | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gpus) -> _WhichOneofReturnType__gpus | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__het_offset) -> _WhichOneofReturnType__het_offset | None: ...
     @_typing.overload
