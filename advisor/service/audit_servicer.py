@@ -59,7 +59,7 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
         self, request: audit_pb2.ListIncidentsRequest, context: Context
     ) -> audit_pb2.ListIncidentsResponse:
         async with _refusals_told():
-            listing = await self._store.incidents(_filter(request.filter), _page(request.page))
+            listing = await self._store.incidents(_filter(request.filter), _page(request.page), only_open=request.open)
         return audit_pb2.ListIncidentsResponse(
             incidents=[outgoing.incident_message(row) for row in listing.rows], next_cursor=listing.next_cursor
         )

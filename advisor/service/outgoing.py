@@ -160,6 +160,9 @@ def attempt_message(row: AttemptRow) -> audit_pb2.Attempt:
         partition=clean(row.partition),
         name=clean(row.job_name),
         in_scope=row.in_scope,
+        first_step_at=stamp(row.progress.first_at),
+        last_step_at=stamp(row.progress.last_at),
+        checkpoint_steps=row.progress.checkpoints,
     )
 
 

@@ -232,20 +232,27 @@ def _incidents_query(page: FromClause) -> Select[Any]:
     )
 
 
-def incidents_statement(wanted: AuditFilter, position: Position | None, size: int) -> Select[Any]:
+def incidents_statement(
+    wanted: AuditFilter, position: Position | None, size: int, *, only_open: bool = False
+) -> Select[Any]:
     conditions = _of_row(wanted, incidents.c, incidents.c.opened_at, incidents.c.implicated_nodes)
     conditions += _equal((wanted.category, incidents.c.category))
+    if only_open:
+        conditions.append(incidents.c.closed_at.is_(None))
     order = (incidents.c.opened_at, incidents.c.id)
     found = _page(select(incidents.c.id).where(*conditions), order, position, size)
     return _incidents_query(found).order_by(*(column.desc() for column in order))
 
 
-async def list_incidents(connection: AsyncConnection, wanted: AuditFilter, page: Page) -> Listing[IncidentRow]:
+async def list_incidents(
+    connection: AsyncConnection, wanted: AuditFilter, page: Page, *, only_open: bool = False
+) -> Listing[IncidentRow]:
     refuse(wanted, ("action", "reason", "mode", "status"), "incidents")
     size = page_size(page)
-    position = read_cursor("incidents", wanted, page, (str,))
-    rows = (await connection.execute(incidents_statement(wanted, position, size))).all()
-    kept, cursor = _cut(rows, size, "incidents", wanted, lambda row: Position(at=row.opened_at, ids=(row.id,)))
+    kind = "open incidents" if only_open else "incidents"
+    position = read_cursor(kind, wanted, page, (str,))
+    rows = (await connection.execute(incidents_statement(wanted, position, size, only_open=only_open))).all()
+    kept, cursor = _cut(rows, size, kind, wanted, lambda row: Position(at=row.opened_at, ids=(row.id,)))
     return Listing(rows=tuple(_incident(row) for row in kept), next_cursor=cursor)
 
 

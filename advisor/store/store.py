@@ -377,6 +377,11 @@ class Store:
         async with self._engine.begin() as connection:
             await audit_log.append(connection, event)
 
+    async def ping(self) -> None:
+        """Returns when the database answers."""
+        async with self._engine.connect() as connection:
+            await connection.execute(select(1))
+
     async def open_incident_count(self) -> int:
         async with self._engine.connect() as connection:
             found = await connection.execute(
@@ -402,9 +407,9 @@ class Store:
         async with self._engine.connect() as connection:
             return await audit_queries.get_incident(connection, incident_id)
 
-    async def incidents(self, wanted: AuditFilter, page: Page) -> Listing[IncidentRow]:
+    async def incidents(self, wanted: AuditFilter, page: Page, *, only_open: bool = False) -> Listing[IncidentRow]:
         async with self._engine.connect() as connection:
-            return await audit_queries.list_incidents(connection, wanted, page)
+            return await audit_queries.list_incidents(connection, wanted, page, only_open=only_open)
 
     async def attempt(self, *, cluster: str, job_id: str, number: int, job_key: str = "") -> AttemptRow | None:
         """By `job_key` where given, else of the job that had the id last."""

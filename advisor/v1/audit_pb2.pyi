@@ -434,10 +434,14 @@ Global___GetIncidentRequest: _TypeAlias = GetIncidentRequest  # noqa: Y015
 
 @_typing.final
 class ListIncidentsRequest(_message.Message):
+    """`open`: only those that have not ended."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     FILTER_FIELD_NUMBER: _builtins.int
     PAGE_FIELD_NUMBER: _builtins.int
+    OPEN_FIELD_NUMBER: _builtins.int
+    open: _builtins.bool
     @_builtins.property
     def filter(self) -> Global___Filter: ...
     @_builtins.property
@@ -447,10 +451,11 @@ class ListIncidentsRequest(_message.Message):
         *,
         filter: Global___Filter | None = ...,
         page: Global___Page | None = ...,
+        open: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "page", b"page"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "page", b"page"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "open", b"open", "page", b"page"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -497,6 +502,9 @@ class Attempt(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     IN_SCOPE_FIELD_NUMBER: _builtins.int
+    FIRST_STEP_AT_FIELD_NUMBER: _builtins.int
+    LAST_STEP_AT_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
     state: _common_pb2.AttemptState.ValueType
     first_step: _builtins.int
     last_step: _builtins.int
@@ -517,6 +525,14 @@ class Attempt(_message.Message):
     def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def milestones(self) -> _containers.RepeatedCompositeFieldContainer[Global___MilestoneAt]: ...
+    @_builtins.property
+    def first_step_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def last_step_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def checkpoint_steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """the newest known, oldest first"""
+
     def __init__(
         self,
         *,
@@ -534,10 +550,13 @@ class Attempt(_message.Message):
         partition: _builtins.str = ...,
         name: _builtins.str = ...,
         in_scope: _builtins.bool = ...,
+        first_step_at: _timestamp_pb2.Timestamp | None = ...,
+        last_step_at: _timestamp_pb2.Timestamp | None = ...,
+        checkpoint_steps: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_first_step", b"_first_step", "_last_step", b"_last_step", "attempt", b"attempt", "checkpoint_step", b"checkpoint_step", "ended_at", b"ended_at", "first_step", b"first_step", "last_step", b"last_step", "started_at", b"started_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_first_step", b"_first_step", "_last_step", b"_last_step", "attempt", b"attempt", "checkpoint_step", b"checkpoint_step", "ended_at", b"ended_at", "first_step", b"first_step", "first_step_at", b"first_step_at", "last_step", b"last_step", "last_step_at", b"last_step_at", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_first_step", b"_first_step", "_last_step", b"_last_step", "attempt", b"attempt", "checkpoint_step", b"checkpoint_step", "ended_at", b"ended_at", "first_step", b"first_step", "foreign_evidence", b"foreign_evidence", "in_job_restarts", b"in_job_restarts", "in_scope", b"in_scope", "last_step", b"last_step", "milestones", b"milestones", "name", b"name", "nodes", b"nodes", "partition", b"partition", "started_at", b"started_at", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_first_step", b"_first_step", "_last_step", b"_last_step", "attempt", b"attempt", "checkpoint_step", b"checkpoint_step", "checkpoint_steps", b"checkpoint_steps", "ended_at", b"ended_at", "first_step", b"first_step", "first_step_at", b"first_step_at", "foreign_evidence", b"foreign_evidence", "in_job_restarts", b"in_job_restarts", "in_scope", b"in_scope", "last_step", b"last_step", "last_step_at", b"last_step_at", "milestones", b"milestones", "name", b"name", "nodes", b"nodes", "partition", b"partition", "started_at", b"started_at", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_step: _TypeAlias = _typing.Literal["checkpoint_step"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_step: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step"]  # noqa: Y015
