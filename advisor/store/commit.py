@@ -144,6 +144,7 @@ async def _lock_attempts(connection: AsyncConnection, keys: Sequence[AttemptKey]
             attempts.c.cluster,
             attempts.c.job_id,
             attempts.c.user_name,
+            attempts.c.account,
             attempts.c.partition,
         )
         .join(wanted, of_attempt(attempts, wanted))
@@ -222,6 +223,7 @@ def _decision_values(record: DecisionRecord, owner: AnyRow, incident_id: str | N
         "cluster": owner.cluster,
         "job_id": owner.job_id,
         "user_name": owner.user_name,
+        "account": owner.account,
         "partition": owner.partition,
         "category": decision.attribution.category.value,
         "action": decision.action.value,

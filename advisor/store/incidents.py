@@ -92,6 +92,7 @@ def _incident_values(item: Noticed) -> dict[str, object]:
         "cluster": owner.cluster,
         "job_id": owner.job_id,
         "user_name": owner.user_name,
+        "account": owner.account,
         "partition": owner.partition,
         "kind": decision.incident.kind.value,
         "category": decision.attribution.category.value,

@@ -399,6 +399,7 @@ def _new_attempt(report: _Report, key: AttemptKey, facts: AttemptFacts) -> dict[
         "number": key.number,
         "cluster": report.cluster,
         "user_name": owner.user,
+        "account": owner.columns["account"],
         **_values(facts),
         "first_seen_at": report.now,
         "generation": 0,

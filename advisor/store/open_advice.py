@@ -116,7 +116,9 @@ async def record_reconciliation(
     ).one_or_none()
     if last is not None and all(getattr(last, name) == value for name, value in values.items()):
         return key
-    await connection.execute(insert(reconciliations).values(decision_id=decision_id, at=news.at, **values))
+    await connection.execute(
+        insert(reconciliations).values(decision_id=decision_id, at=news.at, decided_at=row.created_at, **values)
+    )
     await connection.execute(update(advice).where(advice.c.decision_id == decision_id).values(**_after(row, news)))
     if news.final and row.open:
         await connection.execute(
@@ -182,7 +184,7 @@ async def _close(
         update(advice)
         .where(advice.c.decision_id == locked.c.decision_id)
         .values(open=False, status=status.value)
-        .returning(advice.c.decision_id, advice.c.job_key, advice.c.number)
+        .returning(advice.c.decision_id, advice.c.job_key, advice.c.number, advice.c.created_at)
     )
     return found.all()
 
@@ -196,6 +198,7 @@ def _said(
         "reason": reason.value,
         "detail": detail,
         "at": at,
+        "decided_at": row.created_at,
         "excluded_nodes": [],
         "dropped_nodes": [],
     }

@@ -48,6 +48,9 @@ APPEND_ONLY = (
     "audit",
 )
 
+# Audit rows of what people do; the advisor and its agents write the others, some for every decision.
+PEOPLE = "what NOT IN ('decision_committed', 'advice_reconciled', 'agent_registered')"
+
 _ID: TypeEngine[str] = Uuid(as_uuid=False)
 _TIME = TIMESTAMP(timezone=True)
 _NAMES = ARRAY(Text())
@@ -71,6 +74,10 @@ def _names(name: str, *, nullable: bool = False) -> Column[list[str]]:
 
 def _whole(name: str, *, nullable: bool = False) -> Column[int]:
     return Column(name, Integer(), nullable=nullable)
+
+
+def _account() -> Column[str]:
+    return Column("account", Text(), nullable=False, server_default=text("''"))
 
 
 def _sequence() -> Column[int]:
@@ -150,6 +157,7 @@ jobs = Table(
         postgresql_where=text("forgotten_at IS NULL AND (singleton OR waits_for <> '{}'::text[])"),
     ),
     Index("jobs_known_idx", "cluster", postgresql_where=text("forgotten_at IS NULL")),
+    Index("jobs_array_idx", "array_job_id", "array_task", postgresql_where=text("array_job_id <> ''")),
 )
 
 attempts = Table(
@@ -160,6 +168,7 @@ attempts = Table(
     _text("cluster"),
     _text("job_id"),
     _text("user_name"),
+    _account(),
     _text("partition"),
     _text("state"),
     _time("submitted_at"),
@@ -199,6 +208,7 @@ attempts = Table(
     Index(None, "cluster", "submitted_at", "job_key", "number"),
     Index(None, "job_id", "submitted_at", "job_key", "number"),
     Index(None, "user_name", "submitted_at", "job_key", "number"),
+    Index(None, "account", "submitted_at", "job_key", "number"),
     Index(None, "partition", "submitted_at", "job_key", "number"),
     Index(None, "nodes", postgresql_using="gin"),
 )
@@ -260,6 +270,7 @@ incidents = Table(
     _text("cluster"),
     _text("job_id"),
     _text("user_name"),
+    _account(),
     _text("partition"),
     _text("kind"),
     _text("category"),
@@ -276,6 +287,7 @@ incidents = Table(
     Index(None, "cluster", "opened_at", "id"),
     Index(None, "job_id", "opened_at", "id"),
     Index(None, "user_name", "opened_at", "id"),
+    Index(None, "account", "opened_at", "id"),
     Index(None, "partition", "opened_at", "id"),
     Index(None, "category", "opened_at", "id"),
     Index(None, "implicated_nodes", postgresql_using="gin"),
@@ -292,6 +304,7 @@ decisions = Table(
     _text("cluster"),
     _text("job_id"),
     _text("user_name"),
+    _account(),
     _text("partition"),
     _text("category"),
     _text("action"),
@@ -322,6 +335,7 @@ decisions = Table(
     Index(None, "job_id", "created_at", "id"),
     Index(None, "job_key", "created_at", "id"),
     Index(None, "user_name", "created_at", "id"),
+    Index(None, "account", "created_at", "id"),
     Index(None, "partition", "created_at", "id"),
     Index(None, "category", "created_at", "id"),
     Index(None, "action", "created_at", "id"),
@@ -362,7 +376,10 @@ reconciliations = Table(
     _time("at"),
     _names("excluded_nodes"),
     _names("dropped_nodes"),
+    _time("decided_at", nullable=True),  # when its decision was made: lists are in that order
     Index(None, "decision_id", "seq"),
+    Index(None, "status", "decided_at", "decision_id", "seq"),
+    Index(None, "reason", "decided_at", "decision_id", "seq"),
 )
 
 milestones = Table(
@@ -573,6 +590,7 @@ audit = Table(
     UniqueConstraint("id"),
     Index(None, "at", "id"),
     Index(None, "subject", "at", "id"),
+    Index("audit_people_idx", "at", "id", postgresql_where=text(PEOPLE)),
 )
 
 # The outbox: one row for each decision and channel (advisor.store.notifications).
