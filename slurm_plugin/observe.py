@@ -191,8 +191,8 @@ def _written_by_user(
     )
     made.name = wire.clean(details.name, NAME_CHARACTERS_MAX)
     made.account = wire.clean(details.account, 200)
-    made.stdout_path = _path(expand_path(details.stdout, values))
-    made.stderr_path = _path(expand_path(details.stderr or details.stdout, values))
+    made.stdout_path = _path(expand_path(details.stdout, values, expanded=details.expanded))
+    made.stderr_path = _path(expand_path(details.stderr or details.stdout, values, expanded=details.expanded))
     made.job_rules = _path(scope.job_rules(details.comment))
 
 

@@ -4,7 +4,6 @@ A listing is believed as a whole or not at all: anything that cannot be what was
 How the text is asked for, and why it cannot be forged, is told in `squeue.py`.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -74,7 +73,7 @@ class JobRow:
     eligible: int | None = None
     start: int | None = None
     end: int | None = None
-    exit_status: int = 0  # a wait status: code << 8 | signal
+    exit_status: int = 0  # a wait status: code << 8 | signal, whichever way Slurm printed it
     priority: int = 0
     reason: str = ""
     user: str
@@ -112,6 +111,7 @@ class JobDetails:
     work_dir: str
     stdout: str  # as given, with `%` patterns; "" when not given
     stderr: str
+    expanded: bool = False  # Slurm's JSON of 23.02 to 24.11 has the patterns expanded already
     features: str
     cpus_per_node: int
     memory_mb_per_node: int
@@ -227,7 +227,7 @@ def _row(value: Mapping[str, str], excluded: Mapping[str, tuple[str, ...]]) -> J
         eligible=_time(value["EligibleTime"]),
         start=_time(value["StartTime"]),
         end=_time(value["EndTime"]),
-        exit_status=_number(value["exit_code"]),
+        exit_status=exit_status(value["exit_code"]),
         priority=_number(value["PriorityLong"]),
         reason="" if value["Reason"] in {"None", "(null)"} else value["Reason"],
         user=value["UserName"],
@@ -259,59 +259,15 @@ def _number(text: str) -> int:
     return int(found.group(1)) * (1024 if found.group(2) else 1)
 
 
+def exit_status(text: str) -> int:
+    """A wait status from what squeue prints: until 22.05 the status itself, since 23.02 `code:signal`."""
+    code, colon, signal = text.partition(":")
+    return (_number(code) & 0xFF) << 8 | _number(signal) & 0x7F if colon else _number(text)
+
+
 def _time(text: str) -> int | None:
     """Epoch seconds; None for N/A, NONE, Unknown and 0."""
     return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 2**40 else None
-
-
-def parse_details(raw: bytes) -> dict[tuple[str, int], JobDetails]:
-    """The `jobs` of `squeue --json`, of 22.05 as well as of later versions that wrap numbers in objects."""
-    try:
-        document = json.loads(_text(raw))
-    except (ValueError, RecursionError):
-        raise SlurmError("garbled", "squeue --json: not JSON") from None
-    jobs = document.get("jobs") if isinstance(document, dict) else None
-    if not isinstance(jobs, list):
-        raise SlurmError("garbled", "squeue --json: no list of jobs")
-    found: dict[tuple[str, int], JobDetails] = {}
-    for job in jobs:
-        if not isinstance(job, dict):
-            raise SlurmError("garbled", "squeue --json: a job is not an object")
-        details = _details(job)
-        found[details.job_id, details.submit] = details
-    return found
-
-
-def _details(job: Mapping[str, object]) -> JobDetails:
-    def text(key: str) -> str:
-        value = job.get(key)
-        return value if isinstance(value, str) else ""
-
-    def number(key: str) -> int:
-        value = job.get(key)
-        if isinstance(value, dict):
-            value = value.get("number") if value.get("set", True) and not value.get("infinite") else 0
-        return value if isinstance(value, int) and not isinstance(value, bool) else 0
-
-    cpus = max(number("minimum_cpus_per_node"), number("cpus_per_task") * max(number("tasks_per_node"), 1), 1)
-    return JobDetails(
-        job_id=str(number("job_id")),
-        submit=number("submit_time"),
-        name=text("name"),
-        comment=text("comment"),
-        account=text("account"),
-        work_dir=text("current_working_directory"),
-        stdout=text("standard_output"),
-        stderr=text("standard_error"),
-        features=text("features"),
-        cpus_per_node=cpus,
-        memory_mb_per_node=max(number("memory_per_node"), number("memory_per_cpu") * cpus),
-        gres_per_node=text("tres_per_node"),
-        nodes_required=text("required_nodes"),
-        reservation=text("resv_name"),
-        gres_per_job=text("tres_per_job"),
-        gres_per_task=text("tres_per_task"),
-    )
 
 
 # The reason is an administrator's free text and comes last.

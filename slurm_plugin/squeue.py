@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from slurm_plugin.job_json import parse_details as parse_details
+from slurm_plugin.job_json import parse_rows as parse_rows
 from slurm_plugin.maintenance import PARTITION_FORMAT, Maintenance, parse_partitions, parse_reservations
 from slurm_plugin.records import COLUMNS, NODE_FORMAT, RECORD, UNIT
 from slurm_plugin.records import JobDetails as JobDetails
@@ -24,7 +26,6 @@ from slurm_plugin.records import SlurmConfig as SlurmConfig
 from slurm_plugin.records import SlurmError as SlurmError
 from slurm_plugin.records import parse_comments as parse_comments
 from slurm_plugin.records import parse_config as parse_config
-from slurm_plugin.records import parse_details as parse_details
 from slurm_plugin.records import parse_excluded as parse_excluded
 from slurm_plugin.records import parse_jobs as parse_jobs
 from slurm_plugin.records import parse_nodes as parse_nodes
@@ -162,9 +163,11 @@ class Slurm:
         return parse_comments(raw, end=end).get(job_id, "")
 
     def details(self, shown_id: str | None = None) -> dict[tuple[str, int], JobDetails]:
-        """User-written fields by (job id, submit time). 22.05 ignores `shown_id` and lists everything."""
+        """User-written fields by (job id, submit time). 22.05 ignores all filters and lists everything; later versions
+        leave ended jobs out unless they are asked for.
+        """
         which = ("-j", shown_id) if shown_id else ()
-        return parse_details(self._answer("squeue", "-a", *which, "--json"))
+        return parse_details(self._answer("squeue", "-a", "-t", "all", *which, "--json"))
 
     def nodes(self) -> tuple[NodeRow, ...]:
         end = _record_end()

@@ -27,11 +27,16 @@ class PatternValues:
     work_dir: str = ""
 
 
-def expand_path(pattern: str, values: PatternValues) -> str:
-    """An absolute path, or "" when none can be told. The result is the user's choice: open it as such."""
-    if not pattern:
-        pattern = "slurm-%A_%a.out" if values.array_task is not None else "slurm-%j.out"
-    if "\\\\" in pattern:
+def expand_path(pattern: str, values: PatternValues, *, expanded: bool = False) -> str:
+    """An absolute path, or "" when none can be told. The result is the user's choice: open it as such.
+
+    `expanded`: Slurm has done it already, and a `%` that is left is one of the file's own name.
+    """
+    if expanded and pattern:
+        path = pattern
+    elif not pattern:
+        path = expand_path("slurm-%A_%a.out" if values.array_task is not None else "slurm-%j.out", values)
+    elif "\\\\" in pattern:
         path = re.sub(r"\\(.)", r"\1", pattern, flags=re.DOTALL)
     else:
         path = _PATTERN.sub(lambda found: _value(found, values), pattern)

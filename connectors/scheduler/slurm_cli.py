@@ -139,8 +139,10 @@ def scheduler_job(row: JobRow, details: JobDetails | None, config: SlurmConfig) 
             pending_reason=row.reason,
         ),
         name=details.name if details else "",
-        stdout_path=expand_path(details.stdout, values) if details else "",
-        stderr_path=expand_path(details.stderr or details.stdout, values) if details else "",
+        stdout_path=expand_path(details.stdout, values, expanded=details.expanded) if details else "",
+        stderr_path=(
+            expand_path(details.stderr or details.stdout, values, expanded=details.expanded) if details else ""
+        ),
         work_dir=details.work_dir if details else "",
         excluded_nodes=row.excluded or (),
     )
