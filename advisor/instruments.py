@@ -11,7 +11,7 @@ from datetime import datetime
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client.gc_collector import GCCollector
 
-from advisor.core.model import Decision, Unavailable
+from advisor.core.model import Decision, Job, Unavailable
 from advisor.core.words import AttemptState, IncidentKind
 from advisor.ports import Clock, LogBatch, MetricsBatch
 from advisor.recoveries import RESTART, STEPS, WHOLE, Passed, Recoveries
@@ -185,12 +185,12 @@ class Instruments:
     def called(self, method: str, code: str, seconds: float) -> None:
         self._calls.labels(method, code).observe(seconds)
 
-    def sighted(self, sightings: Sequence[Sighting]) -> tuple[Passed, ...]:
+    def sighted(self, sightings: Sequence[Sighting]) -> tuple[tuple[Job, Passed], ...]:
         """Attempts as the tick loaded them: jobs that came, attempts that ended, stages that others reported."""
-        passed: list[Passed] = []
+        passed: list[tuple[Job, Passed]] = []
         for sighting in sightings:
             item = sighting.item
-            passed += self.reached(item.job.cluster, item.key, item.milestones)
+            passed += ((item.job, one) for one in self.reached(item.job.cluster, item.key, item.milestones))
             submitted_at = item.attempt.submitted_at
             came = item.key.number == 0 and submitted_at is not None and submitted_at >= self._began_at
             if came and _added(self._new, item.key):

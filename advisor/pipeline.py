@@ -21,7 +21,7 @@ from advisor.board import Board
 from advisor.core import codec
 from advisor.core.decide import decide
 from advisor.core.document import analysis_document
-from advisor.core.model import Decision, Snapshot
+from advisor.core.model import Decision, Job, Snapshot
 from advisor.core.modes import ModeSetting, Pause, Subject, effective_mode, paused_until
 from advisor.core.policy import Policy
 from advisor.core.rules import RuleSet
@@ -102,7 +102,7 @@ class Pipeline:
         attempts_max: int,
         on_tick: Callable[[], None] = lambda: None,
         instruments: Instruments | None = None,
-        on_passed: Callable[[Passed], None] = lambda _passed: None,
+        on_passed: Callable[[Job, Passed], None] = lambda _job, _passed: None,
     ) -> None:
         self._store = store
         self._board = board
@@ -203,8 +203,8 @@ class Pipeline:
             keys = keys[: self._attempts_max]  # the store names the most important ones first
         stored = await self._store.load(keys, now=now)
         sightings = self._gatherer.sight(stored.values())
-        for passed in self._instruments.sighted(sightings):
-            self._on_passed(passed)
+        for job, passed in self._instruments.sighted(sightings):
+            self._on_passed(job, passed)
         return sightings
 
     async def _conclude(self, sightings: Sequence[Sighting]) -> list[Verdict]:
@@ -427,4 +427,4 @@ class Pipeline:
 
     def _note(self, sighting: Sighting, owner: AttemptKey, milestones: Sequence[Milestone]) -> None:
         for passed in self._instruments.reached(sighting.item.job.cluster, owner, milestones):
-            self._on_passed(passed)
+            self._on_passed(sighting.item.job, passed)
