@@ -2,7 +2,8 @@
 
 Two bounds. The *budget* is per root cause and place, and progress made since the last failure resets it: a job that
 gets further each time is worth restarting. The *ceiling* is per job and nothing resets it: it bounds a job that
-claims progress for ever. Scheduler events and restarts that others made spend nothing.
+claims progress for ever. Scheduler events and restarts that others made spend nothing. An operator may reset the
+budget, and the ceiling only by naming it.
 
 Place: a *different* bad node each time, each with its own trusted hardware evidence, is bad luck with nodes and not a
 repeated root cause. Without trusted evidence the place does not count: the same failure on other nodes points at the
@@ -12,7 +13,8 @@ application.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from advisor.core.model import Attribution, Job, PastAttempt, Progress
+from advisor.core import orders
+from advisor.core.model import Attribution, Job, Order, PastAttempt, Progress
 from advisor.core.policy import Policy
 from advisor.core.words import Action, Reason
 
@@ -40,16 +42,25 @@ def spends(past: PastAttempt) -> bool:
     return past.action is Action.RESTART and past.reason not in FREE_REASONS
 
 
-def spent(job: Job, past: Sequence[PastAttempt], progress: Progress, attribution: Attribution, policy: Policy) -> Spent:
-    """Counts over `past`, oldest first, all of it: a shortened past would raise the ceiling."""
+def spent(
+    job: Job,
+    past: Sequence[PastAttempt],
+    progress: Progress,
+    attribution: Attribution,
+    policy: Policy,
+    given: Sequence[Order] = (),
+) -> Spent:
+    """Counts over `past`, oldest first, all of it: a shortened past would raise the ceiling. `given`: orders."""
+    counts, counts_for_ceiling = (orders.counts_from(given, ceiling=ceiling) for ceiling in (False, True))
     window, best = _since_progress(past)
     progressed = _further(progress.last_step, best)
     if progressed:
         window = ()
-    alike = [attempt for attempt in past if _same_root(attempt, attribution)]
+    window = tuple(attempt for attempt in window if attempt.number >= counts)
+    alike = [attempt for attempt in past if attempt.number >= counts and _same_root(attempt, attribution)]
     return Spent(
         root_cause=sum(spends(attempt) for attempt in window if _same_root(attempt, attribution)),
-        total=sum(map(spends, past)),
+        total=sum(spends(attempt) for attempt in past if attempt.number >= counts_for_ceiling),
         ceiling=policy.restarts_ceiling if job.restarts_max is None else min(policy.restarts_ceiling, job.restarts_max),
         same_failure=sum(
             attempt.fingerprint == attribution.fingerprint != ""

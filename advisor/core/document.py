@@ -42,6 +42,7 @@ def analysis_document(decision: Decision, snapshot: Snapshot) -> dict[str, Any]:
             "explanation": decision.explanation,
             "delay_until": _time(decision.delay_until),
             "resume_step": decision.resume_step,
+            **({"order": decision.order, "ordered_by": decision.ordered_by} if decision.order else {}),
         },
     }
 

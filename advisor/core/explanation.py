@@ -1,5 +1,6 @@
 """The one plain sentence that goes with a decision. Written for people; nothing ever reads it back."""
 
+from advisor.core.model import Order
 from advisor.core.situation import Situation
 from advisor.core.words import Action, Category, Reason
 
@@ -7,14 +8,17 @@ _CAUSE_CHARACTERS_MAX = 200
 _NODES_MAX = 8
 
 
-def explain(situation: Situation, *, wanted: Action, action: Action, reason: Reason, says: str) -> str:
+def explain(
+    situation: Situation, order: Order | None, *, wanted: Action, action: Action, reason: Reason, says: str
+) -> str:
     """What happens and why, in one sentence. Text from logs is stripped of control characters and cut.
 
-    `wanted` is what the table's row asks for, `action` what is advised now, `says` the row in words.
+    `order`: of the operator who decided. `wanted` is what the table's row asks for, `action` what is advised now,
+    `says` the row in words.
     """
     if action is not wanted:
         return _sentence(f"Waiting for slower evidence before a {wanted.value} is decided; so far: {_cause(situation)}")
-    why = _why(situation, reason, says)
+    why = _why(situation, reason, says) if order is None else _ordered(order, reason)
     if action is Action.NONE:
         return _sentence(f"Nothing to do: {why}")
     cause = _cause(situation)
@@ -43,11 +47,22 @@ def _why(situation: Situation, reason: Reason, says: str) -> str:
             return says
 
 
+def _ordered(order: Order, reason: Reason) -> str:
+    done = {Reason.VETOED: "vetoed", Reason.WITHDRAWN: "taken back"}.get(reason, "ordered")
+    why = _plain(order.why)
+    return f"{done} by {_plain(order.who)}{f' ({why})' if why else ''}"
+
+
+def _plain(text: str) -> str:
+    """On one line, with nothing that a terminal would obey, and not too long."""
+    printable = " ".join("".join(c if c.isprintable() else " " for c in text).split()).rstrip(".")
+    if len(printable) > _CAUSE_CHARACTERS_MAX:
+        return printable[: _CAUSE_CHARACTERS_MAX - 1] + "…"
+    return printable
+
+
 def _cause(situation: Situation) -> str:
-    printable = "".join(c if c.isprintable() else " " for c in situation.attribution.root_cause)
-    text = " ".join(printable.split()).rstrip(".")
-    if len(text) > _CAUSE_CHARACTERS_MAX:
-        text = text[: _CAUSE_CHARACTERS_MAX - 1] + "…"
+    text = _plain(situation.attribution.root_cause)
     if text:
         return text
     category = situation.attribution.category

@@ -1,14 +1,16 @@
 """Which nodes the next attempt must avoid, and which the cluster must.
 
 Evidence can only name nodes of the attempt's own allocation. What log lines say counts for this job alone. What
-earlier attempts excluded stays excluded. Bounds cut from the least certain end, and whatever is left out is
-reported as withheld, with its reason.
+earlier attempts excluded stays excluded. What an operator excludes comes first, and what one spares is left out, within
+the same bounds. Bounds cut from the least certain end, and whatever is left out is reported as withheld, with its
+reason.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from advisor.core import orders
 from advisor.core.history import is_suspect
 from advisor.core.model import Attribution, Incident, Isolation, Snapshot, Withheld
 from advisor.core.policy import Policy
@@ -30,21 +32,21 @@ def isolate(
 ) -> Isolation:
     """Exclusions for the job's next attempt, isolations for the cluster, suspects, and what was withheld and why.
 
-    Invariants: `exclude_for_job` is within the attempt's allocation and the exclusions of earlier attempts;
+    Invariants: `exclude_for_job` is within the attempt's allocation, the exclusions of earlier attempts and operators';
     `isolate_for_cluster` holds only nodes with trusted evidence. `now` keeps the four steps alike.
     """
     del now
     trusted = _trusted_nodes(attribution)
     blamed = _blamed(snapshot, incident, attribution, policy, trusted)
-    ranked = _ranked(snapshot, blamed.nodes, trusted)
-    within_cap = _capped(ranked, policy)
+    ranked = _ordered(snapshot, _ranked(snapshot, blamed.nodes, trusted))
+    within_cap = _capped(ranked.nodes, policy)
     affordable = _affordable(snapshot, within_cap.nodes)
     isolated = _for_cluster(snapshot, attribution, blamed.nodes, trusted, policy)
     return Isolation(
         exclude_for_job=affordable.nodes,
         isolate_for_cluster=isolated.nodes,
         suspects=_suspects(snapshot, attribution, policy),
-        withheld=blamed.withheld + within_cap.withheld + affordable.withheld + isolated.withheld,
+        withheld=blamed.withheld + ranked.withheld + within_cap.withheld + affordable.withheld + isolated.withheld,
     )
 
 
@@ -114,6 +116,15 @@ def _ranked(snapshot: Snapshot, blamed: Sequence[str], trusted: frozenset[str]) 
     believed = {node for node, is_trusted in recent_first if is_trusted}
     order = tuple(dict.fromkeys(node for node, _ in recent_first if node not in snapshot.user_excluded))
     return tuple(node for node in order if node in believed) + tuple(node for node in order if node not in believed)
+
+
+def _ordered(snapshot: Snapshot, ranked: tuple[str, ...]) -> _Chosen:
+    """What operators say about the job's nodes outranks evidence, in both directions."""
+    spared = orders.spared(snapshot.orders)
+    added = (node for node in orders.excluded(snapshot.orders) if node not in snapshot.user_excluded)
+    left_out = tuple(Withheld(node=node, reason=WithheldReason.OPERATOR) for node in ranked if node in spared)
+    kept = tuple(node for node in ranked if node not in spared)
+    return _Chosen(nodes=tuple(dict.fromkeys((*added, *kept))), withheld=left_out)
 
 
 def _capped(ranked: tuple[str, ...], policy: Policy) -> _Chosen:

@@ -17,6 +17,7 @@ from advisor.core.words import (
     IncidentKind,
     Mode,
     NodeState,
+    OrderKind,
     Reason,
     Role,
     Trust,
@@ -203,6 +204,23 @@ class OpenAdvice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What an operator said about this job and has not taken back."""
+
+    id: str
+    kind: OrderKind
+    who: str
+    at: datetime
+    attempt: int  # that it is about; of a reset budget, the first whose spending counts
+    why: str = ""
+    action: Action | None = None  # override: to be done; withdraw: not to be done
+    category: Category | None = None  # withdraw: for this cause
+    node: str = ""  # exclude, spare
+    ends_live: bool = False  # override: said knowing that a live attempt is ended
+    ceiling: bool = False  # reset_budget: of the job's ceiling, too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """All that is known about one attempt at one moment: the only input of a decision beside rules and policy."""
 
@@ -219,6 +237,7 @@ class Snapshot:
     user_excluded: tuple[str, ...] = ()  # the user's own ExcNodeList
     other_nodes: tuple[NodeFact, ...] = ()  # not of the allocation, as far as exclusions name them: their states
     dependents_running: bool = False  # a successor that must not run beside it runs
+    orders: tuple[Order, ...] = ()  # of operators, in force for this attempt, oldest first
     offline: bool = False  # `analyze` on a bundle: an unknown allocation is taken from launcher and kernel prefixes
 
 
@@ -313,4 +332,6 @@ class Decision:
     in_job_restarts: int = 0
     save_until: datetime | None = None  # a live attempt is asked to save, and not ended before
     dead_nodes: tuple[str, ...] = ()  # that may be set DOWN to let the job go
+    order: str = ""  # id of the operator's order that decided
+    ordered_by: str = ""  # and whose it is
     explanation: str = ""

@@ -1,8 +1,9 @@
 """What should happen next with one attempt: one ordered table, first row that applies.
 
-The bias is restart: a missed stop costs a bounded number of retries, a false stop costs a night. Three things bend it.
-People are not overruled: what was cancelled, held or requeued by others stays so. Nothing is concluded from an outcome
-that is not visible. And what is certain to fail again is stopped, with one confirmation retry where it only looks so.
+The bias is restart: a missed stop costs a bounded number of retries, a false stop costs a night. Four things bend it.
+People are not overruled: what was cancelled, held or requeued by others stays so, and what an operator orders comes
+before what the table would say. Nothing is concluded from an outcome that is not visible. And what is certain to fail
+again is stopped, with one confirmation retry where it only looks so.
 
 A restart that no later fact can turn into a stop is decided at once (`early`), and its exclusions may be refined until
 the evidence has settled; every other restart, and every stop, waits for that.
@@ -12,10 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from advisor.core import orders
 from advisor.core.before_end import dead_nodes
 from advisor.core.budgets import FREE_REASONS
 from advisor.core.explanation import explain
-from advisor.core.model import Attribution, Decision, Incident, Isolation, Snapshot
+from advisor.core.model import Attribution, Decision, Incident, Isolation, Order, Snapshot
 from advisor.core.policy import Policy
 from advisor.core.situation import Situation, assess
 from advisor.core.words import Action, IncidentKind, Reason
@@ -59,10 +61,27 @@ TABLE: tuple[Row, ...] = (
         lambda s: s.held,
     ),
     Row(
+        Action.NONE,
+        Reason.VETOED,
+        "an operator vetoed whatever would be done about this attempt",
+        lambda s: s.veto is not None,
+    ),
+    Row(
+        Action.STOP,
+        Reason.OPERATOR,
+        "an operator ordered it",
+        lambda s: s.ordered_stop and s.stoppable,
+        early=True,
+    ),
+    Row(
         Action.RESTART,
         Reason.WITHIN_BUDGET,
         "our restart was accepted: keep it, with exclusions as they are known now",
-        lambda s: s.our_restart is not None and not (s.successor is not None and s.successor.state.ended),
+        lambda s: (
+            s.our_restart is not None
+            and not s.ordered_stop
+            and not (s.successor is not None and s.successor.state.ended)
+        ),
         early=True,
         keeps_reason=True,
     ),
@@ -70,7 +89,7 @@ TABLE: tuple[Row, ...] = (
         Action.RESTART,
         Reason.ALREADY_REQUEUED,
         "others requeued it: the waiting successor gets our exclusions",
-        lambda s: s.successor_updatable and bool(s.isolation.exclude_for_job),
+        lambda s: s.successor_updatable and (bool(s.isolation.exclude_for_job) or s.gives_back),
         early=True,
     ),
     Row(
@@ -140,6 +159,13 @@ TABLE: tuple[Row, ...] = (
         Reason.RESTART_CEILING,
         "the job's restarts have reached the ceiling, which nothing resets",
         lambda s: s.spent.at_ceiling,
+    ),
+    Row(
+        Action.RESTART,
+        Reason.OPERATOR,
+        "an operator ordered it, and the ceiling allows it",
+        lambda s: s.ordered_restart,
+        early=True,
     ),
     # Trusted evidence against nodes comes before any doubt about the job.
     Row(
@@ -216,6 +242,15 @@ TABLE: tuple[Row, ...] = (
 )
 
 
+# Not of the table: what stands in for a row whose advice an operator took back.
+TAKEN_BACK = Row(
+    Action.NONE,
+    Reason.WITHDRAWN,
+    "an operator took this advice back",
+    lambda s: True,
+)
+
+
 def describe() -> str:
     """The table as text, one numbered row per line."""
     return "\n".join(f"{number:2}. {row}" for number, row in enumerate(TABLE, 1))
@@ -240,15 +275,16 @@ def conclude(
     avoid. `may_end_live_attempt` is set only for a live attempt that is to be restarted or stopped.
     """
     situation = assess(snapshot, incident, attribution, isolation, policy, now)
-    row = choose(situation)
+    row, order = _with_orders(situation, choose(situation))
     action, reason = row.action, row.reason
     if row.keeps_reason and situation.our_restart is not None:
         reason = situation.our_restart.reason
-    waits = action is Action.STOP or (action is Action.RESTART and not row.early)
+    waits = action is not Action.NONE and not row.early
     if waits and not situation.settled:
         action, reason = Action.NONE, Reason.OUTCOME_NOT_VISIBLE
     acts = action is not Action.NONE
-    pending = acts or (waits and not situation.settled)
+    # No slower fact changes what a person ordered, except which nodes a restart avoids.
+    pending = (acts and not (action is Action.STOP and row.early)) or (waits and not situation.settled)
     return Decision(
         action=action,
         reason=reason,
@@ -268,8 +304,22 @@ def conclude(
         in_job_restarts=snapshot.progress.in_job_restarts,
         save_until=situation.save_until if action is Action.RESTART and snapshot.successor is None else None,
         dead_nodes=dead_nodes(snapshot, policy, now) if action is Action.RESTART else (),
-        explanation=explain(situation, wanted=row.action, action=action, reason=reason, says=row.says),
+        order=order.id if order is not None else "",
+        ordered_by=order.who if order is not None else "",
+        explanation=explain(situation, order, wanted=row.action, action=action, reason=reason, says=row.says),
     )
+
+
+def _with_orders(situation: Situation, row: Row) -> tuple[Row, Order | None]:
+    """The row that holds, and whose order it follows, if it is somebody's."""
+    if row.reason is Reason.VETOED:
+        return row, situation.veto
+    if row.reason is Reason.OPERATOR:
+        return row, situation.override
+    if row.action is Action.NONE or row.keeps_reason:
+        return row, None
+    taken_back = orders.taken_back(situation.snapshot.orders, row.action, situation.attribution.category)
+    return (row, None) if taken_back is None else (TAKEN_BACK, taken_back)
 
 
 def _lease(situation: Situation) -> datetime | None:

@@ -6,15 +6,15 @@ Each property answers one question from the snapshot and the three steps before;
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from advisor.core import hang
+from advisor.core import hang, orders
 from advisor.core.before_end import save_until
 from advisor.core.budgets import Spent, durable_progress, spent
 from advisor.core.detection import unsaved
 from advisor.core.divergence import checkpoint_before
 from advisor.core.job_rules import is_asked_hang
-from advisor.core.model import Attribution, Incident, Isolation, OpenAdvice, Signal, Snapshot, Successor
+from advisor.core.model import Attribution, Incident, Isolation, OpenAdvice, Order, Signal, Snapshot, Successor
 from advisor.core.policy import Policy
-from advisor.core.words import Action, AttemptState, Category, IncidentKind, Mode, Trust
+from advisor.core.words import Action, AttemptState, Category, IncidentKind, Mode, OrderKind, Trust
 
 _SCHEDULER_ENDED = frozenset({AttemptState.PREEMPTED, AttemptState.NODE_FAILURE, AttemptState.TIME_LIMIT})
 _UPDATABLE = frozenset({AttemptState.PENDING, AttemptState.COMPLETING})
@@ -93,6 +93,46 @@ class Situation:
         return advice if advice.applied or begun else None
 
     @property
+    def veto(self) -> Order | None:
+        return orders.newest(self.snapshot.orders, OrderKind.VETO)
+
+    @property
+    def override(self) -> Order | None:
+        return orders.newest(self.snapshot.orders, OrderKind.OVERRIDE)
+
+    @property
+    def ordered_restart(self) -> bool:
+        return self.override is not None and self.override.action is Action.RESTART
+
+    @property
+    def ordered_stop(self) -> bool:
+        """A job that others requeued is theirs to stop; our own restart of it may still be called off."""
+        return self.override is not None and self.override.action is Action.STOP
+
+    @property
+    def stoppable(self) -> bool:
+        ours = self.successor is None or (self.successor.by_us and self.successor_updatable)
+        return ours and not self.outcome_unknown
+
+    @property
+    def _ordered_to_end(self) -> bool:
+        """An operator ordered that this live attempt is ended. Never for a restart that could not follow."""
+        order = self.override
+        if order is None or not order.ends_live or self.state is not AttemptState.RUNNING:
+            return False
+        job = self.snapshot.job
+        possible = job.batch is not False and job.requeueable is not False and not self.spent.at_ceiling
+        return self.ordered_stop or (possible and not self.snapshot.dependents_running)
+
+    @property
+    def gives_back(self) -> bool:
+        """The waiting successor avoids a node for our sake that an operator says it need not avoid."""
+        if self.successor is None:
+            return False
+        avoided = set(self.successor.excluded_nodes) - set(self.snapshot.user_excluded)
+        return not avoided.isdisjoint(orders.spared(self.snapshot.orders))
+
+    @property
     def successor(self) -> Successor | None:
         return self.snapshot.successor
 
@@ -150,7 +190,7 @@ class Situation:
 
     @property
     def may_end_live_attempt(self) -> bool:
-        return self.hung_past_limit or self.fatal_hardware
+        return self.hung_past_limit or self.fatal_hardware or self._ordered_to_end
 
     @property
     def hung_past_limit(self) -> bool:
@@ -320,7 +360,7 @@ def assess(
         isolation=isolation,
         policy=policy,
         now=now,
-        spent=spent(snapshot.job, snapshot.past, snapshot.progress, attribution, policy),
+        spent=spent(snapshot.job, snapshot.past, snapshot.progress, attribution, policy, snapshot.orders),
     )
 
 

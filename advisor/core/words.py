@@ -62,6 +62,21 @@ class Action(StrEnum):
     NONE = "none"
 
 
+class OrderKind(StrEnum):
+    """What an operator may say about a job. The first three are about one attempt, the others about all to come."""
+
+    VETO = "veto"  # nothing is done about the attempt, whatever is decided, until it is lifted
+    WITHDRAW = "withdraw"  # this advice is taken back: the same action for the same cause is not advised again
+    OVERRIDE = "override"  # this is done instead
+    EXCLUDE = "exclude"  # the job's next attempts avoid a node
+    SPARE = "spare"  # the job's next attempts do not avoid a node, whatever evidence says
+    RESET_BUDGET = "reset_budget"  # what was spent before the attempt does not count any more
+
+    @property
+    def of_attempt(self) -> bool:
+        return self in {OrderKind.VETO, OrderKind.WITHDRAW, OrderKind.OVERRIDE}
+
+
 class Mode(StrEnum):
     MONITOR = "monitor"
     AUTONOMOUS = "autonomous"
@@ -167,6 +182,8 @@ class Reason(StrEnum):
     HELD_BY_OTHERS = "held_by_others"
     NOT_RESTARTABLE = "not_restartable"  # not a batch job, or requeue is switched off
     SUCCESSOR_RUNNING = "successor_running"
+    VETOED = "vetoed"  # by an operator, for this attempt
+    WITHDRAWN = "withdrawn"  # an operator took this advice back
     # restart
     SCHEDULER_EVENT = "scheduler_event"  # spends no budget
     NODES_IMPLICATED = "nodes_implicated"
@@ -182,6 +199,8 @@ class Reason(StrEnum):
     TIME_LIMIT_WITHOUT_PROGRESS = "time_limit_without_progress"
     BUDGET_EXHAUSTED = "budget_exhausted"
     RESTART_CEILING = "restart_ceiling"
+    # either
+    OPERATOR = "operator"  # an operator ordered it in place of what was advised
 
 
 class WithheldReason(StrEnum):
@@ -195,3 +214,4 @@ class WithheldReason(StrEnum):
     CAPACITY = "capacity"
     MANY_NODES = "many_nodes"  # many at once: the fabric or the file system, not the nodes
     NEEDS_REPEAT = "needs_repeat"
+    OPERATOR = "operator"  # an operator says that the job need not avoid it

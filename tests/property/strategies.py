@@ -16,6 +16,7 @@ from advisor.core.model import (
     Job,
     NodeFact,
     OpenAdvice,
+    Order,
     PastAttempt,
     Progress,
     Signal,
@@ -32,6 +33,7 @@ from advisor.core.words import (
     IncidentKind,
     Mode,
     NodeState,
+    OrderKind,
     Reason,
     Role,
     Trust,
@@ -152,6 +154,20 @@ advices = st.builds(
     created_at=moments,
     applied=st.booleans(),
 )
+orders = st.builds(
+    Order,
+    id=st.sampled_from(["o1", "o2", "o3"]),
+    kind=_of(OrderKind),
+    who=st.just("ada"),
+    at=moments,
+    attempt=st.integers(0, 5),
+    why=texts,
+    action=maybe(st.sampled_from([Action.RESTART, Action.STOP])),
+    category=maybe(_of(Category)),
+    node=names,
+    ends_live=st.booleans(),
+    ceiling=st.booleans(),
+)
 source_reports = st.builds(
     SourceReport,
     source=st.just("files"),
@@ -175,6 +191,7 @@ snapshots = st.builds(
     user_excluded=node_lists,
     other_nodes=st.lists(node_facts, max_size=2, unique_by=lambda fact: fact.name).map(tuple),
     dependents_running=st.booleans(),
+    orders=st.one_of(st.just(()), st.lists(orders, max_size=3, unique_by=lambda order: order.id).map(tuple)),
     offline=st.booleans(),
 )
 incidents = st.builds(

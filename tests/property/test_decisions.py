@@ -7,9 +7,10 @@ from hypothesis import given
 from advisor.core.codec import decode, encode
 from advisor.core.isolation import isolate
 from advisor.core.model import Attribution, Decision, Incident, Snapshot
+from advisor.core.orders import excluded, spared
 from advisor.core.policy import Policy
 from advisor.core.remediation import conclude
-from advisor.core.words import Action, AttemptState, IncidentKind, NodeState, Reason
+from advisor.core.words import Action, AttemptState, IncidentKind, NodeState, OrderKind, Reason
 from tests.property.strategies import attributions, incidents, moments, policies, snapshots
 
 anything = given(snapshots, incidents, attributions, policies, moments)
@@ -45,9 +46,10 @@ def test_a_decision_survives_storing_and_replaying(
 def test_exclusions_stay_within_reach(
     snapshot: Snapshot, incident: Incident, attribution: Attribution, policy: Policy, now: datetime
 ) -> None:
-    """Evidence reaches nodes of its own allocation only; beyond it there is only what earlier attempts excluded."""
+    """Evidence reaches nodes of its own allocation only; beyond it there is what was excluded before, or by hand."""
     isolation = _decide(snapshot, incident, attribution, policy, now).isolation
-    earlier = {node for past in snapshot.past for node in past.excluded_nodes}
+    earlier = {node for past in snapshot.past for node in past.excluded_nodes} | set(excluded(snapshot.orders))
+    assert set(isolation.exclude_for_job).isdisjoint(spared(snapshot.orders))
     allocation = set(snapshot.attempt.nodes or ())
     if not (snapshot.offline and snapshot.attempt.nodes is None):
         assert set(isolation.exclude_for_job) <= allocation | earlier
@@ -107,8 +109,10 @@ def test_people_are_not_overruled(
     )
     if cancelled or snapshot.attempt.held or (after is not None and after.held):
         assert decision.action is Action.NONE
-    if after is not None:
+    if after is not None and (decision.reason is not Reason.OPERATOR or not after.by_us):
         assert decision.action is not Action.STOP
+    if any(order.kind is OrderKind.VETO for order in snapshot.orders):
+        assert decision.action is Action.NONE
     if snapshot.attempt.state is AttemptState.COMPLETED:
         assert decision.action is Action.NONE
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from advisor.core.budgets import FREE_REASONS
-from advisor.core.remediation import TABLE, Row, choose, describe
+from advisor.core.remediation import TABLE, TAKEN_BACK, Row, choose, describe
 from advisor.core.situation import assess
-from advisor.core.words import Action, AttemptState, Category, IncidentKind, Reason, Trust
+from advisor.core.words import Action, AttemptState, Category, IncidentKind, OrderKind, Reason, Trust
 from tests.unit.core_decide.worlds import (
     World,
     advice,
@@ -17,6 +17,7 @@ from tests.unit.core_decide.worlds import (
     attribution,
     bad_gpu,
     job,
+    order,
     past,
     progress,
     signal,
@@ -30,6 +31,7 @@ RESTART, STOP, NONE = Action.RESTART, Action.STOP, Action.NONE
 QUIET = progress(5, last_at=after(-700), interval_seconds=1.0)
 FATAL = (signal(trust=Trust.KERNEL, at=after(-60)),)
 SPENT = tuple(past(n) for n in range(3))
+VETO = order(OrderKind.VETO)
 IN_VAIN = past(0, C.SCHEDULER_EVENT, reason=R.CONFIRMATION_RETRY)
 
 # One world per row, in the table's order: the plainest one in which that row decides.
@@ -37,6 +39,8 @@ ROWS: tuple[World, ...] = (
     world(S.COMPLETED),
     world(S.CANCELLED),
     world(S.RUNNING, K.NONE, attempt=attempt(S.RUNNING, held=True)),
+    world(orders=(order(OrderKind.VETO),)),
+    world(orders=(order(OrderKind.OVERRIDE, action=STOP),)),
     world(advice=advice(), successor=successor(by_us=True)),
     world(successor=successor(), exclude=("node2",), cause=bad_gpu("node2")),
     world(successor=successor()),
@@ -49,6 +53,7 @@ ROWS: tuple[World, ...] = (
     world(dependents_running=True),
     world(S.PREEMPTED),
     world(past=tuple(past(n, C.NUMERICS) for n in range(20))),
+    world(orders=(order(OrderKind.OVERRIDE, action=RESTART),)),
     world(S.RUNNING, cause=bad_gpu("node2"), signals=FATAL),
     world(cause=bad_gpu("node2"), exclude=("node2",)),
     world(cause=attribution(C.APPLICATION, certain=True)),
@@ -190,6 +195,22 @@ CONTESTED: tuple[tuple[Row, Row, World], ...] = (
         _row(STOP, R.TIME_LIMIT_WITHOUT_PROGRESS),
         world(S.TIME_LIMIT, cause=attribution(C.SCHEDULER_EVENT), past=(IN_VAIN,), job=job(restarts_max=1)),
     ),
+    (_row(NONE, R.HELD_BY_OTHERS), _row(NONE, R.VETOED), world(attempt=attempt(held=True), orders=(VETO,))),
+    (
+        _row(NONE, R.VETOED),
+        _row(STOP, R.OPERATOR),
+        world(orders=(VETO, order(OrderKind.OVERRIDE, action=STOP))),
+    ),
+    (
+        _row(NONE, R.USER_CANCELLED),
+        _row(STOP, R.OPERATOR),
+        world(S.CANCELLED, orders=(order(OrderKind.OVERRIDE, action=STOP),)),
+    ),
+    (
+        _row(STOP, R.RESTART_CEILING),
+        _row(RESTART, R.OPERATOR),
+        world(orders=(order(OrderKind.OVERRIDE, action=RESTART),), past=tuple(past(n) for n in range(20))),
+    ),
     (
         _row(STOP, R.BUDGET_EXHAUSTED),
         _row(RESTART, R.STORAGE_DELAY),
@@ -243,7 +264,7 @@ def _worlds() -> Iterator[World]:
 
 def test_every_reason_has_a_row() -> None:
     """No reason is promised that the table never gives."""
-    assert {row.reason for row in TABLE} == set(Reason)
+    assert {row.reason for row in (*TABLE, TAKEN_BACK)} == set(Reason)
 
 
 def test_the_last_row_always_applies() -> None:
@@ -261,7 +282,8 @@ def test_the_printed_table_has_each_row_once() -> None:
 
 
 def test_rows_above_the_failure_rows_never_stop() -> None:
-    """Stops come only after everything that says that nothing may be done."""
-    first_stop = next(index for index, row in enumerate(TABLE) if row.action is Action.STOP)
+    """Stops come only after everything that says that nothing may be done, unless a person orders one."""
+    stops = [index for index, row in enumerate(TABLE) if row.action is Action.STOP]
+    first_stop = next(index for index in stops if TABLE[index].reason is not Reason.OPERATOR)
     not_restartable = next(index for index, row in enumerate(TABLE) if row.reason is Reason.SUCCESSOR_RUNNING)
     assert first_stop > not_restartable

@@ -15,6 +15,7 @@ from advisor.core.model import (
     Isolation,
     Job,
     OpenAdvice,
+    Order,
     PastAttempt,
     Progress,
     Signal,
@@ -30,6 +31,7 @@ from advisor.core.words import (
     AttemptState,
     Category,
     IncidentKind,
+    OrderKind,
     Reason,
     Role,
     Trust,
@@ -134,6 +136,11 @@ def advice(**changes: Any) -> OpenAdvice:
         applied=True,
     )
     return replace(plain, **changes)
+
+
+def order(kind: OrderKind, who: str = "ada", at: datetime = NOON, **changes: Any) -> Order:
+    """What an operator said about the first attempt."""
+    return replace(Order(id=f"{kind}-{who}-{at:%S}", kind=kind, who=who, at=at, attempt=0, why="told so"), **changes)
 
 
 def unreadable(trust: Trust = Trust.LOG) -> SourceReport:
