@@ -20,6 +20,7 @@ from slurm_plugin.squeue import Output, Slurm
 FORGED = "x JobState=RUNNING Restarts=7\nJobId=1 JobName=evil JobState=RUNNING\x1f\x1e\nFAILED"
 _WAIT = '#!/bin/sh\nwhile [ ! -e "$HOME/go" ]; do sleep 0.1; done\n'
 _END = re.compile(rb"\x1e[0-9a-f]{16}")
+_INDENT = re.compile(rb"\n +")  # half of what JSON holds; a line end within a text is escaped there
 
 
 @dataclass(slots=True)
@@ -75,15 +76,13 @@ def make_zoo(cluster: Cluster) -> dict[str, int]:
 
 
 def capture(cluster: Cluster) -> dict[str, bytes]:
-    """What our reader's own calls are answered with, and the JSON that it does not ask for by default."""
+    """What our reader's own calls are answered with."""
     recorder = Recorder()
     slurm = Slurm(conf=str(cluster.conf), run=recorder)
     slurm.jobs(), slurm.details(), slurm.nodes(), slurm.config()
-    shown = cluster.command("scontrol", "show", "job", "--json")
-    if shown.returncode == 0:
-        recorder.kept["scontrol.json"] = shown.stdout.encode("utf-8", "surrogateescape")
-    root = str(cluster.runtime.root).encode()
-    return {name: text.replace(root, b"/srv/ra") for name, text in recorder.kept.items()}
+    root, quoted = str(cluster.runtime.root).encode(), str(cluster.runtime.root).replace("/", r"\/").encode()
+    kept = {name: text.replace(root, b"/srv/ra").replace(quoted, rb"\/srv\/ra") for name, text in recorder.kept.items()}
+    return {name: _INDENT.sub(b"\n", text) if name.endswith(".json") else text for name, text in kept.items()}
 
 
 def main(folder: Path) -> None:
