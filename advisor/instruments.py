@@ -16,7 +16,13 @@ from advisor.core.words import AttemptState, IncidentKind
 from advisor.ports import Clock, LogBatch, MetricsBatch
 from advisor.recoveries import RESTART, STEPS, WHOLE, Passed, Recoveries
 from advisor.sighting import Sighting
-from advisor.store.records import AttemptKey, Milestone, MilestoneKind
+from advisor.store.records import (
+    AttemptKey,
+    Milestone,
+    MilestoneKind,
+    ReconciliationReason,
+    ReconciliationStatus,
+)
 
 PREFIX = "recovery_advisor"
 
@@ -35,6 +41,7 @@ class Instruments:
         self._recoveries = Recoveries(self._began_at)
         self._over: set[AttemptKey] = set()
         self._new: set[AttemptKey] = set()
+        self._clusters: set[str] = set()
         self.registry = registry = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
@@ -114,6 +121,14 @@ class Instruments:
         self.autonomous = gauge("autonomous_settings", "Mode settings that let the agent act.")
         self.agent_seen = gauge("agent_last_seen_timestamp_seconds", "When an agent spoke last.", "cluster", "host")
         self.agent_acts = gauge("agent_may_act", "1 when the agent may act and has the rights.", "cluster", "host")
+        self.as_stored = (
+            self.open_advice,
+            self.isolated,
+            self.breaker,
+            self.paused,
+            self.agent_seen,
+            self.agent_acts,
+        )
         self._calls = histogram("call_duration_seconds", "Calls answered.", _CALL_BUCKETS, "method", "code")
 
     @contextmanager
@@ -190,6 +205,7 @@ class Instruments:
         passed: list[tuple[Job, Passed]] = []
         for sighting in sightings:
             item = sighting.item
+            self._from_zero(item.job.cluster)
             passed += ((item.job, one) for one in self.reached(item.job.cluster, item.key, item.milestones))
             submitted_at = item.attempt.submitted_at
             came = item.key.number == 0 and submitted_at is not None and submitted_at >= self._began_at
@@ -201,6 +217,25 @@ class Instruments:
             if _added(self._over, item.key):
                 self._ended(item.job.cluster, item.attempt.state)
         return tuple(passed)
+
+    def _from_zero(self, cluster: str) -> None:
+        """A series that begins at one has not increased, for Prometheus: those that alerts ask about begin at zero."""
+        if cluster in self._clusters:
+            return
+        self._clusters.add(cluster)
+        for counter in (self._created, self._successful, self._deleted, self._restarted, self._refused):
+            counter.labels(cluster)
+        for state in AttemptState:
+            if state.ended and state not in {AttemptState.COMPLETED, AttemptState.CANCELLED}:
+                self._failed.labels(cluster, state.value)
+        for status in (ReconciliationStatus.WITHHELD, ReconciliationStatus.ABANDONED, ReconciliationStatus.PENDING):
+            for reason in (ReconciliationReason.SCHEDULER_REFUSED, ReconciliationReason.PERMISSION):
+                self._reconciled.labels(status.value, reason.value)
+
+    def channel(self, name: str) -> None:
+        """Messages will go to this channel."""
+        for outcome in ("sent", "failed", "given_up"):
+            self._notices.labels(name, outcome)
 
     def _ended(self, cluster: str, state: AttemptState) -> None:
         match state:

@@ -47,6 +47,8 @@ class Notifying:
     ) -> None:
         self._store, self._channels, self._clock = store, tuple(channels), clock
         self._instruments = instruments or Instruments(clock)
+        for channel in self._channels:
+            self._instruments.channel(channel.notifier.name)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

@@ -8,10 +8,11 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.contract.metrics.exporter import Cluster
 
@@ -49,12 +50,6 @@ class Prometheus:
 @contextmanager
 def prometheus(shown: Cluster, *, scrape_ms: int = SCRAPE_MS) -> Iterator[Prometheus]:
     """The targets are called as the nodes' exporters would be, NODE:9400, as relabelling does on real sites."""
-    program = shutil.which(PROGRAM)
-    assert program is not None, "install the Debian package prometheus (make packages)"
-    folder = Path(tempfile.mkdtemp(prefix="ra-metrics-", dir="/tmp"))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     targets = [
         {
             "job_name": node,
@@ -68,6 +63,23 @@ def prometheus(shown: Cluster, *, scrape_ms: int = SCRAPE_MS) -> Iterator[Promet
         "global": {"scrape_interval": f"{scrape_ms}ms", "scrape_timeout": f"{scrape_ms}ms"},
         "scrape_configs": targets,
     }
+    with started(settings) as (url, process):
+        yield Prometheus(url, process, shown)
+
+
+@contextmanager
+def started(
+    settings: Mapping[str, object], files: Mapping[str, str] = MappingProxyType({})
+) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
+    """The program with these settings, its address and its process; `files` lie beside the settings."""
+    program = shutil.which(PROGRAM)
+    assert program is not None, "install the Debian package prometheus (make packages)"
+    folder = Path(tempfile.mkdtemp(prefix="ra-metrics-", dir="/tmp"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    for name, text in files.items():
+        (folder / name).write_text(text)
     (folder / "prometheus.yml").write_text(json.dumps(settings))  # JSON is YAML
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -81,22 +93,23 @@ def prometheus(shown: Cluster, *, scrape_ms: int = SCRAPE_MS) -> Iterator[Promet
             stdout=log,
             stderr=subprocess.STDOUT,
         )
-    found = Prometheus(f"http://127.0.0.1:{port}", process, shown)
+    url = f"http://127.0.0.1:{port}"
     try:
-        _until_ready(found, folder / "log")
-        yield found
+        _until_ready(url, process, folder / "log")
+        yield url, process
     finally:
-        found.kill()
+        process.kill()
+        process.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _until_ready(found: Prometheus, log: Path) -> None:
+def _until_ready(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
     deadline = time.monotonic() + READY_SECONDS
     while True:
         try:
-            with urllib.request.urlopen(f"{found.url}/-/ready", timeout=1):
+            with urllib.request.urlopen(f"{url}/-/ready", timeout=1):
                 return
         except (urllib.error.URLError, OSError):
-            assert found.process.poll() is None, log.read_text()
+            assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)
