@@ -11,6 +11,7 @@ import pytest
 
 from advisor.config import load as load_service
 from slurm_plugin.config import decode as decode_agent
+from slurm_plugin.kmsg import __main__ as kmsg
 from slurm_plugin.logreader import __main__ as logreader
 from watchdog.monitor import Config as WatchdogConfig
 
@@ -36,7 +37,7 @@ def test_systemd_has_nothing_to_say_about_the_units(tmp_path: Path) -> None:
         copy = tmp_path / path.name
         copy.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", path.read_text(), flags=re.MULTILINE))
         copies.append(str(copy))
-    assert len(copies) == 4
+    assert len(copies) == 5
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", *copies],
         capture_output=True,
@@ -49,12 +50,14 @@ def test_systemd_has_nothing_to_say_about_the_units(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
 def test_every_unit_is_hardened(path: Path) -> None:
-    """None but the log reader needs privileges, it none over files; and none writes outside its own folders."""
+    """None but the log reader and the kernel's forwarder need privileges, and none over files; none writes outside its
+    own folders.
+    """
     service = unit(path.name)["Service"]
-    reader = path.stem == "recovery-advisor-logreader"
-    assert service.get("User") in ({None} if reader else {"advisor", "slurm"})
+    of_root = {"recovery-advisor-logreader": "CAP_SETUID CAP_SETGID", "recovery-advisor-kmsg": "CAP_SYSLOG"}
+    assert service.get("User") in ({None} if path.stem in of_root else {"advisor", "slurm"})
     assert service["NoNewPrivileges"] == "yes"
-    assert service["CapabilityBoundingSet"] == ("CAP_SETUID CAP_SETGID" if reader else "")
+    assert service["CapabilityBoundingSet"] == of_root.get(path.stem, "")
     assert service["ProtectSystem"] == "strict"
     assert service["Restart"] == "always"
 
@@ -96,6 +99,16 @@ def test_service_and_log_reader_name_the_same_socket_and_user() -> None:
     assert logreader.SOCKET in (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     client = logreader.parser().parse_args(reader["ExecStart"].split()[4:]).client
     assert client == unit("recovery-advisor.service")["Service"]["User"]
+
+
+def test_the_kernel_forwarder_writes_where_its_unit_lets_it() -> None:
+    """The unit's own command line is one that the program takes, in folders that the unit makes."""
+    service = unit("recovery-advisor-kmsg.service")["Service"]
+    options = kmsg.parser().parse_args(service["ExecStart"].replace("%%", "%").split()[4:])
+    kmsg.receivers_of(options, "node1")
+    assert Path(options.file).parent == Path("/var/log") / service["LogsDirectory"]
+    assert options.state == Path("/var/lib") / service["StateDirectory"]
+    assert service["DeviceAllow"].split()[0] == kmsg.DEVICE
 
 
 def test_the_readme_links_every_document_and_every_file_to_install() -> None:
