@@ -39,9 +39,15 @@ from advisor.rules.loader import RulesError, load_rules
 from advisor.rules.policy import PolicyError, check_timing, load_policy
 from advisor.service.agent_servicer import AgentServicer, AgentServices
 from advisor.service.audit_servicer import AuditServicer
+from advisor.service.callers import Accounts, Callers
 from advisor.service.errors import ServiceError
-from advisor.service.gate import Callers, Gate
+from advisor.service.gate import Gate
+from advisor.service.http import health as http_health
+from advisor.service.http.application import compose
+from advisor.service.http.identity import by_account
+from advisor.service.http.serving import HttpServer
 from advisor.service.operator_servicer import OperatorServicer, OperatorServices, SourceHealth
+from advisor.service.owned_socket import OwnedSocket
 from advisor.service.server import Servicers
 from advisor.store.embedded import EmbeddedPostgres
 from advisor.store.errors import ServerLost, StoreError
@@ -241,15 +247,14 @@ class Service:
             stack.push_async_callback(source.close)
         measurer = Measurer(sources=metrics, rules=rulebook.rules, clock=clock, signals_max=rulebook.policy.signals_max)
         stack.push_async_callback(measurer.close)
-        gate = Gate(
-            config.service.socket,
-            callers=Callers(
-                agent_users=config.service.agent_users, operator_users=config.service.operator_users, clock=clock
-            ),
-            connections_max=config.service.connections_max,
-        )
+        accounts = Accounts(agents=config.service.agent_users, operators=config.service.operator_users)
+        callers = Callers(accounts, clock)
+        gate = Gate(config.service.socket, callers=callers, connections_max=config.service.connections_max)
         gate.reserve()  # a second service is refused before it touches a database
         stack.callback(gate.release)
+        http_socket = OwnedSocket(config.service.http_path)
+        http_socket.reserve()
+        stack.callback(http_socket.release)
         url = self._database()
         await migrate(url)
         store = await Store.open(url, policy=rulebook.policy)
@@ -263,6 +268,7 @@ class Service:
         await servicers.set_serving()
         stack.push_async_callback(gate.close)
         await gate.open(servicers.start_inner)
+        await self._serve_http(http_socket, callers, store, board)
         stack.push_async_callback(board.close)
         stack.push_async_callback(_cancel, self._start(pipeline.run()))
         channels = open_channels(config, clock)
@@ -276,11 +282,22 @@ class Service:
             version=version(),
             build=rulebook.build,
             socket=str(config.service.socket),
+            http_socket=str(config.service.http_path),
             incarnation=store.incarnation,
             rules=len(rulebook.rules.rules),
             sources=[source.name for source in everything],
         )
         return Running(socket=config.service.socket, store=store, board=board, pipeline=pipeline)
+
+    async def _serve_http(self, own: OwnedSocket, callers: Callers, store: Store, board: Board) -> None:
+        """HTTP, on a Unix socket of its own. Everybody's routes come together here."""
+        config = self._config
+        routes = [http_health.routes(store, board, interval_seconds=config.tick.interval_seconds)]
+        app = compose(routes, identify=by_account(callers), body_bytes_max=config.service.http_body_bytes_max)
+        self._stack.callback(own.remove)
+        server = HttpServer(app, own.bind(), connections_max=config.service.connections_max)
+        self._stack.push_async_callback(server.stop)
+        await server.start()
 
     def _database(self) -> str:
         store = self._config.store

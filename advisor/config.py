@@ -23,8 +23,9 @@ from connectors.logs.more_files import check_pattern
 ENVIRONMENT_PREFIX = "ADVISOR_"
 SYSTEM_FILE = Path("/etc/recovery-advisor/advisor.toml")
 FILE_BYTES_MAX = 1024 * 1024
-# sun_path holds 107 bytes; the gate puts its inner sockets, "<socket>.d/4294967295.sock", beside the public one.
-SOCKET_BYTES_MAX = 107 - len(".d/4294967295.sock")
+SUN_PATH_BYTES = 107
+# The gate puts its inner sockets, "<socket>.d/4294967295.sock", beside the public one.
+SOCKET_BYTES_MAX = SUN_PATH_BYTES - len(".d/4294967295.sock")
 
 Tree: TypeAlias = dict[str, object]
 
@@ -125,13 +126,20 @@ class ServiceSection(_Section):
     """Who may talk to us, and where."""
 
     socket: AbsolutePath = Field(default_factory=default_socket)
+    http_socket: OptionalPath = None
     data_dir: AbsolutePath = Field(default_factory=default_data_dir)
     agent_users: Annotated[tuple[AccountName, ...], BeforeValidator(_names)] = ("slurm",)
     operator_users: Annotated[tuple[AccountName, ...], BeforeValidator(_names)] = ("root",)
     connections_max: int = Field(default=128, ge=4, le=10_000)
     message_bytes_max: int = Field(default=16 * 1024 * 1024, ge=65_536, le=256 * 1024 * 1024)
     observations_max: int = Field(default=20_000, ge=1, le=200_000)
+    http_body_bytes_max: int = Field(default=1024 * 1024, ge=4096, le=64 * 1024 * 1024)
     keepalive_seconds: float = Field(default=0.5, ge=0.05, le=1.0)
+
+    @property
+    def http_path(self) -> Path:
+        """Where HTTP is served: as configured, otherwise beside the socket of gRPC."""
+        return self.http_socket or self.socket.with_name(f"{self.socket.stem}-http{self.socket.suffix or '.sock'}")
 
 
 class StoreSection(_Section):
@@ -438,6 +446,11 @@ def _cross_checks(config: Config, path: Path | None, origins: Mapping[str, str])
     found: list[tuple[str, str]] = []
     if len(os.fsencode(config.service.socket)) > SOCKET_BYTES_MAX:
         found.append(("service.socket", f"longer than {SOCKET_BYTES_MAX} bytes: no Unix socket can have that name"))
+    http = config.service.http_path
+    if config.service.http_socket is not None and len(os.fsencode(http)) > SUN_PATH_BYTES:
+        found.append(("service.http_socket", f"longer than {SUN_PATH_BYTES} bytes: no Unix socket can have that name"))
+    if http == config.service.socket:
+        found.append(("service.http_socket", "is the socket of gRPC: HTTP needs one of its own"))
     named = [(section, source.name) for section in SOURCES for source in getattr(config, section)]
     names = [name for _, name in named]
     found.extend(

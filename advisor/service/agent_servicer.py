@@ -11,8 +11,8 @@ import structlog
 from advisor.board import Board
 from advisor.ports import Clock
 from advisor.service import wire
+from advisor.service.callers import Caller
 from advisor.service.errors import BadRequestError, NotFoundError
-from advisor.service.gate import Caller
 from advisor.service.node_operations import node_advice, node_reconciliation
 from advisor.service.outgoing import advice_message
 from advisor.store import errors as store_errors

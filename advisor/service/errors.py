@@ -1,10 +1,23 @@
-"""Errors of the service.
+"""Errors of the service, and what a caller is told of them, the same over gRPC and HTTP.
 
 ServiceError
-├── SocketTakenError    another service holds the socket, or something else lies there (start-up)
-├── BadRequestError     a message cannot be used: INVALID_ARGUMENT, the text says which field and why
-└── NotFoundError       there is no such thing: NOT_FOUND
+├── SocketTakenError      another service holds the socket, or something else lies there (start-up)
+└── CallError             the call cannot be answered as it was made; the text says why
+    ├── BadRequestError       a message cannot be used: which field and why
+    ├── NotFoundError         there is no such thing, or none that this caller may know of
+    ├── UnauthenticatedError  nobody is known by what was shown
+    ├── ForbiddenError        this caller may not do it
+    └── TooOftenError         too many calls: again after `retry_seconds`
 """
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import structlog
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+log = structlog.get_logger(__name__)
 
 
 class ServiceError(Exception):
@@ -15,9 +28,71 @@ class SocketTakenError(ServiceError):
     pass
 
 
-class BadRequestError(ServiceError):
+class CallError(ServiceError):
     pass
 
 
-class NotFoundError(ServiceError):
+class BadRequestError(CallError):
     pass
+
+
+class NotFoundError(CallError):
+    pass
+
+
+class UnauthenticatedError(CallError):
+    pass
+
+
+class ForbiddenError(CallError):
+    pass
+
+
+class TooOftenError(CallError):
+    def __init__(self, text: str, *, retry_seconds: float) -> None:
+        self.retry_seconds = retry_seconds
+        super().__init__(text)
+
+
+class FailureKind(StrEnum):
+    BAD_REQUEST = "bad_request"
+    NOT_FOUND = "not_found"
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+    TOO_OFTEN = "too_often"
+    STORE_ABSENT = "unavailable"
+    NOT_SERVED = "not_served"
+    OURS = "internal"  # a defect: logged with its trace, told without detail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What a caller is told. `retry_seconds`: when it is worth trying again, None when that is not known."""
+
+    kind: FailureKind
+    text: str
+    retry_seconds: float | None = None
+
+
+_KIND_OF_CALL_ERROR = {
+    BadRequestError: FailureKind.BAD_REQUEST,
+    NotFoundError: FailureKind.NOT_FOUND,
+    UnauthenticatedError: FailureKind.UNAUTHENTICATED,
+    ForbiddenError: FailureKind.FORBIDDEN,
+    TooOftenError: FailureKind.TOO_OFTEN,
+}
+
+
+def failure_of(error: Exception) -> Failure:
+    """What to tell of an error that ended a call. Whoever asks logs the trace of `OURS`."""
+    kind = _KIND_OF_CALL_ERROR.get(type(error))
+    if kind is not None:
+        retry = error.retry_seconds if isinstance(error, TooOftenError) else None
+        return Failure(kind=kind, text=str(error), retry_seconds=retry)
+    if isinstance(error, OperationalError | InterfaceError | PoolTimeout):
+        # Which SQL it was is for our log, not for the caller.
+        log.warning("store_absent", error=type(error).__name__)
+        return Failure(kind=FailureKind.STORE_ABSENT, text="the store does not answer: try again", retry_seconds=1.0)
+    if isinstance(error, NotImplementedError):
+        return Failure(kind=FailureKind.NOT_SERVED, text="not served here")
+    return Failure(kind=FailureKind.OURS, text="the advisor failed on this call: see its log")

@@ -8,46 +8,25 @@ inner server therefore knows its caller; callers without a role get one that ref
 
 import asyncio
 import contextlib
-import fcntl
-import os
-import pwd
 import shutil
 import socket
 import stat
-import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from enum import Flag, auto
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
 import structlog
 
-from advisor.ports import Clock
+from advisor.service.callers import Caller, Callers, Role
 from advisor.service.errors import SocketTakenError
+from advisor.service.owned_socket import OwnedSocket, peer_uid
 
 log = structlog.get_logger(__name__)
 
 RELAY_BYTES = 64 * 1024
 STRANGER_CONNECTIONS_MAX = 8
-NAMES_KEPT_SECONDS = 30.0
 ACCEPT_BACKLOG = 128
-
-
-class Role(Flag):
-    NONE = 0
-    AGENT = auto()
-    OPERATOR = auto()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """The user behind a connection, as the kernel says. Equal callers share one inner server."""
-
-    uid: int
-    name: str
-    roles: Role
 
 
 class InnerServer(Protocol):
@@ -59,58 +38,15 @@ class InnerServer(Protocol):
 StartInner: TypeAlias = Callable[[Caller, Path], Awaitable[InnerServer]]
 
 
-class Callers:
-    """Uid → caller. Account names are looked up again after a while: directory services come and go."""
-
-    def __init__(self, *, agent_users: tuple[str, ...], operator_users: tuple[str, ...], clock: Clock) -> None:
-        self._agents = agent_users
-        self._operators = operator_users
-        self._clock = clock
-        self._known: dict[int, tuple[float, Caller]] = {}
-
-    async def find(self, uid: int) -> Caller:
-        kept = self._known.get(uid)
-        if kept is not None and self._clock.monotonic() - kept[0] < NAMES_KEPT_SECONDS:
-            return kept[1]
-        caller = await asyncio.to_thread(self._look_up, uid)
-        if len(self._known) > 1024:
-            self._known.clear()
-        self._known[uid] = (self._clock.monotonic(), caller)
-        return caller
-
-    def _look_up(self, uid: int) -> Caller:
-        roles = Role.NONE
-        if uid in {0, os.geteuid()} or uid in _uids(self._operators):
-            roles |= Role.OPERATOR
-        if uid in _uids(self._agents):
-            roles |= Role.AGENT
-        try:
-            name = pwd.getpwuid(uid).pw_name
-        except KeyError:
-            name = f"uid {uid}"
-        return Caller(uid=uid, name=name, roles=roles)
-
-
-def _uids(names: tuple[str, ...]) -> frozenset[int]:
-    found = set()
-    for name in names:
-        with contextlib.suppress(KeyError):
-            found.add(pwd.getpwnam(name).pw_uid)
-    return frozenset(found)
-
-
 class Gate:
     """Owns the public socket: `reserve`, `open`, `close`, `release`. Closed and released it leaves nothing behind."""
 
     def __init__(self, path: Path, *, callers: Callers, connections_max: int) -> None:
-        self._path = path
+        self._socket = OwnedSocket(path)
         self._folder = path.with_name(f"{path.name}.d")
-        self._lock_path = path.with_name(f"{path.name}.lock")
         self._callers = callers
         self._start_inner: StartInner | None = None
         self._connections_max = connections_max
-        self._lock_fd = -1
-        self._inode = (0, 0)
         self._server: asyncio.Server | None = None
         self._inner: dict[tuple[int, Role], InnerServer] = {}
         self._starting = asyncio.Lock()
@@ -120,63 +56,24 @@ class Gate:
 
     def reserve(self) -> None:
         """Take the socket's lock, so that nobody else can serve it. Raises `SocketTakenError`."""
-        if self._lock_fd < 0:
-            if not self._path.parent.is_dir():
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._path.parent.chmod(0o755)  # whatever the umask: agents of other users must pass
-            self._take_lock()
+        self._socket.reserve()
 
     async def open(self, start_inner: StartInner) -> None:
         """Listen; `start_inner` makes the server of a caller at his first connection."""
         self.reserve()
         self._start_inner = start_inner
-        self._remove_stale()
-        self._folder.mkdir(mode=0o700)
-        self._server = await self._listen()
-        log.info("gate_opened", socket=str(self._path))
-
-    async def _listen(self) -> asyncio.Server:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener = self._socket.bind()
         try:
-            listener.setblocking(False)
-            listener.bind(str(self._path))
-            # Everybody may connect; who may call is decided by credentials, and strangers get a reason.
-            self._path.chmod(0o666)
-            found = self._path.lstat()
-            self._inode = (found.st_dev, found.st_ino)
-            return await asyncio.start_unix_server(self._accept, sock=listener, backlog=ACCEPT_BACKLOG)
+            self._remove_stale_folder()
+            self._folder.mkdir(mode=0o700)
+            self._server = await asyncio.start_unix_server(self._accept, sock=listener, backlog=ACCEPT_BACKLOG)
         except BaseException:
             listener.close()
             raise
+        log.info("gate_opened", socket=str(self._socket.path))
 
-    def _take_lock(self) -> None:
-        path = self._lock_path
-        while True:
-            try:
-                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            except OSError as error:
-                raise SocketTakenError(f"{path}: {error.strerror}") from None
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                os.close(fd)
-                raise SocketTakenError(
-                    f"{self._path} is served already: stop that service or choose another socket"
-                ) from None
-            # The owner before us removes the file while it holds the lock: then ours is a lock on nothing.
-            with contextlib.suppress(FileNotFoundError):
-                if path.lstat().st_ino == os.fstat(fd).st_ino:
-                    self._lock_fd = fd
-                    return
-            os.close(fd)
-
-    def _remove_stale(self) -> None:
+    def _remove_stale_folder(self) -> None:
         """What a killed service left. The lock is ours, so whatever lies there has no owner."""
-        with contextlib.suppress(FileNotFoundError):
-            found = self._path.lstat()
-            if not stat.S_ISSOCK(found.st_mode):
-                raise SocketTakenError(f"{self._path} is not a socket: remove it or choose another socket")
-            self._path.unlink()
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISDIR(self._folder.lstat().st_mode):
                 raise SocketTakenError(f"{self._folder} is in the way: remove it")
@@ -198,8 +95,7 @@ class Gate:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer: socket.socket = writer.get_extra_info("socket")
-        uid = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))[1]
-        caller = await self._callers.find(uid)
+        caller = await self._callers.find(peer_uid(peer))
         stranger = caller.roles is Role.NONE
         most = STRANGER_CONNECTIONS_MAX if stranger else self._connections_max
         if stranger:
@@ -240,22 +136,13 @@ class Gate:
         for task in list(self._connections):
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
-        if self._lock_fd < 0:
-            return
-        with contextlib.suppress(FileNotFoundError):
-            found = self._path.lstat()
-            if (found.st_dev, found.st_ino) == self._inode:
-                self._path.unlink()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._socket.reserved:
+            self._socket.remove()
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def release(self) -> None:
         """Let another service have the socket: after everything of ours is closed."""
-        if self._lock_fd < 0:
-            return
-        with contextlib.suppress(FileNotFoundError):
-            self._lock_path.unlink()
-        os.close(self._lock_fd)
-        self._lock_fd = -1
+        self._socket.release()
 
 
 async def _relay_both(

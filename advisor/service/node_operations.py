@@ -10,6 +10,7 @@ from advisor.board import Board
 from advisor.core.modes import Pause
 from advisor.ports import Clock
 from advisor.service import wire
+from advisor.service.callers import Caller
 from advisor.service.errors import BadRequestError, NotFoundError
 from advisor.store import errors as store_errors
 from advisor.store.records import NodeReconciliation, StoredBreaker, StoredIsolation
@@ -20,17 +21,17 @@ log = structlog.get_logger(__name__)
 
 NODE_ADVICE_SECONDS = 30.0  # every message of the stream says it again; an agent that hears nothing soon stops acting
 PAUSE_MAX = timedelta(days=31)
-ORIGIN = "unix socket"
 
 
 class NodeOperations:
     """The part of the operators' service that is about nodes and pauses. One per caller."""
 
-    def __init__(self, store: Store, board: Board, clock: Clock, who: str) -> None:
+    def __init__(self, store: Store, board: Board, clock: Clock, caller: Caller) -> None:
         self._store = store
         self._board = board
         self._clock = clock
-        self._who = who
+        self._caller = caller
+        self._who = caller.name
 
     async def pause(self, request: operator_pb2.PauseRequest) -> operator_pb2.PauseInForce:
         now = self._clock.now()
@@ -38,7 +39,7 @@ class NodeOperations:
         if not now < until <= now + PAUSE_MAX:
             raise BadRequestError(f"until: a time from now on, at most {PAUSE_MAX.days} days ahead")
         wanted = Pause(cluster=_cluster(request), until=until, why=why_of(request.why))
-        made = await self._store.pause(wanted, who=self._who, origin=ORIGIN, now=now)
+        made = await self._store.pause(wanted, who=self._who, origin=self._caller.origin, now=now)
         log.warning("advisor_paused", cluster=made.cluster or "all", until=made.until.isoformat(), who=self._who)
         await self._board.refresh()
         message = pause_message(made)
@@ -54,7 +55,11 @@ class NodeOperations:
     async def resume(self, request: operator_pb2.ResumeRequest) -> operator_pb2.PauseInForce:
         try:
             ended = await self._store.resume(
-                _cluster(request), who=self._who, why=why_of(request.why), origin=ORIGIN, now=self._clock.now()
+                _cluster(request),
+                who=self._who,
+                why=why_of(request.why),
+                origin=self._caller.origin,
+                now=self._clock.now(),
             )
         except store_errors.NotFound as error:
             raise NotFoundError(f"there is {error}") from None

@@ -14,8 +14,8 @@ from advisor.core.modes import ModeChange, ModeSetting
 from advisor.core.words import Category, Mode
 from advisor.ports import Clock
 from advisor.service import wire
+from advisor.service.callers import Caller
 from advisor.service.errors import BadRequestError, NotFoundError
-from advisor.service.gate import Caller
 from advisor.service.node_operations import NodeOperations, why_of
 from advisor.store import errors as store_errors
 from advisor.store.records import AgentMode, StoredAgent
@@ -53,7 +53,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
     def __init__(self, services: OperatorServices, caller: Caller) -> None:
         self._services = services
         self._caller = caller
-        self._nodes = NodeOperations(services.store, services.board, services.clock, caller.name)
+        self._nodes = NodeOperations(services.store, services.board, services.clock, caller)
 
     async def Pause(self, request: operator_pb2.PauseRequest, context: Context) -> operator_pb2.PauseInForce:
         return await self._nodes.pause(request)
@@ -94,7 +94,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
             setting,
             who=self._caller.name,
             why=why_of(request.setting.why, "setting.why"),
-            origin="unix socket",
+            origin=self._caller.origin,
             now=self._services.clock.now(),
         )
         await self._changed("mode_set", change)
@@ -108,7 +108,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
                 place,
                 who=self._caller.name,
                 why=why_of(request.setting.why, "setting.why"),
-                origin="unix socket",
+                origin=self._caller.origin,
                 now=self._services.clock.now(),
             )
         except store_errors.NotFound as error:

@@ -14,11 +14,10 @@ import structlog
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from sqlalchemy.exc import InterfaceError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from advisor.service.errors import BadRequestError, NotFoundError
-from advisor.service.gate import Caller, InnerServer, Role
+from advisor.service.callers import Caller, Role
+from advisor.service.errors import BadRequestError, FailureKind, failure_of
+from advisor.service.gate import InnerServer
 from advisor.v1 import agent_pb2, agent_pb2_grpc, audit_pb2, audit_pb2_grpc, operator_pb2, operator_pb2_grpc
 
 log = structlog.get_logger(__name__)
@@ -106,10 +105,10 @@ def _guarded(handler: Handler, method: str, caller: Caller) -> Handler:
             return _Malformed(error=str(error))
 
     async def abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:
-        code, text = _status_of(error)
-        if code is grpc.StatusCode.INTERNAL:
+        failure = failure_of(error)
+        if failure.kind is FailureKind.OURS:
             log.exception("call_failed", method=method, user=caller.name)
-        await context.abort(code, text)
+        await context.abort(_STATUS_OF[failure.kind], failure.text)
 
     if handler.response_streaming:
         stream: Stream = handler.unary_stream  # type: ignore[assignment]  # as above
@@ -145,18 +144,16 @@ def _check(request: object, method: str) -> None:
         raise BadRequestError(f"{method}: the message is not what the contract says: {request.error}")
 
 
-def _status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
-    if isinstance(error, BadRequestError):
-        return grpc.StatusCode.INVALID_ARGUMENT, str(error)
-    if isinstance(error, NotFoundError):
-        return grpc.StatusCode.NOT_FOUND, str(error)
-    if isinstance(error, OperationalError | InterfaceError | PoolTimeout):
-        # Which SQL it was is for our log, not for the caller.
-        log.warning("store_absent", error=type(error).__name__)
-        return grpc.StatusCode.UNAVAILABLE, "the store does not answer: try again"
-    if isinstance(error, NotImplementedError):
-        return grpc.StatusCode.UNIMPLEMENTED, "not served here"
-    return grpc.StatusCode.INTERNAL, "the advisor failed on this call: see its log"
+_STATUS_OF = {
+    FailureKind.BAD_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
+    FailureKind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    FailureKind.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    FailureKind.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED,
+    FailureKind.TOO_OFTEN: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    FailureKind.STORE_ABSENT: grpc.StatusCode.UNAVAILABLE,
+    FailureKind.NOT_SERVED: grpc.StatusCode.UNIMPLEMENTED,
+    FailureKind.OURS: grpc.StatusCode.INTERNAL,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from advisor.clock import SystemClock
 from advisor.demo.namespace import inside
+from advisor.service.callers import Accounts, Caller, Callers, Role
 from advisor.service.errors import BadRequestError, SocketTakenError
-from advisor.service.gate import Caller, Callers, Gate, Role
+from advisor.service.gate import Gate
 from advisor.service.server import Servicers
 from advisor.v1 import agent_pb2, agent_pb2_grpc, audit_pb2, audit_pb2_grpc, operator_pb2, operator_pb2_grpc
 
@@ -51,7 +52,7 @@ class FixedCallers(Callers):
     """Everybody who connects has these roles."""
 
     def __init__(self, roles: Role) -> None:
-        super().__init__(agent_users=(), operator_users=(), clock=SystemClock())
+        super().__init__(Accounts(), SystemClock())
         self._roles = roles
 
     async def find(self, uid: int) -> Caller:
@@ -114,7 +115,7 @@ async def _status(call: "grpc.aio.UnaryUnaryCall[object, object]") -> tuple[grpc
 
 async def test_the_kernels_word_about_the_caller_reaches_the_servicer(folder: Path) -> None:
     """A call knows the uid and account that SO_PEERCRED names, whatever the message says."""
-    callers = Callers(agent_users=(_own_name(),), operator_users=(), clock=SystemClock())
+    callers = Callers(Accounts(agents=(_own_name(),)), SystemClock())
     async with gate_of(folder / "s", callers), connected(folder / "s") as channel:
         answer = await agent_pb2_grpc.AgentServiceStub(channel).Heartbeat(agent_pb2.HeartbeatRequest(cluster="c"))
     assert answer.incarnation == f"{os.geteuid()} {_own_name()}"
@@ -311,7 +312,7 @@ async def _drained(stream: "grpc.aio.UnaryStreamCall[object, object]") -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 async def test_a_real_stranger_is_refused_with_a_reason(folder: Path) -> None:
     """Another uid may connect and is told what to configure."""
-    callers = Callers(agent_users=(), operator_users=(), clock=SystemClock())
+    callers = Callers(Accounts(), SystemClock())
     async with gate_of(folder / "s", callers):
         # The checkout may lie under a private home; the test namespace shows it where everybody can reach it.
         runtime = inside()

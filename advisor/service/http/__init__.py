@@ -1,0 +1,14 @@
+"""Everything that is served over HTTP: one ASGI application made of routes that others supply.
+
+The seam. A part of the HTTP side is a plain function that returns routes, `routes(...) -> list[BaseRoute]`; `app.py`
+hands all of them to `compose` (in `application`). What an endpoint can rely on:
+
+* `caller_of(request)` (also `request.state.caller`) is the `Caller`: always there, perhaps `NOBODY`. Who may call what
+  is the table in `advisor.service.access`; an endpoint asks it, and never compares roles itself.
+* Whatever it raises is answered as over gRPC (`advisor.service.errors`): `BadRequestError` is 400, `NotFoundError` 404,
+  `ForbiddenError` 403 and so on, an absent store 503; anything else is logged and told without detail. Answers to
+  errors are JSON, `{"error": {"code", "message"}}`, or a page where the dashboard supplies one and HTML was asked for.
+* Bodies are bounded (`service.http_body_bytes_max`), connections too (`service.connections_max`).
+* Every answer carries the strict security headers (`headers`) and `Cache-Control: no-store`, unless the endpoint set
+  another `Cache-Control` (only for files that hold no data). No inline script or style, nothing from elsewhere.
+"""
