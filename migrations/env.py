@@ -1,12 +1,20 @@
 """Alembic's entry: runs on the connection that `advisor.store.migrate` hands over, inside its lock."""
 
 from alembic import context
+from sqlalchemy import text
 
 from advisor.store.tables import metadata
 
 connection = context.config.attributes.get("connection")
 if connection is None:
     raise SystemExit("run migrations with `python -m advisor.store.migrate URL`: it takes the lock that they need")
-context.configure(connection=connection, target_metadata=metadata, compare_type=True, compare_server_default=True)
+parts = frozenset(connection.scalars(text("SELECT relname FROM pg_class WHERE relispartition")))
+context.configure(
+    connection=connection,
+    target_metadata=metadata,
+    compare_type=True,
+    compare_server_default=True,
+    include_name=lambda name, kind, _parents: kind != "table" or name not in parts,
+)
 with context.begin_transaction():
     context.run_migrations()

@@ -1,7 +1,10 @@
 """The tables. Migrations in `migrations/` create them; a test holds both to each other.
 
-Append-only (triggers refuse UPDATE, DELETE and TRUNCATE): incarnations, attempt_states, blobs, decisions,
-reconciliations, milestones, audit. What changes over a decision's life is in `advice`, one row per decision.
+Append-only (triggers refuse UPDATE, DELETE and TRUNCATE): `APPEND_ONLY`. What changes over a decision's life is in
+`advice`, one row per decision, which also keeps apart what the parts of `decisions` cannot: generations of an attempt.
+
+`SEALED` are append-only, have a serial number `seq`, and are covered by the chain in `seals`. `MONTHLY` lie in parts by
+month (docs/decisions/0007), so that their unique columns hold the time and nothing refers to them by foreign key.
 
 Lists are served newest first by (time, id) behind the filter's column, see `audit_queries`.
 """
@@ -38,7 +41,7 @@ metadata = MetaData(
     }
 )
 
-APPEND_ONLY = (
+SEALED = (
     "incarnations",
     "attempt_states",
     "blobs",
@@ -46,7 +49,13 @@ APPEND_ONLY = (
     "reconciliations",
     "milestones",
     "audit",
+    "node_changes",
+    "shadow_records",
+    "corrections",
 )
+APPEND_ONLY = (*SEALED, "seals", "seal_leaves")
+# Table → the time by which it is parted.
+MONTHLY = {"decisions": "created_at", "reconciliations": "decided_at", "attempt_states": "recorded_at", "audit": "at"}
 
 # Audit rows of what people do; the advisor and its agents write the others, some for every decision.
 PEOPLE = "what NOT IN ('decision_committed', 'advice_reconciled', 'agent_registered')"
@@ -82,6 +91,16 @@ def _account() -> Column[str]:
 
 def _sequence() -> Column[int]:
     return Column("seq", BigInteger(), Identity(always=True), primary_key=True)
+
+
+def _numbered() -> Column[int]:
+    """The order in which rows were written, for those whose key is another."""
+    return Column("seq", BigInteger(), Identity(always=True), nullable=False)
+
+
+def _time_key(name: str) -> Column[object]:
+    """The time by which a table is parted."""
+    return Column(name, _TIME, primary_key=True)
 
 
 def _of_attempt() -> ForeignKeyConstraint:
@@ -151,6 +170,7 @@ jobs = Table(
     _time("forgotten_at", nullable=True),
     Index(None, "cluster", "slot"),
     Index(None, "cluster", "job_id", "first_seen_at"),
+    Index(None, "cluster", "user_name", "first_seen_at"),
     Index(
         "jobs_dependent_idx",
         "cluster",
@@ -237,8 +257,9 @@ attempt_states = Table(
     _text("state"),
     _text("notice"),
     _time("observed_at"),
-    _time("recorded_at"),
+    _time_key("recorded_at"),
     Index(None, "job_key", "number", "seq"),
+    postgresql_partition_by="RANGE (recorded_at)",
 )
 
 detector_states = Table(
@@ -259,6 +280,8 @@ blobs = Table(
     Column("bytes", LargeBinary(), nullable=False),  # zlib
     Column("plain_bytes", BigInteger(), nullable=False),
     _time("created_at"),
+    _numbered(),
+    Index(None, "seq", unique=True),
 )
 
 incidents = Table(
@@ -323,13 +346,12 @@ decisions = Table(
     _text("rules_hash"),
     _text("policy_hash"),
     _text("build"),
-    _time("created_at"),
+    _time_key("created_at"),
     _time("expires_at"),
-    UniqueConstraint("job_key", "number", "generation"),
+    _numbered(),
+    UniqueConstraint("job_key", "number", "generation", "created_at"),
     _of_attempt(),
-    ForeignKeyConstraint(["inputs_hash"], ["blobs.hash"]),
-    ForeignKeyConstraint(["rules_hash"], ["blobs.hash"]),
-    ForeignKeyConstraint(["policy_hash"], ["blobs.hash"]),
+    Index(None, "seq"),
     Index(None, "created_at", "id"),
     Index(None, "cluster", "created_at", "id"),
     Index(None, "job_id", "created_at", "id"),
@@ -342,13 +364,14 @@ decisions = Table(
     Index(None, "reason", "created_at", "id"),
     Index(None, "mode", "created_at", "id"),
     Index(None, "nodes", postgresql_using="gin"),
+    postgresql_partition_by="RANGE (created_at)",
 )
 
 # The life of a decision as advice: the newest generation of an attempt is `open` until it is final.
 advice = Table(
     "advice",
     metadata,
-    Column("decision_id", _ID, ForeignKey("decisions.id"), primary_key=True),
+    Column("decision_id", _ID, primary_key=True),
     _text("cluster"),
     _id("job_key"),
     _whole("number"),
@@ -369,17 +392,18 @@ reconciliations = Table(
     "reconciliations",
     metadata,
     _sequence(),
-    Column("decision_id", _ID, ForeignKey("decisions.id"), nullable=False),
+    _id("decision_id"),
     _text("status"),
     _text("reason"),
     _text("detail"),
     _time("at"),
     _names("excluded_nodes"),
     _names("dropped_nodes"),
-    _time("decided_at", nullable=True),  # when its decision was made: lists are in that order
+    _time_key("decided_at"),  # when its decision was made: lists are in that order
     Index(None, "decision_id", "seq"),
     Index(None, "status", "decided_at", "decision_id", "seq"),
     Index(None, "reason", "decided_at", "decision_id", "seq"),
+    postgresql_partition_by="RANGE (decided_at)",
 )
 
 milestones = Table(
@@ -390,7 +414,9 @@ milestones = Table(
     Column("kind", Text(), primary_key=True),
     _time("at"),
     _text("detail"),
+    _numbered(),
     _of_attempt(),
+    Index(None, "seq", unique=True),
 )
 
 implications = Table(
@@ -464,7 +490,9 @@ shadow_records = Table(
     _text("why"),
     _text("origin"),
     _time("at"),
+    _numbered(),
     _of_attempt(),
+    Index(None, "seq", unique=True),
     Index(None, "job_key", "number", "at"),
 )
 
@@ -484,7 +512,9 @@ corrections = Table(
     _text("why"),
     _text("origin"),
     _time("at"),
+    _numbered(),
     _of_attempt(),
+    Index(None, "seq", unique=True),
     Index(None, "job_key", "number", "at"),
     Index(None, "at", "id"),
     Index(None, "decision_id", "at"),
@@ -579,7 +609,7 @@ audit = Table(
     metadata,
     _sequence(),
     _id("id"),
-    _time("at"),
+    _time_key("at"),
     _text("who"),
     _text("what"),
     _text("why"),
@@ -587,10 +617,11 @@ audit = Table(
     _text("cluster"),
     _text("subject"),
     _text("detail"),  # JSON text
-    UniqueConstraint("id"),
+    UniqueConstraint("id", "at"),
     Index(None, "at", "id"),
     Index(None, "subject", "at", "id"),
     Index("audit_people_idx", "at", "id", postgresql_where=text(PEOPLE)),
+    postgresql_partition_by="RANGE (at)",
 )
 
 # The outbox: one row for each decision and channel (advisor.store.notifications).
@@ -598,7 +629,7 @@ notifications = Table(
     "notifications",
     metadata,
     Column("channel", Text(), primary_key=True),
-    Column("decision_id", _ID, ForeignKey("decisions.id"), primary_key=True),
+    Column("decision_id", _ID, primary_key=True),
     _id("job_key"),
     _whole("number"),
     _time("created_at"),
@@ -619,4 +650,22 @@ notifications = Table(
     Index(None, "message_key"),
     Index(None, "channel", "job_key", "number"),
     Index(None, "channel", "claimed_at"),
+)
+
+# The chain over `SEALED` (advisor.seals): canonical JSON, and its signature when there is a key.
+seals = Table(
+    "seals",
+    metadata,
+    Column("number", BigInteger(), primary_key=True, autoincrement=False),
+    Column("document", LargeBinary(), nullable=False),
+    Column("signature", LargeBinary(), nullable=True),
+)
+
+# The digest of every sealed row, for as long as one of a seal's rows of that table is kept.
+seal_leaves = Table(
+    "seal_leaves",
+    metadata,
+    Column("number", BigInteger(), primary_key=True, autoincrement=False),
+    Column("table_name", Text(), primary_key=True),
+    Column("leaves", LargeBinary(), nullable=False),
 )

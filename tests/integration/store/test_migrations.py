@@ -56,7 +56,7 @@ async def test_append_only(store: Store, url: str, statement: str) -> None:
     engine = create_async_engine(url)
     async with engine.connect() as connection:
         for table in APPEND_ONLY:
-            column = metadata.tables[table].columns.keys()[-1]
+            column = next(name for name in reversed(metadata.tables[table].columns.keys()) if name != "seq")
             with pytest.raises(DBAPIError, match=f"table {table} is append-only"):
                 await connection.execute(text(statement.format(table, column, column)))
             await connection.rollback()
@@ -68,9 +68,49 @@ async def test_every_table_but_the_append_only_ones_can_change(store: Store, url
     engine = create_async_engine(url)
     async with engine.connect() as connection:
         found = await connection.execute(
-            text("SELECT tgrelid::regclass::text FROM pg_trigger WHERE tgname = 'append_only' ORDER BY 1")
+            text(
+                "SELECT tgrelid::regclass::text FROM pg_trigger WHERE tgname = 'append_only' "
+                "AND NOT (SELECT relispartition FROM pg_class WHERE oid = tgrelid) ORDER BY 1"
+            )
         )
         assert found.scalars().all() == sorted(APPEND_ONLY)
+    await engine.dispose()
+
+
+async def test_parts_are_append_only_too(url: str) -> None:
+    """Whoever names one month instead of the whole table is refused as well."""
+    engine = create_async_engine(url)
+    async with engine.connect() as connection:
+        parts = (
+            await connection.execute(text("SELECT relname FROM pg_class WHERE relispartition AND relkind = 'r'"))
+        ).scalars()
+        for part in parts:
+            with pytest.raises(DBAPIError, match=f"table {part} is append-only"):
+                await connection.execute(text(f"DELETE FROM {part}"))
+            await connection.rollback()
+    await engine.dispose()
+
+
+async def test_months_keep_what_was_there(empty_url: str) -> None:
+    """A database of before has its rows afterwards, in their order, and a later row comes after them."""
+    engine = create_async_engine(empty_url)
+    row = "INSERT INTO audit (id, at, who, what, why, origin, cluster, subject, detail) VALUES "
+    values = "(gen_random_uuid(), {at}, 'root', 'mode_set', '', '', '', '', '{{}}')"
+    async with engine.connect() as connection:
+        await connection.run_sync(lambda plain: command.upgrade(alembic_config(plain), "0009"))
+        for when in ("now() - interval '1 year'", "now() + interval '2 months'"):
+            await connection.execute(text(row + values.format(at=when)))
+        await connection.commit()
+    await migrate(empty_url)
+    async with engine.connect() as connection:
+        for when in ("now()", "now() + interval '3 months'", "now() + interval '9 years'"):
+            await connection.execute(text(row + values.format(at=when)))
+        await connection.commit()
+        found = await connection.execute(text("SELECT seq FROM audit ORDER BY seq"))
+        assert found.scalars().all() == [1, 2, 3, 4, 5]
+        await connection.run_sync(lambda plain: command.downgrade(alembic_config(plain), "0009"))
+        found = await connection.execute(text("SELECT seq FROM audit ORDER BY seq"))
+        assert found.scalars().all() == [1, 2, 3, 4, 5]
     await engine.dispose()
 
 
