@@ -333,7 +333,7 @@ def _without_successor(watched: Watched, now: datetime, rules: ShadowRules) -> A
 def resubmission(watched: Watched, rules: ShadowRules) -> Act | None:
     """The likeliest new job that takes the attempt's place, or None. The earliest of equally likely ones."""
     until = watched.base + timedelta(seconds=rules.window_seconds)
-    began = watched.fault_at or watched.base
+    began = min(watched.fault_at or watched.base, watched.base)
     places = [
         other
         for other in watched.namesakes
