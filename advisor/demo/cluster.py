@@ -13,7 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,6 +50,7 @@ class Cluster:
     shape: Shape = Shape()
     hook: Path | None = None  # EpilogSlurmctld; copied to a place that slurm can traverse
     hook_socket: Path | None = None  # where the hook sends its notices
+    before_controller: "Callable[[Cluster], None] | None" = None  # with munge up: accounting, say
     _daemons: "dict[str, subprocess.Popen[bytes]]" = field(default_factory=dict)
 
     @property
@@ -92,6 +93,8 @@ class Cluster:
         key.write_bytes(secrets.token_bytes(1024))
         key.chmod(0o400)
         self._start_munge()
+        if self.before_controller is not None:
+            self.before_controller(self)
         self.start_controller()
         for node in self.nodes:
             self.start_node(node)
@@ -235,7 +238,11 @@ class Cluster:
             "JobRequeue=1",
             "JobCompType=jobcomp/filetxt",
             f"JobCompLoc={self.jobcomp}",
-            "AccountingStorageType=accounting_storage/none",
+            *(
+                ["AccountingStorageType=accounting_storage/none"]
+                if not any(line.startswith("AccountingStorageType=") for line in shape.extra)
+                else []
+            ),
             "SwitchType=switch/none",
             *([f"EpilogSlurmctld={self._hook_path}"] if self.hook is not None else []),
             *shape.extra,

@@ -100,14 +100,24 @@ def _silent(word: str, text: str) -> None:
 
 @contextmanager
 def running_cluster(
-    shape: Shape, report: Report = _silent, *, hook: Path | None = HOOK
+    shape: Shape,
+    report: Report = _silent,
+    *,
+    hook: Path | None = HOOK,
+    before_controller: Callable[[Cluster], None] | None = None,
 ) -> Iterator[tuple[Cluster, KernelLogWriter]]:
     """Slurm with our hook in place, and somebody to write kernel logs. None of our programs runs yet.
 
     Without a hook the agent learns of an end by polling only.
     """
     runtime = require()
-    cluster = Cluster(runtime=runtime, shape=shape, hook=hook, hook_socket=hook_socket(runtime))
+    cluster = Cluster(
+        runtime=runtime,
+        shape=shape,
+        hook=hook,
+        hook_socket=hook_socket(runtime),
+        before_controller=before_controller,
+    )
     kernel = KernelLogWriter(cluster)
     try:
         began = time.monotonic()
