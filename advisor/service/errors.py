@@ -85,8 +85,9 @@ _KIND_OF_CALL_ERROR = {
 
 def failure_of(error: Exception) -> Failure:
     """What to tell of an error that ended a call. Whoever asks logs the trace of `OURS`."""
-    kind = _KIND_OF_CALL_ERROR.get(type(error))
-    if kind is not None:
+    for call_error, kind in _KIND_OF_CALL_ERROR.items():
+        if not isinstance(error, call_error):
+            continue
         retry = error.retry_seconds if isinstance(error, TooOftenError) else None
         return Failure(kind=kind, text=str(error), retry_seconds=retry)
     if isinstance(error, OperationalError | InterfaceError | PoolTimeout):
