@@ -213,7 +213,11 @@ def _stopped(row: AdviceRow, settings: Sequence[ModeSetting]) -> bool:
 
 
 def _on_paper(item: StoredIsolation, settings: Sequence[ModeSetting]) -> StoredIsolation:
-    """Under an operator's monitor nothing is drained any more. What is drained may be put back all the same."""
+    """Under an operator's monitor nothing is drained any more, but what an operator isolated by name. What is drained
+    may be put back all the same.
+    """
+    if item.opened_by:
+        return item
     subject = Subject(
         cluster=item.cluster,
         partition=item.partition,

@@ -60,6 +60,7 @@ log = structlog.get_logger(__name__)
 
 # Nothing has ended, and nothing was said before: not worth a row.
 QUIET = frozenset({Reason.HEALTHY, Reason.OUTCOME_NOT_VISIBLE})
+ADVISOR = "advisor"
 GENERATIONS_MAX = 100  # per attempt: a decision that flaps stops being told
 FAILING_SECONDS_MAX = 300.0  # without one completed tick: then the process ends and its supervisor starts a new one
 RETRY_SECONDS = 0.5
@@ -279,7 +280,9 @@ class Pipeline:
             snapshot = replace(snapshot, job=replace(job, mode=mode))
             decision = decide(snapshot, rules, policy, now)
         essence = essence_of(decision)
-        again = sighting.item.generation < GENERATIONS_MAX and lapsed(sighting.item, decision, now)
+        # What operators said since the newest decision is answered by one of its own, also where it comes to the same.
+        answers = sighting.item.ordered and sighting.item.generation > 0 and not moved_on(sighting.item)
+        again = answers or (sighting.item.generation < GENERATIONS_MAX and lapsed(sighting.item, decision, now))
         if not again and not self._differs(sighting, decision, essence):
             return Verdict(sighting=sighting, decision=decision, essence=essence)
         detector = codec.content_hash(codec.encode(sighting.state))
@@ -293,6 +296,8 @@ class Pipeline:
             policy=self._packed_policy,
             build=self._rulebook.build,
             created_at=now,
+            seen_orders=sighting.item.orders_count,
+            who=decision.ordered_by or ADVISOR,
             time_to_live=time_to_live(sighting.item, policy, now, paused_until(pauses, job.cluster, now)),
         )
         return Verdict(sighting=sighting, decision=decision, essence=essence, record=record)

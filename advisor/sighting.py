@@ -199,4 +199,5 @@ def snapshot_of(
         user_excluded=item.user_excluded,
         other_nodes=item.other_nodes,
         dependents_running=item.dependents_running,
+        orders=item.orders,
     )

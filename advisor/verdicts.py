@@ -52,6 +52,7 @@ def essence_of(decision: Decision) -> str:
                 decision.resume_step if decision.action is Action.RESTART else None,
                 None if decision.start_not_before is None else decision.start_not_before.isoformat(),
                 None if decision.delay_until is None else decision.delay_until.isoformat(),
+                *([decision.order] if decision.order else ()),
             ]
         ).encode()
     )

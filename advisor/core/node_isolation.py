@@ -103,6 +103,15 @@ def cap(nodes: int, policy: Policy) -> int:
     return min(policy.isolations_max, int(nodes * policy.isolations_percent_max / 100))
 
 
+def over_caps(cluster: Cluster, node: str, policy: Policy) -> str:
+    """Which bound one more isolated node would break, "" for none. Held on paper counts, the node itself does not."""
+    if cluster.tripped:
+        return "the breaker has tripped"
+    held = {item.node for item in cluster.held} - {node}
+    most = cap(cluster.nodes, policy)
+    return "" if len(held) < most else f"{len(held)} nodes are isolated: at most {most} of {cluster.nodes}"
+
+
 def plan(wants: Sequence[Want], cluster: Cluster, policy: Policy, now: datetime) -> Plan:
     """What to do about `wants`. At most `cap` nodes are ever held, those on paper included.
 

@@ -116,7 +116,7 @@ async def commit_decisions(connection: AsyncConnection, batch: Batch, *, incarna
         key, owner = item.record.key, owners.get(item.record.key)
         if owner is None:
             outcomes.append(NotFound(f"no attempt {key}"))
-        elif owner.generation == item.record.seen_generation:
+        elif owner.generation == item.record.seen_generation and owner.orders == item.record.seen_orders:
             due.append(Noticed(record=item.record, owner=owner, decision_id=item.decision_id))
             outcomes.append(item.committed)
         elif item.decision_id in kept:
@@ -141,6 +141,7 @@ async def _lock_attempts(connection: AsyncConnection, keys: Sequence[AttemptKey]
             attempts.c.job_key,
             attempts.c.number,
             attempts.c.generation,
+            attempts.c.orders,
             attempts.c.cluster,
             attempts.c.job_id,
             attempts.c.user_name,
@@ -188,10 +189,9 @@ async def _write(
         ],
     )
     wanted = wanted_attempts(list(records))
-    # They are locked, and at the generation that was seen.
-    await connection.execute(
-        update(attempts).where(of_attempt(attempts, wanted)).values(generation=attempts.c.generation + 1)
-    )
+    # They are locked, and at the generation that was seen, with the orders that were.
+    counted = {"generation": attempts.c.generation + 1, "orders_decided": attempts.c.orders}
+    await connection.execute(update(attempts).where(of_attempt(attempts, wanted)).values(**counted))
     await connection.execute(upsert(advice), [_advice_values(item, noticed.owner) for item, noticed in due])
     await record_milestones(connection, {key: record.milestones for key, record in records.items()})
     await append_all(connection, [_audit(item, noticed.owner) for item, noticed in due])

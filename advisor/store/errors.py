@@ -6,6 +6,7 @@ Errors::
     StoreError
     ├── Conflict           another decision for the attempt was committed since the snapshot was taken
     ├── NotFound           no such attempt or decision
+    ├── TooLate            what was ordered cannot be any more: it has happened, or something else has
     ├── Ambiguous          the beginning of several ids
     ├── CursorRefused      a cursor that is not ours, or of another list or filter
     ├── FilterRefused      a filter field that this list cannot answer
@@ -35,6 +36,10 @@ class Conflict(StoreError):
 
 class NotFound(StoreError):
     pass
+
+
+class TooLate(StoreError):
+    """The text says what has happened already."""
 
 
 class Ambiguous(StoreError):

@@ -4,6 +4,7 @@ One row per isolation, kept for ever. It is `open` while an agent has something 
 ended and our drain is seen to be gone (or to be somebody else's).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -13,11 +14,11 @@ from sqlalchemy import ColumnElement, Text, cast, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from advisor.core.node_isolation import RATE_WINDOW, Cluster, Held, Plan, Want, expires_at, plan
+from advisor.core.node_isolation import RATE_WINDOW, Cluster, Held, Plan, Want, expires_at, over_caps, plan
 from advisor.core.policy import Policy
 from advisor.core.words import IsolationEnd, NodeState
 from advisor.store.audit_log import append
-from advisor.store.errors import NotFound
+from advisor.store.errors import NotFound, TooLate
 from advisor.store.ids import as_id, new_id
 from advisor.store.records import (
     AuditEvent,
@@ -34,6 +35,7 @@ LISTED_MAX = 250
 _OPEN_MAX = 10_000
 _TEXT_MAX = 1000
 _US = "advisor"
+BY_HAND = "operator"  # in place of a category
 _OUR_REASON = r"^advisor: [0-9a-f-]{36} [a-z_]+( : reboot [a-z ]+)*$"  # Slurm writes behind it at a reboot
 _ENDED_BY_REPORT = {
     ReconciliationReason.REPAIR_SEEN: IsolationEnd.REPAIR_SEEN,
@@ -133,17 +135,85 @@ async def _act_now(connection: AsyncConnection, cluster: str, want: Want, now: d
         await _audit(connection, cluster, "isolation_acts", row.id, now, why="no longer on paper only", detail=detail)
 
 
+async def isolate_by_hand(
+    connection: AsyncConnection,
+    cluster: str,
+    node: str,
+    *,
+    force: bool,
+    who: str,
+    why: str,
+    origin: str,
+    policy: Policy,
+    now: datetime,
+) -> tuple[StoredIsolation, bool]:
+    """An operator's own isolation, and whether anything changed. Within the caps, unless forced, which is audited.
+
+    Raises `NotFound` for a node that no agent has shown, `TooLate` where somebody else has drained it or a cap forbids.
+    """
+    cluster, node = storable(cluster), storable(node)
+    await _one_writer(connection, cluster)
+    states = node_states.c
+    known = await connection.execute(
+        select(states.state, states.reason).where(states.cluster == cluster, states.name == node)
+    )
+    seen = known.one_or_none()
+    if seen is None:
+        raise NotFound(f"no node {node} in cluster {cluster}")
+    held = await connection.execute(
+        select(isolations).where(isolations.c.open, isolations.c.cluster == cluster, isolations.c.node == node)
+    )
+    row = held.one_or_none()
+    if row is not None and row.ended_at is None and not row.dry_run:
+        return _stored(row), False
+    if row is not None and row.ended_at is not None:
+        raise TooLate(f"the last isolation of {node} is being undone: again in a moment")
+    ours = re.match(_OUR_REASON, seen.reason) is not None
+    if seen.state in {NodeState.DRAINED.value, NodeState.DRAINING.value} and not ours:
+        raise TooLate(f"{node} is drained by others already ({seen.reason or 'no reason given'}): that is left alone")
+    over = over_caps(await _cluster(connection, cluster, {node}, now), node, policy)
+    if over and not force:
+        raise TooLate(f"{over}; --force isolates it all the same, and is audited")
+    detail = {"node": node, "by_hand": "yes"} | ({"forced": over} if over else {})
+    values = {"dry_run": False, "opened_by": storable(who), "why": storable(why)[:_TEXT_MAX]}
+    pending = {"status": ReconciliationStatus.PENDING.value, "reason": ReconciliationReason.UNSPECIFIED.value}
+    if row is not None:
+        changing = {**values, **pending, "generation": row.generation + 1, "expires_at": expires_at(now, policy)}
+        made = await connection.execute(
+            update(isolations).where(isolations.c.id == row.id).values(**changing).returning(isolations)
+        )
+    else:
+        new = {"id": new_id(now), "cluster": cluster, "node": node, "generation": 1, "category": BY_HAND, "job_id": ""}
+        times = {"opened_at": now, "expires_at": expires_at(now, policy), "open": True, "detail": ""}
+        made = await connection.execute(
+            insert(isolations).values(**new, **values, **pending, **times).returning(isolations)
+        )
+    opened = _stored(made.one())
+    await _audit(
+        connection,
+        cluster,
+        "isolation_opened",
+        opened.isolation_id,
+        now,
+        who=who,
+        why=why,
+        origin=origin,
+        detail=detail,
+    )
+    return opened, True
+
+
 async def open_isolations(connection: AsyncConnection, cluster: str) -> tuple[StoredIsolation, ...]:
     """Everything that the cluster's agents are to be told, oldest first."""
     columns = isolations.c
     found = await connection.execute(
         select(isolations, jobs.c.partition, jobs.c.account)
-        .join(jobs, jobs.c.key == columns.job_key)
+        .outerjoin(jobs, jobs.c.key == columns.job_key)
         .where(columns.open, columns.cluster == cluster)
         .order_by(columns.opened_at, columns.id)
         .limit(_OPEN_MAX)
     )
-    return tuple(replace(_stored(row), partition=row.partition, account=row.account) for row in found)
+    return tuple(replace(_stored(row), partition=row.partition or "", account=row.account or "") for row in found)
 
 
 async def list_isolations(
@@ -348,10 +418,18 @@ async def _audit(
     *,
     who: str = _US,
     why: str = "",
+    origin: str = "",
     detail: Mapping[str, str] | None = None,
 ) -> None:
     event = AuditEvent(
-        at=now, who=who, what=what, why=why[:_TEXT_MAX], cluster=cluster, subject=subject, detail=detail or {}
+        at=now,
+        who=who,
+        what=what,
+        why=why[:_TEXT_MAX],
+        origin=origin,
+        cluster=cluster,
+        subject=subject,
+        detail=detail or {},
     )
     await append(connection, event)
 
@@ -366,7 +444,8 @@ def _stored(row: AnyRow) -> StoredIsolation:
         category=row.category,
         why=row.why,
         job_id=row.job_id,
-        job_key=row.job_key,
+        job_key=row.job_key or "",
+        opened_by=row.opened_by,
         opened_at=row.opened_at,
         expires_at=row.expires_at,
         open=row.open,

@@ -18,6 +18,7 @@ from advisor.core.model import (
     Job,
     NodeFact,
     OpenAdvice,
+    Order,
     PastAttempt,
     Progress,
     Signal,
@@ -30,6 +31,7 @@ from advisor.store.dependents import dependents
 from advisor.store.documents import unpack_signals
 from advisor.store.node_queries import past_implication
 from advisor.store.node_states import reinstated
+from advisor.store.orders import in_force, orders_for
 from advisor.store.records import AttemptKey, MilestoneKind, StoredAttempt
 from advisor.store.sql import AnyRow, any_text, of_attempt, wanted_attempts
 from advisor.store.tables import (
@@ -82,6 +84,7 @@ async def load(
     applied = await _applied(connection, keys)
     reached = await _milestones(connection, keys)
     before = await _predecessor_states(connection, keys)
+    standing = await in_force(connection, {key.job_key for key in keys})
     running_beside = await dependents(connection, {row.cluster for row in rows.values()})
     facts = await _node_facts(connection, rows.values(), policy, now)
     elsewhere = await _states_of(connection, {row.cluster for row in rows.values()}, avoided.values())
@@ -99,6 +102,7 @@ async def load(
             ),
             dependents_running=running_beside(row),
             put_back=put_back.get(row.cluster, {}),
+            orders=orders_for(standing.get(key.job_key, ()), key.number),
         )
         for key, row in rows.items()
     }
@@ -279,6 +283,7 @@ def _stored(
     other_nodes: tuple[NodeFact, ...],
     dependents_running: bool,
     put_back: Mapping[str, datetime],
+    orders: tuple[Order, ...],
 ) -> StoredAttempt:
     own = next(item for item in chain if item.number == key.number)
     later = [item for item in chain if item.number > key.number]
@@ -299,6 +304,9 @@ def _stored(
         generation=row.generation,
         user_excluded=tuple(name for name in newest.excluded_nodes if name not in ours),
         dependents_running=dependents_running,
+        orders=orders,
+        orders_count=row.orders,
+        ordered=row.orders != row.orders_decided,
         nodes_fitting=newest.nodes_fitting,
         job_name=row.name,
         user_id=row.user_id,

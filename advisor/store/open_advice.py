@@ -175,6 +175,15 @@ async def supersede(connection: AsyncConnection, newer: Mapping[AttemptKey, tupl
     return await _tell(connection, said)
 
 
+async def take_back(connection: AsyncConnection, key: AttemptKey, detail: str, at: datetime) -> int:
+    """Close what is open of one attempt, on an operator's word. Returns how many."""
+    mine = select(advice.c.decision_id).where(advice.c.job_key == key.job_key, advice.c.number == key.number)
+    closed = await _close(connection, mine, _SUPERSEDED)
+    return await _tell(
+        connection, [_said(row, _SUPERSEDED, ReconciliationReason.OPERATOR, at, detail) for row in closed]
+    )
+
+
 async def _close(
     connection: AsyncConnection, which: Select[tuple[str]], status: ReconciliationStatus
 ) -> Sequence[AnyRow]:

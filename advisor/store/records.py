@@ -17,6 +17,7 @@ from advisor.core.model import (
     Job,
     NodeFact,
     OpenAdvice,
+    Order,
     PastAttempt,
     Progress,
     Signal,
@@ -94,6 +95,7 @@ class ReconciliationReason(StrEnum):
     DRAINED_BY_OTHERS = "drained_by_others"
     REPAIR_SEEN = "repair_seen"
     DEPENDENT_RELEASED = "dependent_released"
+    OPERATOR = "operator"
 
 
 class MilestoneKind(StrEnum):
@@ -242,6 +244,9 @@ class StoredAttempt:
     progress: Progress = field(default_factory=Progress)
     foreign: int = 0
     milestones: Mapping[MilestoneKind, datetime] = field(default_factory=dict)
+    orders: tuple[Order, ...] = ()  # of operators, in force for this attempt
+    orders_count: int = 0  # given and lifted so far; pass it to commit_decision
+    ordered: bool = False  # there were some since the newest decision
     observed_at: datetime | None = None
     forgotten: bool = False  # the scheduler no longer knows the job
 
@@ -278,6 +283,7 @@ class DecisionRecord:
     created_at: datetime
     time_to_live: timedelta
     milestones: tuple[Milestone, ...] = ()  # recorded in the same transaction; the first one of each kind stays
+    seen_orders: int = 0  # StoredAttempt.orders_count of the snapshot
     who: str = "advisor"
 
 
@@ -335,7 +341,8 @@ class StoredIsolation:
     category: str
     why: str
     job_id: str
-    job_key: str
+    job_key: str  # "" where somebody isolated it by hand
+    opened_by: str = ""  # who did
     partition: str = ""  # of that job, and its account, for modes
     account: str = ""
     opened_at: datetime

@@ -30,6 +30,7 @@ from advisor.store import (
     open_advice,
     pauses,
     references,
+    orders,
     states,
     watching,
 )
@@ -37,6 +38,7 @@ from advisor.store.migrate import require_current_schema
 from advisor.store.records import (
     AdviceRow,
     AgentMode,
+from advisor.store.order_records import OrderGiven, OrderWanted, SinceOrder, StoredOrder
     AttemptKey,
     AttemptRef,
     AttemptRow,
@@ -292,6 +294,15 @@ class Store:
         """Idempotent; what is said of an older generation changes nothing. Raises `NotFound`."""
         async with self._engine.begin() as connection:
             return await isolations.record(connection, isolation_id, news, cluster=cluster, who=who)
+    async def isolate_by_hand(
+        self, cluster: str, node: str, *, force: bool, who: str, why: str, origin: str, now: datetime
+    ) -> tuple[StoredIsolation, bool]:
+        """Whether anything changed. Raises `NotFound` and `TooLate`."""
+        async with self._engine.begin() as connection:
+            return await isolations.isolate_by_hand(
+                connection, cluster, node, force=force, who=who, why=why, origin=origin, policy=self._policy, now=now
+            )
+
 
     async def record_probe(
         self, cluster: str, node: str, *, passed: bool, who: str, why: str, now: datetime
@@ -385,6 +396,35 @@ class Store:
     async def open_incident_count(self) -> int:
         async with self._engine.connect() as connection:
             found = await connection.execute(
+    async def find_attempt(
+        self, *, cluster: str = "", job_id: str = "", number: int | None = None, decision_id: str = ""
+    ) -> tuple[AttemptKey, AttemptRef]:
+        """That of a decision (its whole id), the one named, or the newest that has begun. Raises `NotFound`."""
+        async with self._engine.connect() as connection:
+            return await orders.find_attempt(
+                connection, cluster=cluster, job_id=job_id, number=number, decision_id=decision_id
+            )
+
+    async def give_order(self, wanted: OrderWanted, *, who: str, why: str, origin: str, now: datetime) -> OrderGiven:
+        """Idempotent. Raises `NotFound`, and `TooLate` with what has happened already."""
+        async with self._engine.begin() as connection:
+            return await orders.give(connection, wanted, who=who, why=why, origin=origin, now=now)
+
+    async def lift_order(self, order_id: str, *, who: str, why: str, origin: str, now: datetime) -> OrderGiven:
+        """Idempotent. Raises `NotFound`."""
+        async with self._engine.begin() as connection:
+            return await orders.lift(connection, order_id, who=who, why=why, origin=origin, now=now)
+
+    async def orders(self, *, cluster: str = "", job_id: str = "", lifted: bool = False) -> tuple[StoredOrder, ...]:
+        """Newest first. `lifted`: also those that hold no longer."""
+        async with self._engine.connect() as connection:
+            return await orders.list_orders(connection, cluster=cluster, job_id=job_id, lifted=lifted)
+
+    async def since_order(self, key: AttemptKey, count: int) -> SinceOrder:
+        """What became of an attempt since it had so many orders."""
+        async with self._reading() as connection:
+            return await orders.since(connection, key, count)
+
                 select(func.count()).select_from(incidents).where(incidents.c.closed_at.is_(None))
             )
             return found.scalar_one()

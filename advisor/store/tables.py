@@ -214,6 +214,9 @@ attempts = Table(
     _time("first_seen_at"),
     _time("over_seen_at", nullable=True),
     Column("generation", BigInteger(), nullable=False),  # of the newest decision, 0 for none
+    # How many orders of operators there were about it (given or lifted), and how many its newest decision has seen.
+    Column("orders", BigInteger(), nullable=False, server_default=text("0")),
+    Column("orders_decided", BigInteger(), nullable=False, server_default=text("0")),
     Column("open", Boolean(), nullable=False),  # False: nothing can change any more, never ticked again
     # progress, as the last tick left it
     Column("first_step", BigInteger(), nullable=True),
@@ -572,8 +575,9 @@ isolations = Table(
     Column("dry_run", Boolean(), nullable=False),
     _text("category"),
     _text("why"),
-    _id("job_key"),
-    _whole("number"),
+    # Those of a node that somebody isolated by hand are unset.
+    _id("job_key", nullable=True),
+    _whole("number", nullable=True),
     _text("job_id"),
     _time("opened_at"),
     _time("expires_at"),
@@ -587,12 +591,44 @@ isolations = Table(
     _text("ended_why", nullable=True),
     _time("probed_at", nullable=True),
     Column("probe_passed", Boolean(), nullable=True),
+    Column("opened_by", Text(), nullable=False, server_default=text("''")),
     _of_attempt(),
     Index("isolations_one_open_idx", "cluster", "node", unique=True, postgresql_where=text("open")),
     Index("isolations_expiry_idx", "expires_at", postgresql_where=text("open")),
     Index(None, "cluster", "opened_at", "id"),
     Index(None, "cluster", "node", "opened_at", "id"),
     Index(None, "opened_at", "id"),
+)
+
+# What operators order about jobs (advisor.store.orders). Of a job to come, `number` is the attempt it was said at.
+orders = Table(
+    "orders",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    _text("kind"),
+    _text("cluster"),
+    _id("job_key"),
+    _whole("number"),
+    _text("job_id"),
+    _text("user_name"),
+    _id("decision_id", nullable=True),  # the advice that it is about
+    _text("action", nullable=True),
+    _text("category", nullable=True),
+    _text("node"),
+    Column("ends_live", Boolean(), nullable=False, server_default=text("false")),
+    Column("ceiling", Boolean(), nullable=False, server_default=text("false")),
+    _text("set_by"),
+    _text("why"),
+    _text("origin"),
+    _time("set_at"),
+    _time("lifted_at", nullable=True),
+    _text("lifted_by", nullable=True),
+    _text("lifted_why", nullable=True),
+    _of_attempt(),
+    Index("orders_in_force_idx", "job_key", postgresql_where=text("lifted_at IS NULL")),
+    Index(None, "set_at", "id"),
+    Index(None, "cluster", "set_at", "id"),
+    Index(None, "job_id", "set_at", "id"),
 )
 
 # A row: it has tripped. Resetting it removes the row; the audit keeps both.

@@ -47,6 +47,7 @@ async def watched(connection: AsyncConnection, now: datetime, *, refined_for: ti
                 and_(
                     or_(~successors.exists(), started),
                     _looked_at_since_its_end(),
+                    or_(attempts.c.orders == attempts.c.orders_decided, started),
                     _decided_for_good(now, refined_for),
                 ),
             ),
