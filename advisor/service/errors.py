@@ -5,6 +5,7 @@ ServiceError
 └── CallError             the call cannot be answered as it was made; the text says why
     ├── BadRequestError       a message cannot be used: which field and why
     ├── NotFoundError         there is no such thing, or none that this caller may know of
+    ├── TooLateError          what is asked for can be done no more: what has happened already
     ├── UnauthenticatedError  nobody is known by what was shown
     ├── ForbiddenError        this caller may not do it
     └── TooOftenError         too many calls: again after `retry_seconds`
@@ -40,6 +41,10 @@ class NotFoundError(CallError):
     pass
 
 
+class TooLateError(CallError):
+    pass
+
+
 class UnauthenticatedError(CallError):
     pass
 
@@ -57,6 +62,7 @@ class TooOftenError(CallError):
 class FailureKind(StrEnum):
     BAD_REQUEST = "bad_request"
     NOT_FOUND = "not_found"
+    TOO_LATE = "too_late"
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
     TOO_OFTEN = "too_often"
@@ -77,6 +83,7 @@ class Failure:
 _KIND_OF_CALL_ERROR = {
     BadRequestError: FailureKind.BAD_REQUEST,
     NotFoundError: FailureKind.NOT_FOUND,
+    TooLateError: FailureKind.TOO_LATE,
     UnauthenticatedError: FailureKind.UNAUTHENTICATED,
     ForbiddenError: FailureKind.FORBIDDEN,
     TooOftenError: FailureKind.TOO_OFTEN,

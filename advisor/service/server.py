@@ -147,6 +147,7 @@ def _check(request: object, method: str) -> None:
 _STATUS_OF = {
     FailureKind.BAD_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
     FailureKind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    FailureKind.TOO_LATE: grpc.StatusCode.FAILED_PRECONDITION,
     FailureKind.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
     FailureKind.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED,
     FailureKind.TOO_OFTEN: grpc.StatusCode.RESOURCE_EXHAUSTED,

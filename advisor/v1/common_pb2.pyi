@@ -206,6 +206,8 @@ class _ReconciliationReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_
     """somebody put the node back"""
     RECONCILIATION_REASON_DEPENDENT_RELEASED: _ReconciliationReason.ValueType  # 35
     """who waited for its end was let go: not started beside it"""
+    RECONCILIATION_REASON_OPERATOR: _ReconciliationReason.ValueType  # 36
+    """an operator spoke against it"""
 
 class ReconciliationReason(_ReconciliationReason, metaclass=_ReconciliationReasonEnumTypeWrapper): ...
 
@@ -269,6 +271,8 @@ RECONCILIATION_REASON_REPAIR_SEEN: ReconciliationReason.ValueType  # 34
 """somebody put the node back"""
 RECONCILIATION_REASON_DEPENDENT_RELEASED: ReconciliationReason.ValueType  # 35
 """who waited for its end was let go: not started beside it"""
+RECONCILIATION_REASON_OPERATOR: ReconciliationReason.ValueType  # 36
+"""an operator spoke against it"""
 Global___ReconciliationReason: _TypeAlias = ReconciliationReason  # noqa: Y015
 
 class _MilestoneKind:

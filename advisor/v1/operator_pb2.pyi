@@ -10,6 +10,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -20,6 +21,39 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _OrderEffect:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OrderEffectEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OrderEffect.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ORDER_EFFECT_UNSPECIFIED: _OrderEffect.ValueType  # 0
+    ORDER_EFFECT_UNCHANGED: _OrderEffect.ValueType  # 1
+    """It was so already: nothing was changed."""
+    ORDER_EFFECT_RECORDED: _OrderEffect.ValueType  # 2
+    """Recorded; it bears on what is decided from now on."""
+    ORDER_EFFECT_IN_FORCE: _OrderEffect.ValueType  # 3
+    """A decision follows it, and the agent says that nothing of an older one is under way any more."""
+    ORDER_EFFECT_UNCONFIRMED: _OrderEffect.ValueType  # 4
+    """A decision follows it; no agent has confirmed that nothing of an older one is under way."""
+    ORDER_EFFECT_OVERTAKEN: _OrderEffect.ValueType  # 5
+    """The agent was acting at that very moment: the scheduler had accepted the older advice when it was told."""
+
+class OrderEffect(_OrderEffect, metaclass=_OrderEffectEnumTypeWrapper): ...
+
+ORDER_EFFECT_UNSPECIFIED: OrderEffect.ValueType  # 0
+ORDER_EFFECT_UNCHANGED: OrderEffect.ValueType  # 1
+"""It was so already: nothing was changed."""
+ORDER_EFFECT_RECORDED: OrderEffect.ValueType  # 2
+"""Recorded; it bears on what is decided from now on."""
+ORDER_EFFECT_IN_FORCE: OrderEffect.ValueType  # 3
+"""A decision follows it, and the agent says that nothing of an older one is under way any more."""
+ORDER_EFFECT_UNCONFIRMED: OrderEffect.ValueType  # 4
+"""A decision follows it; no agent has confirmed that nothing of an older one is under way."""
+ORDER_EFFECT_OVERTAKEN: OrderEffect.ValueType  # 5
+"""The agent was acting at that very moment: the scheduler had accepted the older advice when it was told."""
+Global___OrderEffect: _TypeAlias = OrderEffect  # noqa: Y015
 
 @_typing.final
 class ModeSetting(_message.Message):
@@ -481,6 +515,7 @@ class NodeIsolation(_message.Message):
     ENDED_WHY_FIELD_NUMBER: _builtins.int
     PROBED_AT_FIELD_NUMBER: _builtins.int
     PROBE_PASSED_FIELD_NUMBER: _builtins.int
+    OPENED_BY_FIELD_NUMBER: _builtins.int
     isolation_id: _builtins.str
     cluster: _builtins.str
     node: _builtins.str
@@ -496,6 +531,8 @@ class NodeIsolation(_message.Message):
     """repair_seen, probe_passed, time_to_live, operator, taken_over; empty while it lasts."""
     ended_why: _builtins.str
     probe_passed: _builtins.bool
+    opened_by: _builtins.str
+    """who isolated it by hand; empty where a decision did"""
     @_builtins.property
     def opened_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -528,10 +565,11 @@ class NodeIsolation(_message.Message):
         ended_why: _builtins.str = ...,
         probed_at: _timestamp_pb2.Timestamp | None = ...,
         probe_passed: _builtins.bool | None = ...,
+        opened_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_probe_passed", b"_probe_passed", "drained_at", b"drained_at", "ended_at", b"ended_at", "expires_at", b"expires_at", "opened_at", b"opened_at", "probe_passed", b"probe_passed", "probed_at", b"probed_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_probe_passed", b"_probe_passed", "category", b"category", "cluster", b"cluster", "detail", b"detail", "drained_at", b"drained_at", "dry_run", b"dry_run", "ended_at", b"ended_at", "ended_by", b"ended_by", "ended_why", b"ended_why", "expires_at", b"expires_at", "generation", b"generation", "isolation_id", b"isolation_id", "job_id", b"job_id", "node", b"node", "opened_at", b"opened_at", "probe_passed", b"probe_passed", "probed_at", b"probed_at", "reason", b"reason", "status", b"status", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_probe_passed", b"_probe_passed", "category", b"category", "cluster", b"cluster", "detail", b"detail", "drained_at", b"drained_at", "dry_run", b"dry_run", "ended_at", b"ended_at", "ended_by", b"ended_by", "ended_why", b"ended_why", "expires_at", b"expires_at", "generation", b"generation", "isolation_id", b"isolation_id", "job_id", b"job_id", "node", b"node", "opened_at", b"opened_at", "opened_by", b"opened_by", "probe_passed", b"probe_passed", "probed_at", b"probed_at", "reason", b"reason", "status", b"status", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__probe_passed: _TypeAlias = _typing.Literal["probe_passed"]  # noqa: Y015
     _WhichOneofArgType__probe_passed: _TypeAlias = _typing.Literal["_probe_passed", b"_probe_passed"]  # noqa: Y015
@@ -728,3 +766,578 @@ class ResetBreakerRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResetBreakerRequest: _TypeAlias = ResetBreakerRequest  # noqa: Y015
+
+@_typing.final
+class JobTarget(_message.Message):
+    """Which attempt is meant: that of a decision, or of a job: the one named, else the newest that has begun."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISION_ID_FIELD_NUMBER: _builtins.int
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    decision_id: _builtins.str
+    cluster: _builtins.str
+    job_id: _builtins.str
+    attempt: _builtins.int
+    def __init__(
+        self,
+        *,
+        decision_id: _builtins.str = ...,
+        cluster: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+        attempt: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "attempt", b"attempt"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "attempt", b"attempt", "cluster", b"cluster", "decision_id", b"decision_id", "job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__attempt: _TypeAlias = _typing.Literal["attempt"]  # noqa: Y015
+    _WhichOneofArgType__attempt: _TypeAlias = _typing.Literal["_attempt", b"_attempt"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__attempt) -> _WhichOneofReturnType__attempt | None: ...
+
+Global___JobTarget: _TypeAlias = JobTarget  # noqa: Y015
+
+@_typing.final
+class VetoRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    why: _builtins.str
+    @_builtins.property
+    def target(self) -> Global___JobTarget: ...
+    def __init__(
+        self,
+        *,
+        target: Global___JobTarget | None = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["target", b"target", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VetoRequest: _TypeAlias = VetoRequest  # noqa: Y015
+
+@_typing.final
+class WithdrawRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    why: _builtins.str
+    @_builtins.property
+    def target(self) -> Global___JobTarget: ...
+    def __init__(
+        self,
+        *,
+        target: Global___JobTarget | None = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["target", b"target", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WithdrawRequest: _TypeAlias = WithdrawRequest  # noqa: Y015
+
+@_typing.final
+class OverrideRequest(_message.Message):
+    """`confirm`: needed for a stop, and to end a live attempt. Without it a restart waits for the attempt's own end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    CONFIRM_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    action: _common_pb2.Action.ValueType
+    confirm: _builtins.bool
+    why: _builtins.str
+    @_builtins.property
+    def target(self) -> Global___JobTarget: ...
+    def __init__(
+        self,
+        *,
+        target: Global___JobTarget | None = ...,
+        action: _common_pb2.Action.ValueType = ...,
+        confirm: _builtins.bool = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "confirm", b"confirm", "target", b"target", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OverrideRequest: _TypeAlias = OverrideRequest  # noqa: Y015
+
+@_typing.final
+class ExcludeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    why: _builtins.str
+    @_builtins.property
+    def target(self) -> Global___JobTarget: ...
+    def __init__(
+        self,
+        *,
+        target: Global___JobTarget | None = ...,
+        node: _builtins.str = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "target", b"target", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExcludeRequest: _TypeAlias = ExcludeRequest  # noqa: Y015
+
+@_typing.final
+class SpareRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    why: _builtins.str
+    @_builtins.property
+    def target(self) -> Global___JobTarget: ...
+    def __init__(
+        self,
+        *,
+        target: Global___JobTarget | None = ...,
+        node: _builtins.str = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "target", b"target", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SpareRequest: _TypeAlias = SpareRequest  # noqa: Y015
+
+@_typing.final
+class ResetBudgetRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FIELD_NUMBER: _builtins.int
+    CEILING_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    ceiling: _builtins.bool
+    why: _builtins.str
+    @_builtins.property
+    def target(self) -> Global___JobTarget: ...
+    def __init__(
+        self,
+        *,
+        target: Global___JobTarget | None = ...,
+        ceiling: _builtins.bool = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ceiling", b"ceiling", "target", b"target", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetBudgetRequest: _TypeAlias = ResetBudgetRequest  # noqa: Y015
+
+@_typing.final
+class LiftOrderRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_ID_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    order_id: _builtins.str
+    why: _builtins.str
+    def __init__(
+        self,
+        *,
+        order_id: _builtins.str = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order_id", b"order_id", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LiftOrderRequest: _TypeAlias = LiftOrderRequest  # noqa: Y015
+
+@_typing.final
+class Order(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_ID_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    ENDS_LIVE_FIELD_NUMBER: _builtins.int
+    CEILING_FIELD_NUMBER: _builtins.int
+    DECISION_ID_FIELD_NUMBER: _builtins.int
+    SET_BY_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    SET_AT_FIELD_NUMBER: _builtins.int
+    LIFTED_AT_FIELD_NUMBER: _builtins.int
+    LIFTED_BY_FIELD_NUMBER: _builtins.int
+    LIFTED_WHY_FIELD_NUMBER: _builtins.int
+    order_id: _builtins.str
+    kind: _builtins.str
+    """veto, withdraw, override, exclude, spare, reset_budget"""
+    action: _common_pb2.Action.ValueType
+    category: _builtins.str
+    node: _builtins.str
+    ends_live: _builtins.bool
+    ceiling: _builtins.bool
+    decision_id: _builtins.str
+    """The advice that it was said about."""
+    set_by: _builtins.str
+    why: _builtins.str
+    origin: _builtins.str
+    lifted_by: _builtins.str
+    lifted_why: _builtins.str
+    @_builtins.property
+    def attempt(self) -> _common_pb2.AttemptRef:
+        """Of an order about a job, the attempt that it was said at."""
+
+    @_builtins.property
+    def set_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def lifted_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        order_id: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        attempt: _common_pb2.AttemptRef | None = ...,
+        action: _common_pb2.Action.ValueType = ...,
+        category: _builtins.str = ...,
+        node: _builtins.str = ...,
+        ends_live: _builtins.bool = ...,
+        ceiling: _builtins.bool = ...,
+        decision_id: _builtins.str = ...,
+        set_by: _builtins.str = ...,
+        why: _builtins.str = ...,
+        origin: _builtins.str = ...,
+        set_at: _timestamp_pb2.Timestamp | None = ...,
+        lifted_at: _timestamp_pb2.Timestamp | None = ...,
+        lifted_by: _builtins.str = ...,
+        lifted_why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "lifted_at", b"lifted_at", "set_at", b"set_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "attempt", b"attempt", "category", b"category", "ceiling", b"ceiling", "decision_id", b"decision_id", "ends_live", b"ends_live", "kind", b"kind", "lifted_at", b"lifted_at", "lifted_by", b"lifted_by", "lifted_why", b"lifted_why", "node", b"node", "order_id", b"order_id", "origin", b"origin", "set_at", b"set_at", "set_by", b"set_by", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Order: _TypeAlias = Order  # noqa: Y015
+
+@_typing.final
+class OrderAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_FIELD_NUMBER: _builtins.int
+    EFFECT_FIELD_NUMBER: _builtins.int
+    SAYS_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    DECISION_ID_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    effect: Global___OrderEffect.ValueType
+    says: _builtins.str
+    """One sentence: what is so now."""
+    decision_id: _builtins.str
+    """The decision that follows the order, if there is one by now."""
+    generation: _builtins.int
+    action: _common_pb2.Action.ValueType
+    @_builtins.property
+    def order(self) -> Global___Order: ...
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        order: Global___Order | None = ...,
+        effect: Global___OrderEffect.ValueType = ...,
+        says: _builtins.str = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+        decision_id: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        action: _common_pb2.Action.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "decision_id", b"decision_id", "effect", b"effect", "generation", b"generation", "notes", b"notes", "order", b"order", "says", b"says"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OrderAnswer: _TypeAlias = OrderAnswer  # noqa: Y015
+
+@_typing.final
+class ListOrdersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    LIFTED_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    job_id: _builtins.str
+    lifted: _builtins.bool
+    """Also those that hold no longer."""
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str | None = ...,
+        job_id: _builtins.str | None = ...,
+        lifted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cluster", b"_cluster", "_job_id", b"_job_id", "cluster", b"cluster", "job_id", b"job_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cluster", b"_cluster", "_job_id", b"_job_id", "cluster", b"cluster", "job_id", b"job_id", "lifted", b"lifted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cluster: _TypeAlias = _typing.Literal["cluster"]  # noqa: Y015
+    _WhichOneofArgType__cluster: _TypeAlias = _typing.Literal["_cluster", b"_cluster"]  # noqa: Y015
+    _WhichOneofReturnType__job_id: _TypeAlias = _typing.Literal["job_id"]  # noqa: Y015
+    _WhichOneofArgType__job_id: _TypeAlias = _typing.Literal["_job_id", b"_job_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cluster) -> _WhichOneofReturnType__cluster | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__job_id) -> _WhichOneofReturnType__job_id | None: ...
+
+Global___ListOrdersRequest: _TypeAlias = ListOrdersRequest  # noqa: Y015
+
+@_typing.final
+class ListOrdersResponse(_message.Message):
+    """Newest first, at most 250."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def orders(self) -> _containers.RepeatedCompositeFieldContainer[Global___Order]: ...
+    def __init__(
+        self,
+        *,
+        orders: _abc.Iterable[Global___Order] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["orders", b"orders"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListOrdersResponse: _TypeAlias = ListOrdersResponse  # noqa: Y015
+
+@_typing.final
+class IsolateNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    node: _builtins.str
+    why: _builtins.str
+    force: _builtins.bool
+    """Beyond the caps, or although the breaker has tripped. Audited."""
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        node: _builtins.str = ...,
+        why: _builtins.str = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "force", b"force", "node", b"node", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IsolateNodeRequest: _TypeAlias = IsolateNodeRequest  # noqa: Y015
+
+@_typing.final
+class NodeNames(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeNames: _TypeAlias = NodeNames  # noqa: Y015
+
+@_typing.final
+class CorrectVerdictRequest(_message.Message):
+    """What is not given is not corrected. `nodes` given and empty: no node was to blame."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISION_ID_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    decision_id: _builtins.str
+    category: _builtins.str
+    action: _common_pb2.Action.ValueType
+    why: _builtins.str
+    @_builtins.property
+    def nodes(self) -> Global___NodeNames: ...
+    def __init__(
+        self,
+        *,
+        decision_id: _builtins.str = ...,
+        category: _builtins.str | None = ...,
+        action: _common_pb2.Action.ValueType = ...,
+        nodes: Global___NodeNames | None = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "category", b"category", "nodes", b"nodes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "action", b"action", "category", b"category", "decision_id", b"decision_id", "nodes", b"nodes", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
+    _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
+
+Global___CorrectVerdictRequest: _TypeAlias = CorrectVerdictRequest  # noqa: Y015
+
+@_typing.final
+class Correction(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CORRECTION_ID_FIELD_NUMBER: _builtins.int
+    DECISION_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    WHO_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    WAS_CATEGORY_FIELD_NUMBER: _builtins.int
+    WAS_ACTION_FIELD_NUMBER: _builtins.int
+    WAS_NODES_FIELD_NUMBER: _builtins.int
+    correction_id: _builtins.str
+    decision_id: _builtins.str
+    category: _builtins.str
+    action: _common_pb2.Action.ValueType
+    why: _builtins.str
+    who: _builtins.str
+    was_category: _builtins.str
+    """What had been decided."""
+    was_action: _common_pb2.Action.ValueType
+    @_builtins.property
+    def attempt(self) -> _common_pb2.AttemptRef: ...
+    @_builtins.property
+    def nodes(self) -> Global___NodeNames: ...
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def was_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        correction_id: _builtins.str = ...,
+        decision_id: _builtins.str = ...,
+        attempt: _common_pb2.AttemptRef | None = ...,
+        category: _builtins.str | None = ...,
+        action: _common_pb2.Action.ValueType = ...,
+        nodes: Global___NodeNames | None = ...,
+        why: _builtins.str = ...,
+        who: _builtins.str = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        was_category: _builtins.str = ...,
+        was_action: _common_pb2.Action.ValueType = ...,
+        was_nodes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "at", b"at", "attempt", b"attempt", "category", b"category", "nodes", b"nodes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "action", b"action", "at", b"at", "attempt", b"attempt", "category", b"category", "correction_id", b"correction_id", "decision_id", b"decision_id", "nodes", b"nodes", "was_action", b"was_action", "was_category", b"was_category", "was_nodes", b"was_nodes", "who", b"who", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
+    _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
+
+Global___Correction: _TypeAlias = Correction  # noqa: Y015
+
+@_typing.final
+class ListCorrectionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    DECISION_ID_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    decision_id: _builtins.str
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str | None = ...,
+        decision_id: _builtins.str | None = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cluster", b"_cluster", "_decision_id", b"_decision_id", "cluster", b"cluster", "decision_id", b"decision_id", "since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cluster", b"_cluster", "_decision_id", b"_decision_id", "cluster", b"cluster", "decision_id", b"decision_id", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cluster: _TypeAlias = _typing.Literal["cluster"]  # noqa: Y015
+    _WhichOneofArgType__cluster: _TypeAlias = _typing.Literal["_cluster", b"_cluster"]  # noqa: Y015
+    _WhichOneofReturnType__decision_id: _TypeAlias = _typing.Literal["decision_id"]  # noqa: Y015
+    _WhichOneofArgType__decision_id: _TypeAlias = _typing.Literal["_decision_id", b"_decision_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cluster) -> _WhichOneofReturnType__cluster | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__decision_id) -> _WhichOneofReturnType__decision_id | None: ...
+
+Global___ListCorrectionsRequest: _TypeAlias = ListCorrectionsRequest  # noqa: Y015
+
+@_typing.final
+class ListCorrectionsResponse(_message.Message):
+    """The newest one of each decision, newest first, at most 250."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CORRECTIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def corrections(self) -> _containers.RepeatedCompositeFieldContainer[Global___Correction]: ...
+    def __init__(
+        self,
+        *,
+        corrections: _abc.Iterable[Global___Correction] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["corrections", b"corrections"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListCorrectionsResponse: _TypeAlias = ListCorrectionsResponse  # noqa: Y015

@@ -89,6 +89,61 @@ class OperatorServiceStub:
                 request_serializer=advisor_dot_v1_dot_operator__pb2.ResetBreakerRequest.SerializeToString,
                 response_deserializer=advisor_dot_v1_dot_operator__pb2.Breaker.FromString,
                 _registered_method=True)
+        self.Veto = channel.unary_unary(
+                '/advisor.v1.OperatorService/Veto',
+                request_serializer=advisor_dot_v1_dot_operator__pb2.VetoRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_operator__pb2.OrderAnswer.FromString,
+                _registered_method=True)
+        self.Withdraw = channel.unary_unary(
+                '/advisor.v1.OperatorService/Withdraw',
+                request_serializer=advisor_dot_v1_dot_operator__pb2.WithdrawRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_operator__pb2.OrderAnswer.FromString,
+                _registered_method=True)
+        self.Override = channel.unary_unary(
+                '/advisor.v1.OperatorService/Override',
+                request_serializer=advisor_dot_v1_dot_operator__pb2.OverrideRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_operator__pb2.OrderAnswer.FromString,
+                _registered_method=True)
+        self.Exclude = channel.unary_unary(
+                '/advisor.v1.OperatorService/Exclude',
+                request_serializer=advisor_dot_v1_dot_operator__pb2.ExcludeRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_operator__pb2.OrderAnswer.FromString,
+                _registered_method=True)
+        self.Spare = channel.unary_unary(
+                '/advisor.v1.OperatorService/Spare',
+                request_serializer=advisor_dot_v1_dot_operator__pb2.SpareRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_operator__pb2.OrderAnswer.FromString,
+                _registered_method=True)
+        self.ResetBudget = channel.unary_unary(
+                '/advisor.v1.OperatorService/ResetBudget',
+                request_serializer=advisor_dot_v1_dot_operator__pb2.ResetBudgetRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_operator__pb2.OrderAnswer.FromString,
+                _registered_method=True)
+        self.LiftOrder = channel.unary_unary(
+                '/advisor.v1.OperatorService/LiftOrder',
+                request_serializer=advisor_dot_v1_dot_operator__pb2.LiftOrderRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_operator__pb2.OrderAnswer.FromString,
+                _registered_method=True)
+        self.ListOrders = channel.unary_unary(
+                '/advisor.v1.OperatorService/ListOrders',
+                request_serializer=advisor_dot_v1_dot_operator__pb2.ListOrdersRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_operator__pb2.ListOrdersResponse.FromString,
+                _registered_method=True)
+        self.IsolateNode = channel.unary_unary(
+                '/advisor.v1.OperatorService/IsolateNode',
+                request_serializer=advisor_dot_v1_dot_operator__pb2.IsolateNodeRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_operator__pb2.NodeIsolation.FromString,
+                _registered_method=True)
+        self.CorrectVerdict = channel.unary_unary(
+                '/advisor.v1.OperatorService/CorrectVerdict',
+                request_serializer=advisor_dot_v1_dot_operator__pb2.CorrectVerdictRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_operator__pb2.Correction.FromString,
+                _registered_method=True)
+        self.ListCorrections = channel.unary_unary(
+                '/advisor.v1.OperatorService/ListCorrections',
+                request_serializer=advisor_dot_v1_dot_operator__pb2.ListCorrectionsRequest.SerializeToString,
+                response_deserializer=advisor_dot_v1_dot_operator__pb2.ListCorrectionsResponse.FromString,
+                _registered_method=True)
 
 
 class OperatorServiceServicer:
@@ -165,6 +220,81 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Veto(self, request, context):
+        """Orders about a job. All are idempotent; one that comes too late is refused (FAILED_PRECONDITION, 409) with what has
+        happened already. Nothing is done about the attempt, whatever is decided, until the veto is lifted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Withdraw(self, request, context):
+        """Takes back what is advised now: the same action for the same cause is not advised again. An override is lifted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Override(self, request, context):
+        """Another action in place of what is advised: a new generation under the same caps, ceiling and attempt rules.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Exclude(self, request, context):
+        """The job's next attempts avoid a node, within what its exclusions may cost.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Spare(self, request, context):
+        """They do not avoid it, whatever evidence says. The user's own exclusions are never touched.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetBudget(self, request, context):
+        """What the job has spent does not count any more; of its ceiling only if that is named.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LiftOrder(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListOrders(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def IsolateNode(self, request, context):
+        """By hand, within the caps or forced. A drain of others is never touched.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CorrectVerdict(self, request, context):
+        """What the right verdict would have been. Newer ones about the same decision stand for older ones.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListCorrections(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -222,6 +352,61 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.ResetBreaker,
                     request_deserializer=advisor_dot_v1_dot_operator__pb2.ResetBreakerRequest.FromString,
                     response_serializer=advisor_dot_v1_dot_operator__pb2.Breaker.SerializeToString,
+            ),
+            'Veto': grpc.unary_unary_rpc_method_handler(
+                    servicer.Veto,
+                    request_deserializer=advisor_dot_v1_dot_operator__pb2.VetoRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_operator__pb2.OrderAnswer.SerializeToString,
+            ),
+            'Withdraw': grpc.unary_unary_rpc_method_handler(
+                    servicer.Withdraw,
+                    request_deserializer=advisor_dot_v1_dot_operator__pb2.WithdrawRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_operator__pb2.OrderAnswer.SerializeToString,
+            ),
+            'Override': grpc.unary_unary_rpc_method_handler(
+                    servicer.Override,
+                    request_deserializer=advisor_dot_v1_dot_operator__pb2.OverrideRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_operator__pb2.OrderAnswer.SerializeToString,
+            ),
+            'Exclude': grpc.unary_unary_rpc_method_handler(
+                    servicer.Exclude,
+                    request_deserializer=advisor_dot_v1_dot_operator__pb2.ExcludeRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_operator__pb2.OrderAnswer.SerializeToString,
+            ),
+            'Spare': grpc.unary_unary_rpc_method_handler(
+                    servicer.Spare,
+                    request_deserializer=advisor_dot_v1_dot_operator__pb2.SpareRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_operator__pb2.OrderAnswer.SerializeToString,
+            ),
+            'ResetBudget': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetBudget,
+                    request_deserializer=advisor_dot_v1_dot_operator__pb2.ResetBudgetRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_operator__pb2.OrderAnswer.SerializeToString,
+            ),
+            'LiftOrder': grpc.unary_unary_rpc_method_handler(
+                    servicer.LiftOrder,
+                    request_deserializer=advisor_dot_v1_dot_operator__pb2.LiftOrderRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_operator__pb2.OrderAnswer.SerializeToString,
+            ),
+            'ListOrders': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListOrders,
+                    request_deserializer=advisor_dot_v1_dot_operator__pb2.ListOrdersRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_operator__pb2.ListOrdersResponse.SerializeToString,
+            ),
+            'IsolateNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.IsolateNode,
+                    request_deserializer=advisor_dot_v1_dot_operator__pb2.IsolateNodeRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_operator__pb2.NodeIsolation.SerializeToString,
+            ),
+            'CorrectVerdict': grpc.unary_unary_rpc_method_handler(
+                    servicer.CorrectVerdict,
+                    request_deserializer=advisor_dot_v1_dot_operator__pb2.CorrectVerdictRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_operator__pb2.Correction.SerializeToString,
+            ),
+            'ListCorrections': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListCorrections,
+                    request_deserializer=advisor_dot_v1_dot_operator__pb2.ListCorrectionsRequest.FromString,
+                    response_serializer=advisor_dot_v1_dot_operator__pb2.ListCorrectionsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -521,6 +706,303 @@ class OperatorService:
             '/advisor.v1.OperatorService/ResetBreaker',
             advisor_dot_v1_dot_operator__pb2.ResetBreakerRequest.SerializeToString,
             advisor_dot_v1_dot_operator__pb2.Breaker.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Veto(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.OperatorService/Veto',
+            advisor_dot_v1_dot_operator__pb2.VetoRequest.SerializeToString,
+            advisor_dot_v1_dot_operator__pb2.OrderAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Withdraw(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.OperatorService/Withdraw',
+            advisor_dot_v1_dot_operator__pb2.WithdrawRequest.SerializeToString,
+            advisor_dot_v1_dot_operator__pb2.OrderAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Override(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.OperatorService/Override',
+            advisor_dot_v1_dot_operator__pb2.OverrideRequest.SerializeToString,
+            advisor_dot_v1_dot_operator__pb2.OrderAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Exclude(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.OperatorService/Exclude',
+            advisor_dot_v1_dot_operator__pb2.ExcludeRequest.SerializeToString,
+            advisor_dot_v1_dot_operator__pb2.OrderAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Spare(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.OperatorService/Spare',
+            advisor_dot_v1_dot_operator__pb2.SpareRequest.SerializeToString,
+            advisor_dot_v1_dot_operator__pb2.OrderAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetBudget(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.OperatorService/ResetBudget',
+            advisor_dot_v1_dot_operator__pb2.ResetBudgetRequest.SerializeToString,
+            advisor_dot_v1_dot_operator__pb2.OrderAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LiftOrder(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.OperatorService/LiftOrder',
+            advisor_dot_v1_dot_operator__pb2.LiftOrderRequest.SerializeToString,
+            advisor_dot_v1_dot_operator__pb2.OrderAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListOrders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.OperatorService/ListOrders',
+            advisor_dot_v1_dot_operator__pb2.ListOrdersRequest.SerializeToString,
+            advisor_dot_v1_dot_operator__pb2.ListOrdersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def IsolateNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.OperatorService/IsolateNode',
+            advisor_dot_v1_dot_operator__pb2.IsolateNodeRequest.SerializeToString,
+            advisor_dot_v1_dot_operator__pb2.NodeIsolation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CorrectVerdict(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.OperatorService/CorrectVerdict',
+            advisor_dot_v1_dot_operator__pb2.CorrectVerdictRequest.SerializeToString,
+            advisor_dot_v1_dot_operator__pb2.Correction.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListCorrections(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/advisor.v1.OperatorService/ListCorrections',
+            advisor_dot_v1_dot_operator__pb2.ListCorrectionsRequest.SerializeToString,
+            advisor_dot_v1_dot_operator__pb2.ListCorrectionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,27 @@ class OperatorServiceStub:
     ReportProbe: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ReportProbeRequest, _operator_pb2.NodeIsolation]
     """What the site's own test of the node said. Passed: the node is reinstated. Failed: its time begins anew."""
     ResetBreaker: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ResetBreakerRequest, _operator_pb2.Breaker]
+    Veto: _grpc.UnaryUnaryMultiCallable[_operator_pb2.VetoRequest, _operator_pb2.OrderAnswer]
+    """Orders about a job. All are idempotent; one that comes too late is refused (FAILED_PRECONDITION, 409) with what has
+    happened already. Nothing is done about the attempt, whatever is decided, until the veto is lifted.
+    """
+    Withdraw: _grpc.UnaryUnaryMultiCallable[_operator_pb2.WithdrawRequest, _operator_pb2.OrderAnswer]
+    """Takes back what is advised now: the same action for the same cause is not advised again. An override is lifted."""
+    Override: _grpc.UnaryUnaryMultiCallable[_operator_pb2.OverrideRequest, _operator_pb2.OrderAnswer]
+    """Another action in place of what is advised: a new generation under the same caps, ceiling and attempt rules."""
+    Exclude: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ExcludeRequest, _operator_pb2.OrderAnswer]
+    """The job's next attempts avoid a node, within what its exclusions may cost."""
+    Spare: _grpc.UnaryUnaryMultiCallable[_operator_pb2.SpareRequest, _operator_pb2.OrderAnswer]
+    """They do not avoid it, whatever evidence says. The user's own exclusions are never touched."""
+    ResetBudget: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ResetBudgetRequest, _operator_pb2.OrderAnswer]
+    """What the job has spent does not count any more; of its ceiling only if that is named."""
+    LiftOrder: _grpc.UnaryUnaryMultiCallable[_operator_pb2.LiftOrderRequest, _operator_pb2.OrderAnswer]
+    ListOrders: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListOrdersRequest, _operator_pb2.ListOrdersResponse]
+    IsolateNode: _grpc.UnaryUnaryMultiCallable[_operator_pb2.IsolateNodeRequest, _operator_pb2.NodeIsolation]
+    """By hand, within the caps or forced. A drain of others is never touched."""
+    CorrectVerdict: _grpc.UnaryUnaryMultiCallable[_operator_pb2.CorrectVerdictRequest, _operator_pb2.Correction]
+    """What the right verdict would have been. Newer ones about the same decision stand for older ones."""
+    ListCorrections: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListCorrectionsRequest, _operator_pb2.ListCorrectionsResponse]
 
 @_typing.type_check_only
 class OperatorServiceAsyncStub(OperatorServiceStub):
@@ -67,6 +88,27 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     ReportProbe: _aio.UnaryUnaryMultiCallable[_operator_pb2.ReportProbeRequest, _operator_pb2.NodeIsolation]  # type: ignore[assignment]
     """What the site's own test of the node said. Passed: the node is reinstated. Failed: its time begins anew."""
     ResetBreaker: _aio.UnaryUnaryMultiCallable[_operator_pb2.ResetBreakerRequest, _operator_pb2.Breaker]  # type: ignore[assignment]
+    Veto: _aio.UnaryUnaryMultiCallable[_operator_pb2.VetoRequest, _operator_pb2.OrderAnswer]  # type: ignore[assignment]
+    """Orders about a job. All are idempotent; one that comes too late is refused (FAILED_PRECONDITION, 409) with what has
+    happened already. Nothing is done about the attempt, whatever is decided, until the veto is lifted.
+    """
+    Withdraw: _aio.UnaryUnaryMultiCallable[_operator_pb2.WithdrawRequest, _operator_pb2.OrderAnswer]  # type: ignore[assignment]
+    """Takes back what is advised now: the same action for the same cause is not advised again. An override is lifted."""
+    Override: _aio.UnaryUnaryMultiCallable[_operator_pb2.OverrideRequest, _operator_pb2.OrderAnswer]  # type: ignore[assignment]
+    """Another action in place of what is advised: a new generation under the same caps, ceiling and attempt rules."""
+    Exclude: _aio.UnaryUnaryMultiCallable[_operator_pb2.ExcludeRequest, _operator_pb2.OrderAnswer]  # type: ignore[assignment]
+    """The job's next attempts avoid a node, within what its exclusions may cost."""
+    Spare: _aio.UnaryUnaryMultiCallable[_operator_pb2.SpareRequest, _operator_pb2.OrderAnswer]  # type: ignore[assignment]
+    """They do not avoid it, whatever evidence says. The user's own exclusions are never touched."""
+    ResetBudget: _aio.UnaryUnaryMultiCallable[_operator_pb2.ResetBudgetRequest, _operator_pb2.OrderAnswer]  # type: ignore[assignment]
+    """What the job has spent does not count any more; of its ceiling only if that is named."""
+    LiftOrder: _aio.UnaryUnaryMultiCallable[_operator_pb2.LiftOrderRequest, _operator_pb2.OrderAnswer]  # type: ignore[assignment]
+    ListOrders: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListOrdersRequest, _operator_pb2.ListOrdersResponse]  # type: ignore[assignment]
+    IsolateNode: _aio.UnaryUnaryMultiCallable[_operator_pb2.IsolateNodeRequest, _operator_pb2.NodeIsolation]  # type: ignore[assignment]
+    """By hand, within the caps or forced. A drain of others is never touched."""
+    CorrectVerdict: _aio.UnaryUnaryMultiCallable[_operator_pb2.CorrectVerdictRequest, _operator_pb2.Correction]  # type: ignore[assignment]
+    """What the right verdict would have been. Newer ones about the same decision stand for older ones."""
+    ListCorrections: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListCorrectionsRequest, _operator_pb2.ListCorrectionsResponse]  # type: ignore[assignment]
 
 class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -150,5 +192,92 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _operator_pb2.ResetBreakerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.Breaker, _abc.Awaitable[_operator_pb2.Breaker]]: ...
+
+    @_abc_1.abstractmethod
+    def Veto(
+        self,
+        request: _operator_pb2.VetoRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.OrderAnswer, _abc.Awaitable[_operator_pb2.OrderAnswer]]:
+        """Orders about a job. All are idempotent; one that comes too late is refused (FAILED_PRECONDITION, 409) with what has
+        happened already. Nothing is done about the attempt, whatever is decided, until the veto is lifted.
+        """
+
+    @_abc_1.abstractmethod
+    def Withdraw(
+        self,
+        request: _operator_pb2.WithdrawRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.OrderAnswer, _abc.Awaitable[_operator_pb2.OrderAnswer]]:
+        """Takes back what is advised now: the same action for the same cause is not advised again. An override is lifted."""
+
+    @_abc_1.abstractmethod
+    def Override(
+        self,
+        request: _operator_pb2.OverrideRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.OrderAnswer, _abc.Awaitable[_operator_pb2.OrderAnswer]]:
+        """Another action in place of what is advised: a new generation under the same caps, ceiling and attempt rules."""
+
+    @_abc_1.abstractmethod
+    def Exclude(
+        self,
+        request: _operator_pb2.ExcludeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.OrderAnswer, _abc.Awaitable[_operator_pb2.OrderAnswer]]:
+        """The job's next attempts avoid a node, within what its exclusions may cost."""
+
+    @_abc_1.abstractmethod
+    def Spare(
+        self,
+        request: _operator_pb2.SpareRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.OrderAnswer, _abc.Awaitable[_operator_pb2.OrderAnswer]]:
+        """They do not avoid it, whatever evidence says. The user's own exclusions are never touched."""
+
+    @_abc_1.abstractmethod
+    def ResetBudget(
+        self,
+        request: _operator_pb2.ResetBudgetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.OrderAnswer, _abc.Awaitable[_operator_pb2.OrderAnswer]]:
+        """What the job has spent does not count any more; of its ceiling only if that is named."""
+
+    @_abc_1.abstractmethod
+    def LiftOrder(
+        self,
+        request: _operator_pb2.LiftOrderRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.OrderAnswer, _abc.Awaitable[_operator_pb2.OrderAnswer]]: ...
+
+    @_abc_1.abstractmethod
+    def ListOrders(
+        self,
+        request: _operator_pb2.ListOrdersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ListOrdersResponse, _abc.Awaitable[_operator_pb2.ListOrdersResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def IsolateNode(
+        self,
+        request: _operator_pb2.IsolateNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.NodeIsolation, _abc.Awaitable[_operator_pb2.NodeIsolation]]:
+        """By hand, within the caps or forced. A drain of others is never touched."""
+
+    @_abc_1.abstractmethod
+    def CorrectVerdict(
+        self,
+        request: _operator_pb2.CorrectVerdictRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.Correction, _abc.Awaitable[_operator_pb2.Correction]]:
+        """What the right verdict would have been. Newer ones about the same decision stand for older ones."""
+
+    @_abc_1.abstractmethod
+    def ListCorrections(
+        self,
+        request: _operator_pb2.ListCorrectionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ListCorrectionsResponse, _abc.Awaitable[_operator_pb2.ListCorrectionsResponse]]: ...
 
 def add_OperatorServiceServicer_to_server(servicer: OperatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -20,6 +20,7 @@ STATUS_OF = {
     FailureKind.UNAUTHENTICATED: 401,
     FailureKind.FORBIDDEN: 403,
     FailureKind.NOT_FOUND: 404,
+    FailureKind.TOO_LATE: 409,
     FailureKind.TOO_OFTEN: 429,
     FailureKind.OURS: 500,
     FailureKind.NOT_SERVED: 501,
