@@ -76,7 +76,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeHistory:
+class NodeAftermath:
     """What is known of one node after a decision: its changes, failures of its own hardware, hours of jobs on it."""
 
     node: str
@@ -270,7 +270,7 @@ def _wasted(watched: Watched, advice: Advised | None, now: datetime) -> float | 
     return sum(run.seconds(now) / 3600 * (run.gpus or 0) for run in again)
 
 
-def prove(history: NodeHistory, at: datetime, now: datetime, rules: ShadowRules) -> tuple[Proof, str]:
+def prove(history: NodeAftermath, at: datetime, now: datetime, rules: ShadowRules) -> tuple[Proof, str]:
     """What the later history of a node says about having excluded it at `at`.
 
     Bad: within the proof time its own hardware failed again as a trusted source tells, it went down, or somebody but us

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.history import HARDWARE
 from advisor.core.people import Advised, Correction, Did, NodeChange, Run, Said, ShadowRules, Watched
-from advisor.core.shadow import NodeHistory
+from advisor.core.shadow import NodeAftermath
 from advisor.core.words import Action, AttemptState, Category, Mode, NodeState, Reason, Role, Trust
 from advisor.store.records import AttemptKey
 from advisor.store.sql import AnyRow, any_id, any_text, of_attempt, storable, text_array, wanted_attempts
@@ -318,9 +318,9 @@ async def _corrections(connection: AsyncConnection, keys: Sequence[AttemptKey]) 
     }
 
 
-async def node_histories(
+async def node_aftermaths(
     connection: AsyncConnection, places: Mapping[Place, datetime], rules: ShadowRules
-) -> Mapping[Place, NodeHistory]:
+) -> Mapping[Place, NodeAftermath]:
     """What became of nodes within the proof time after the moments given."""
     if not places:
         return {}
@@ -330,7 +330,7 @@ async def node_histories(
     failures = await _failures(connection, clusters, names, since, until)
     hours = await _good_hours(connection, places, rules)
     return {
-        place: NodeHistory(
+        place: NodeAftermath(
             node=place[1],
             changes=tuple(changes.get(place, ())),
             failures=tuple(failures.get(place, ())),

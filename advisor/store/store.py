@@ -9,9 +9,12 @@ import structlog
 from sqlalchemy import func, make_url, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from advisor.core.autonomy import Earned
 from advisor.core.modes import ModeChange, ModeSetting, Pause
 from advisor.core.node_isolation import Plan, Want
+from advisor.core.people import Said, ShadowRules
 from advisor.core.policy import Policy
+from advisor.core.shadow import NodeAftermath
 from advisor.core.words import IsolationEnd
 from advisor.store import (
     agents,
@@ -30,6 +33,9 @@ from advisor.store import (
     open_advice,
     pauses,
     references,
+    reliability_queries,
+    shadow,
+    shadow_queries,
     orders,
     states,
     watching,
@@ -66,6 +72,8 @@ from advisor.store.order_records import OrderGiven, OrderWanted, SinceOrder, Sto
     StoredBreaker,
     StoredIsolation,
 )
+from advisor.store.reliability_queries import ReliabilityRows, ReliabilityWanted
+from advisor.store.shadow_queries import Place, ShadowEvidence, ShadowWanted
 from advisor.store.tables import incidents
 
 _log = structlog.get_logger(__name__)
@@ -383,6 +391,46 @@ class Store:
         """Whether an agent has shown such a job, or a node of such a partition."""
         async with self._engine.connect() as connection:
             return await modes.ever_reported(connection, cluster=cluster, partition=partition, job_id=job_id)
+
+    # reports and earned autonomy
+
+    async def shadow_evidence(self, wanted: ShadowWanted, rules: ShadowRules) -> ShadowEvidence:
+        """Attempts that something was wrong with, and all that bears on what people did about them."""
+        async with self._reading() as connection:
+            return await shadow_queries.load_watched(connection, wanted, rules)
+
+    async def node_aftermaths(
+        self, places: Mapping[Place, datetime], rules: ShadowRules
+    ) -> Mapping[Place, NodeAftermath]:
+        """What became of nodes after the moments given."""
+        async with self._reading() as connection:
+            return await shadow_queries.node_aftermaths(connection, places, rules)
+
+    async def record_shadow(self, key: AttemptKey, said: Said, *, origin: str, now: datetime) -> str:
+        """Keep what somebody says was done about an attempt. Raises `NotFound`."""
+        async with self._engine.begin() as connection:
+            return await shadow.record(connection, key, said, origin=origin, now=now)
+
+    async def earned(self) -> tuple[Earned, ...]:
+        """Which categories became autonomous by themselves, or no longer are."""
+        async with self._engine.connect() as connection:
+            return await shadow.earned(connection)
+
+    async def set_earned(self, changes: Sequence[Earned]) -> tuple[Earned, ...]:
+        """Those that were really changed, with audit rows."""
+        async with self._engine.begin() as connection:
+            return await shadow.set_earned(connection, changes)
+
+    async def forget_earned(self, *, why: str, now: datetime) -> int:
+        """Nothing is earned any more. Returns how many categories were autonomous by it."""
+        async with self._engine.begin() as connection:
+            return await shadow.forget_earned(connection, why=why, now=now)
+
+    async def reliability_rows(self, wanted: ReliabilityWanted) -> ReliabilityRows:
+        """Attempts that ran within a window, as far as reliability figures ask."""
+        async with self._reading() as connection:
+            found = await reliability_queries.load_reliability(connection, wanted)
+        return await asyncio.to_thread(reliability_queries.facts_of, *found)
 
     async def append_audit(self, event: AuditEvent) -> None:
         async with self._engine.begin() as connection:
