@@ -18,6 +18,7 @@ import structlog
 from advisor.v1 import agent_pb2
 from slurm_plugin import guard, notice, observe, stop_file, tick_file, wire
 from slurm_plugin.applier import Apply, apply_in_process
+from slurm_plugin.backfill import Backfill, last_told
 from slurm_plugin.clock import Clock, SystemClock
 from slurm_plugin.config import AgentConfig
 from slurm_plugin.drainer import Drainer
@@ -43,10 +44,14 @@ FOLLOWED_MAX = 32
 
 @dataclass(slots=True)
 class Agent:
-    """One cluster's agent. `slurm`, `apply`, `clock` and `connect` are passed in; tests script them."""
+    """One cluster's agent. `slurm`, `apply`, `clock` and `connect` are passed in; tests script them.
+
+    `accounting` asks slurmdbd, whose silence says nothing about slurmctld; by default the same tools.
+    """
 
     config: AgentConfig
     slurm: Slurm
+    accounting: Slurm | None = None
     apply: Apply = apply_in_process
     clock: Clock = field(default_factory=SystemClock)
     connect: Callable[..., Link] = Link
@@ -57,6 +62,7 @@ class Agent:
     tender: Tender = field(init=False)
     drainer: Drainer = field(init=False)
     isolated_file: IsolatedFile = field(init=False)
+    backfill: Backfill = field(init=False)
     incarnation: str = ""  # of the store that listens
     _hook_watch: HookWatch = field(default_factory=HookWatch)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -90,6 +96,8 @@ class Agent:
         )
         self.drainer = Drainer(config=self.config, slurm=self.slurm, clock=self.clock, put=self.link.put)
         self.isolated_file = IsolatedFile(path=self.config.isolated_path, clock=self.clock)
+        told_at = last_told(Path(self.config.tick_file))
+        self.backfill = Backfill(self.accounting or self.slurm, self.config, told_at=told_at)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set. Raises HookSocketError when another agent holds the hook socket."""
@@ -149,6 +157,7 @@ class Agent:
         epilog = self.looks.settings.epilog_slurmctld if self.looks.settings is not None else ""
         if self._hook_watch.looked(rows) and epilog:
             log.warning("hook_silent", epilog=epilog, ends=SILENT_ENDS)
+        await self._tell_history()
         seen = {row.job_id: self.looks.observation(row) for row in rows}
         at = self.looks.at
         nodes = {node.name: observe.node_observation(node, at=at) for node in self.looks.nodes}
@@ -166,11 +175,26 @@ class Agent:
         missing = list(self.looks.unavailable.values())
         if await self.link.report(jobs, changed_nodes, complete=complete, unavailable=missing):
             self._sent, self._sent_nodes = seen, nodes
+            self.backfill.told(self.clock.wall())
             if complete:
                 self._complete_due = now + COMPLETE_REPORT_SECONDS
         else:
             self._complete_due = 0.0
         return True
+
+    async def _tell_history(self) -> None:
+        """After a silence, before anything is said to be forgotten: what ended in it."""
+        settings = self.looks.settings
+        if settings is None:
+            return
+        missed = await self.backfill.missed(
+            {row.job_id: row.restarts for row in self.looks.rows.values()},
+            memory_seconds=settings.min_job_age_seconds,
+            now=self.clock.wall(),
+            monotonic=self.clock.monotonic(),
+        )
+        if missed and await self.link.report(missed, (), complete=False, unavailable=()):
+            self.backfill.filled()
 
     async def _tell_one(self, row: JobRow) -> None:
         """Report one job at once if it changed."""
@@ -254,6 +278,7 @@ class Agent:
         )
 
     def connected(self) -> None:
+        self.backfill.silence_over()
         self._complete_due = 0.0
         self._wake.set()
 

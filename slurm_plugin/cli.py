@@ -122,7 +122,8 @@ async def _until_signal(config: AgentConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     pace = Pace(run_process, per_second=config.slurm.calls_per_second)
-    await Agent(config, slurm_of(config, pace), apply=paced(apply_in_process, pace)).run(stop)
+    agent = Agent(config, slurm_of(config, pace), accounting=slurm_of(config), apply=paced(apply_in_process, pace))
+    await agent.run(stop)
 
 
 def _logging(level: str) -> None:

@@ -29,13 +29,15 @@ class ConfigError(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSection:
     """`conf`: slurm.conf, "" for Slurm's own default. `bin`: folder of its tools, "" for PATH. `calls_per_second`: how
-    many RPCs slurmctld may be sent, by all of the agent's calls of its tools together.
+    many RPCs slurmctld may be sent, by all of the agent's calls of its tools together. `history_hours`: how far back
+    accounting is asked, after a silence, for what ended in it; 0 never.
     """
 
     conf: str = ""
     bin: str = ""
     timeout_seconds: float = 5.0
     calls_per_second: float = 60.0
+    history_hours: int = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,7 @@ _KEYS: dict[str, tuple[str, object]] = {
     "slurm.bin": ("optional_path", ""),
     "slurm.timeout_seconds": ("seconds", 5.0),
     "slurm.calls_per_second": ("rate", 60.0),
+    "slurm.history_hours": ("count", 24),
     "scope.opt_in": ("flag", True),
     "scope.partitions": ("names", ()),
     "scope.users": ("names", ()),

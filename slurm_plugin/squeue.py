@@ -31,7 +31,7 @@ from slurm_plugin.records import parse_jobs as parse_jobs
 from slurm_plugin.records import parse_nodes as parse_nodes
 
 OUTPUT_BYTES_MAX = 512 * 1024 * 1024
-PROBLEMS = ("timeout", "refused", "garbled", "missing", "permission")
+PROBLEMS = ("timeout", "refused", "garbled", "missing", "permission", "not_configured")
 FUTURE_SECONDS = 5.0  # an end that lies further ahead has not come
 _UNKNOWN_JOB = "Invalid job id specified"
 

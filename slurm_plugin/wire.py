@@ -15,6 +15,7 @@ _REASONS = {
     "garbled": "garbled",
     "missing": "missing",
     "permission": "permission",
+    "not_configured": "not_configured",
 }
 # A wrong clock on the other side must not become an endless lease.
 TIME_TO_LIVE_SECONDS_MAX = 3600.0
