@@ -6,20 +6,22 @@ list's order (time, ids); what belongs to its rows is fetched by one query per k
 
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import ColumnElement, FromClause, Select, select
+from sqlalchemy import FromClause, Select, and_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.codec import CodecError, decode
 from advisor.core.model import Decision, Progress, Signal
 from advisor.core.words import AttemptState
+from advisor.store.action_queries import reconciliation
+from advisor.store.audit_filters import NOBODY, Order, cut, equal, of_row, page_of, refuse
 from advisor.store.documents import unpack_decision, unpack_signals
-from advisor.store.errors import Ambiguous, FilterRefused, Unreadable
+from advisor.store.errors import Ambiguous, Unreadable
 from advisor.store.ids import as_id, span_of
 from advisor.store.open_advice import reference, reference_columns
-from advisor.store.paging import Position, older_than, page_size, read_cursor, write_cursor
+from advisor.store.paging import Position, page_size, read_cursor
 from advisor.store.records import (
     AttemptKey,
     AttemptRow,
@@ -32,26 +34,20 @@ from advisor.store.records import (
     MilestoneKind,
     Page,
     Reconciliation,
-    ReconciliationReason,
     ReconciliationStatus,
     UnreadDecision,
 )
-from advisor.store.sql import AnyRow, any_id, of_attempt, storable, text_array, wanted_attempts
+from advisor.store.sql import AnyRow, any_id, any_time, of_attempt, storable, wanted_attempts
 from advisor.store.tables import advice, attempts, blobs, decisions, incidents, jobs, milestones, reconciliations
 
-Row = TypeVar("Row")
-Order: TypeAlias = tuple[ColumnElement[Any], ...]
-
-# What a filter by a key that cannot be one is answered with.
 _ALIKE_SHOWN = 3
-NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
 # decisions
 
 
 def _decisions_query(page: FromClause) -> Select[Any]:
-    """Whole rows of the decisions whose `id` is in `page`."""
+    """Whole rows of the decisions in `page`; their time, too, tells in which part of the table they lie."""
     return (
         select(
             *(column for column in decisions.c if column.name not in {"cluster", "job_id", "job_key", "number"}),
@@ -60,7 +56,7 @@ def _decisions_query(page: FromClause) -> Select[Any]:
             *reference_columns(),
         )
         .select_from(page)
-        .join(decisions, decisions.c.id == page.c.id)
+        .join(decisions, and_(decisions.c.id == page.c.id, decisions.c.created_at == page.c.created_at))
         .join(attempts, of_attempt(attempts, decisions))
         .join(jobs, jobs.c.key == attempts.c.job_key)
         .join(advice, advice.c.decision_id == decisions.c.id)
@@ -68,8 +64,8 @@ def _decisions_query(page: FromClause) -> Select[Any]:
 
 
 def decisions_statement(wanted: AuditFilter, position: Position | None, size: int) -> Select[Any]:
-    conditions = _of_row(wanted, decisions.c, decisions.c.created_at, decisions.c.nodes)
-    conditions += _equal(
+    conditions = of_row(wanted, decisions.c, decisions.c.created_at, decisions.c.nodes)
+    conditions += equal(
         (wanted.category, decisions.c.category),
         (wanted.action, decisions.c.action),
         (wanted.reason, decisions.c.reason),
@@ -78,16 +74,18 @@ def decisions_statement(wanted: AuditFilter, position: Position | None, size: in
     if wanted.status:
         # The status is not the decision's own: walk the advice, which is in the same order.
         order: Order = (advice.c.created_at, advice.c.decision_id)
-        page = select(decisions.c.id).join(advice, advice.c.decision_id == decisions.c.id)
-        conditions += _equal((wanted.status, advice.c.status))
+        page = select(decisions.c.id, decisions.c.created_at).join(
+            advice, and_(advice.c.decision_id == decisions.c.id, advice.c.created_at == decisions.c.created_at)
+        )
+        conditions += equal((wanted.status, advice.c.status))
         if wanted.since is not None:
             conditions.append(advice.c.created_at >= wanted.since)
         if wanted.until is not None:
             conditions.append(advice.c.created_at < wanted.until)
     else:
         order = (decisions.c.created_at, decisions.c.id)
-        page = select(decisions.c.id)
-    found = _page(page.where(*conditions), order, position, size)
+        page = select(decisions.c.id, decisions.c.created_at)
+    found = page_of(page.where(*conditions), order, position, size)
     return _decisions_query(found).order_by(decisions.c.created_at.desc(), decisions.c.id.desc())
 
 
@@ -95,7 +93,7 @@ async def list_decisions(connection: AsyncConnection, wanted: AuditFilter, page:
     size = page_size(page)
     position = read_cursor("decisions", wanted, page, (str,))
     rows = (await connection.execute(decisions_statement(wanted, position, size))).all()
-    kept, cursor = _cut(rows, size, "decisions", wanted, lambda row: Position(at=row.created_at, ids=(row.id,)))
+    kept, cursor = cut(rows, size, "decisions", wanted, lambda row: Position(at=row.created_at, ids=(row.id,)))
     return Listing(rows=await _decision_rows(connection, kept), next_cursor=cursor)
 
 
@@ -118,7 +116,7 @@ async def get_decision(connection: AsyncConnection, decision_id: str) -> Decisio
     known = await _decision_id(connection, decision_id)
     if known is None:
         return None
-    page = select(decisions.c.id).where(decisions.c.id == known).cte("page")
+    page = select(decisions.c.id, decisions.c.created_at).where(decisions.c.id == known).cte("page")
     rows = (await connection.execute(_decisions_query(page))).all()
     found = await _decision_rows(connection, rows)
     return found[0] if found else None
@@ -164,19 +162,13 @@ async def _decision_rows(connection: AsyncConnection, rows: Sequence[AnyRow]) ->
     outcomes: dict[str, list[Reconciliation]] = defaultdict(list)
     for row in await connection.execute(
         select(reconciliations)
-        .where(reconciliations.c.decision_id == any_id(row.id for row in rows))
+        .where(
+            reconciliations.c.decision_id == any_id(row.id for row in rows),
+            reconciliations.c.decided_at == any_time(row.created_at for row in rows),
+        )
         .order_by(reconciliations.c.seq)
     ):
-        outcomes[row.decision_id].append(
-            Reconciliation(
-                status=ReconciliationStatus(row.status),
-                reason=ReconciliationReason(row.reason),
-                at=row.at,
-                detail=row.detail,
-                excluded_nodes=tuple(row.excluded_nodes),
-                dropped_nodes=tuple(row.dropped_nodes),
-            )
-        )
+        outcomes[row.decision_id].append(reconciliation(row))
     reached = await _milestones(connection, rows)
     return tuple(
         DecisionRow(
@@ -235,12 +227,12 @@ def _incidents_query(page: FromClause) -> Select[Any]:
 def incidents_statement(
     wanted: AuditFilter, position: Position | None, size: int, *, only_open: bool = False
 ) -> Select[Any]:
-    conditions = _of_row(wanted, incidents.c, incidents.c.opened_at, incidents.c.implicated_nodes)
-    conditions += _equal((wanted.category, incidents.c.category))
+    conditions = of_row(wanted, incidents.c, incidents.c.opened_at, incidents.c.implicated_nodes)
+    conditions += equal((wanted.category, incidents.c.category))
     if only_open:
         conditions.append(incidents.c.closed_at.is_(None))
     order = (incidents.c.opened_at, incidents.c.id)
-    found = _page(select(incidents.c.id).where(*conditions), order, position, size)
+    found = page_of(select(incidents.c.id).where(*conditions), order, position, size)
     return _incidents_query(found).order_by(*(column.desc() for column in order))
 
 
@@ -252,7 +244,7 @@ async def list_incidents(
     kind = "open incidents" if only_open else "incidents"
     position = read_cursor(kind, wanted, page, (str,))
     rows = (await connection.execute(incidents_statement(wanted, position, size, only_open=only_open))).all()
-    kept, cursor = _cut(rows, size, kind, wanted, lambda row: Position(at=row.opened_at, ids=(row.id,)))
+    kept, cursor = cut(rows, size, kind, wanted, lambda row: Position(at=row.opened_at, ids=(row.id,)))
     return Listing(rows=tuple(_incident(row) for row in kept), next_cursor=cursor)
 
 
@@ -289,7 +281,7 @@ def _incident(row: AnyRow) -> IncidentRow:
 # attempts
 
 
-def _attempts_query(page: FromClause) -> Select[Any]:
+def attempts_query(page: FromClause) -> Select[Any]:
     return (
         select(
             *reference_columns(),
@@ -314,10 +306,10 @@ def _attempts_query(page: FromClause) -> Select[Any]:
 
 
 def attempts_statement(wanted: AuditFilter, position: Position | None, size: int) -> Select[Any]:
-    conditions = _of_row(wanted, attempts.c, attempts.c.submitted_at, attempts.c.nodes)
+    conditions = of_row(wanted, attempts.c, attempts.c.submitted_at, attempts.c.nodes)
     order = (attempts.c.submitted_at, attempts.c.job_key, attempts.c.number)
-    found = _page(select(attempts.c.job_key, attempts.c.number).where(*conditions), order, position, size)
-    return _attempts_query(found).order_by(*(column.desc() for column in order))
+    found = page_of(select(attempts.c.job_key, attempts.c.number).where(*conditions), order, position, size)
+    return attempts_query(found).order_by(*(column.desc() for column in order))
 
 
 async def list_attempts(connection: AsyncConnection, wanted: AuditFilter, page: Page) -> Listing[AttemptRow]:
@@ -325,14 +317,14 @@ async def list_attempts(connection: AsyncConnection, wanted: AuditFilter, page: 
     size = page_size(page)
     position = read_cursor("attempts", wanted, page, (str, int))
     rows = (await connection.execute(attempts_statement(wanted, position, size))).all()
-    kept, cursor = _cut(
+    kept, cursor = cut(
         rows,
         size,
         "attempts",
         wanted,
         lambda row: Position(at=row.submitted_at, ids=(row.job_key, row.number)),
     )
-    return Listing(rows=await _attempt_rows(connection, kept), next_cursor=cursor)
+    return Listing(rows=await attempt_rows(connection, kept), next_cursor=cursor)
 
 
 async def get_attempt(
@@ -345,11 +337,11 @@ async def get_attempt(
     else:
         query = query.where(attempts.c.cluster == storable(cluster), attempts.c.job_id == storable(job_id))
     page = query.order_by(attempts.c.submitted_at.desc(), attempts.c.job_key.desc()).limit(1).cte("page")
-    found = await _attempt_rows(connection, (await connection.execute(_attempts_query(page))).all())
+    found = await attempt_rows(connection, (await connection.execute(attempts_query(page))).all())
     return found[0] if found else None
 
 
-async def _attempt_rows(connection: AsyncConnection, rows: Sequence[AnyRow]) -> tuple[AttemptRow, ...]:
+async def attempt_rows(connection: AsyncConnection, rows: Sequence[AnyRow]) -> tuple[AttemptRow, ...]:
     reached = await _milestones(connection, rows)
     return tuple(
         AttemptRow(
@@ -383,55 +375,6 @@ def _progress(row: AnyRow) -> Progress:
 
 
 # what they share
-
-
-def _of_row(
-    wanted: AuditFilter, columns: Any, time: ColumnElement[Any], nodes: ColumnElement[Any]
-) -> list[ColumnElement[bool]]:
-    """Conditions on columns that every listed table has."""
-    conditions = _equal(
-        (wanted.cluster, columns.cluster),
-        (wanted.job_id, columns.job_id),
-        (wanted.user, columns.user_name),
-        (wanted.partition, columns.partition),
-    )
-    if wanted.job_key:
-        conditions.append(columns.job_key == (as_id(wanted.job_key) or NOBODY))
-    if wanted.node:
-        conditions.append(nodes.contains(text_array([storable(wanted.node)])))
-    if wanted.since is not None:
-        conditions.append(time >= wanted.since)
-    if wanted.until is not None:
-        conditions.append(time < wanted.until)
-    return conditions
-
-
-def _equal(*pairs: tuple[str | None, ColumnElement[Any]]) -> list[ColumnElement[bool]]:
-    return [column == storable(str(value)) for value, column in pairs if value]
-
-
-def refuse(wanted: AuditFilter, names: Sequence[str], kind: str) -> None:
-    """Raises `FilterRefused` when a field is set that this list cannot answer."""
-    for name in names:
-        if getattr(wanted, name):
-            raise FilterRefused(f"{kind} cannot be filtered by {name}: decisions can")
-
-
-def _page(query: Select[Any], order: Order, position: Position | None, size: int) -> FromClause:
-    """The keys of one page and one row more, found first: what belongs to them is then fetched for these few only."""
-    if position is not None:
-        query = query.where(older_than(order, position))
-    return query.order_by(*(column.desc() for column in order)).limit(size + 1).cte("page")
-
-
-def _cut(
-    rows: Sequence[Row], size: int, kind: str, wanted: AuditFilter, position: Callable[[Any], Position]
-) -> tuple[Sequence[Row], str]:
-    """One row more than asked for was read: it tells whether there is another page."""
-    if len(rows) <= size:
-        return rows, ""
-    kept = rows[:size]
-    return kept, write_cursor(kind, wanted, position(kept[-1]))
 
 
 def _key(row: AnyRow) -> AttemptKey:

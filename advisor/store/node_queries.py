@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from advisor.core.history import HARDWARE, Lemon, NodeImplication, PastImplication, lemons, node_score, recurrence
 from advisor.core.policy import Policy
 from advisor.core.words import Category, NodeState, Role, Trust
-from advisor.store.audit_queries import NOBODY, refuse
+from advisor.store.audit_filters import NOBODY, refuse
 from advisor.store.ids import as_id
 from advisor.store.open_advice import reference, reference_columns
 from advisor.store.paging import Position, not_newer_than, older_than, page_size, read_cursor, write_cursor
@@ -25,7 +25,7 @@ from advisor.store.tables import attempts, implications, node_states
 
 _IMPLICATIONS_MAX = 100
 FAILURES_MAX = 20_000  # looked at for one list of lemons
-_UNANSWERABLE = ("action", "reason", "mode", "status")
+_UNANSWERABLE = ("action", "reason", "mode", "status", "account", "array_job_id", "array_task")
 
 
 def nodes_statement(wanted: AuditFilter, position: Position | None, size: int) -> Select[Any]:

@@ -11,12 +11,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import ColumnElement, literal, tuple_
 
 from advisor.store.errors import CursorRefused, PageRefused
-from advisor.store.records import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, AuditFilter, Page
+from advisor.store.records import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, AuditFilter, EventFilter, Page, SignalFilter
+
+Filter: TypeAlias = AuditFilter | SignalFilter | EventFilter
 
 _CURSOR_CHARACTERS_MAX = 2000
 
@@ -37,14 +39,14 @@ def page_size(page: Page) -> int:
     return page.size or PAGE_SIZE_DEFAULT
 
 
-def write_cursor(kind: str, wanted: AuditFilter, position: Position) -> str:
+def write_cursor(kind: str, wanted: Filter, position: Position) -> str:
     document = [kind, _fingerprint(wanted), _time(position.at), list(position.ids)]
     if position.first is not None:
         document += [_time(position.first[0]), list(position.first[1])]
     return base64.urlsafe_b64encode(json.dumps(document, separators=(",", ":")).encode()).decode().rstrip("=")
 
 
-def read_cursor(kind: str, wanted: AuditFilter, page: Page, id_kinds: Sequence[type]) -> Position | None:
+def read_cursor(kind: str, wanted: Filter, page: Page, id_kinds: Sequence[type]) -> Position | None:
     """None for the first page. Raises `CursorRefused`."""
     if not page.cursor:
         return None
@@ -85,7 +87,7 @@ def _like(columns: Sequence[ColumnElement[Any]], values: Sequence[object]) -> An
     return tuple_(*(literal(value, type_=column.type) for value, column in zip(values, columns, strict=True)))
 
 
-def _fingerprint(wanted: AuditFilter) -> str:
+def _fingerprint(wanted: Filter) -> str:
     values = [str(getattr(wanted, item.name)) for item in fields(wanted)]
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:12]
 

@@ -421,6 +421,32 @@ class AuditFilter:
     status: ReconciliationStatus | None = None
     since: datetime | None = None
     until: datetime | None = None
+    account: str = ""
+    array_job_id: str = ""
+    array_task: int | None = None  # of that array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalFilter:
+    """Of what incidents, and which of their signals. Unset = all."""
+
+    incidents: AuditFilter = AuditFilter()
+    rule: str = ""
+    trust: str = ""
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Of the audit log. `everything`: also what the advisor and its agents write for every decision."""
+
+    cluster: str = ""
+    who: str = ""
+    what: str = ""
+    subject: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+    everything: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -500,6 +526,85 @@ class IncidentRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEvent:
+    """Who did what, why, from where. Append-only."""
+
+    at: datetime
+    who: str
+    what: str
+    why: str = ""
+    origin: str = ""
+    cluster: str = ""
+    subject: str = ""
+    detail: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalRow:
+    incident_id: str
+    attempt: AttemptRef
+    partition: str
+    signal: Signal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionRow:
+    """What came of one advice, as it was told once."""
+
+    seq: int
+    decision_id: str
+    attempt: AttemptRef
+    partition: str
+    generation: int
+    action: str
+    category: str
+    decision_reason: str
+    mode: str
+    decided_at: datetime
+    outcome: Reconciliation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    record_id: str
+    event: AuditEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    """One moment in the life of a job or a node. `id` tells events of one moment and kind from each other."""
+
+    at: datetime
+    kind: str
+    id: str
+    word: str = ""
+    reason: str = ""
+    attempt: AttemptRef | None = None
+    decision_id: str = ""
+    incident_id: str = ""
+    isolation_id: str = ""
+    who: str = ""
+    node: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTimeline:
+    """Oldest first."""
+
+    attempts: tuple["AttemptRow", ...]
+    events: tuple[EventRow, ...]
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeEvents:
+    node: "NodeRow"
+    events: tuple[EventRow, ...]  # newest first
+    next_cursor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRow:
     attempt: AttemptRef
     state: AttemptState
@@ -568,17 +673,3 @@ class Lemons:
 
     rows: tuple[LemonRow, ...]
     capped: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditEvent:
-    """Who did what, why, from where. Append-only."""
-
-    at: datetime
-    who: str
-    what: str
-    why: str = ""
-    origin: str = ""
-    cluster: str = ""
-    subject: str = ""
-    detail: Mapping[str, str] = field(default_factory=dict)

@@ -1,10 +1,11 @@
 """Small pieces of SQL that several modules build their queries from."""
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any, TypeAlias
 
 from sqlalchemy import ColumnElement, FromClause, Integer, Row, Table, Text, Uuid, and_, cast, column, exists, func
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 
 from advisor.store.records import AttemptKey
 
@@ -35,6 +36,10 @@ def any_text(values: Iterable[str]) -> ColumnElement[object]:
 
 def any_id(values: Iterable[str]) -> ColumnElement[object]:
     return func.any(cast(list(values), ARRAY(Uuid(as_uuid=False))))
+
+
+def any_time(values: Iterable[datetime]) -> ColumnElement[object]:
+    return func.any(cast(list(values), ARRAY(TIMESTAMP(timezone=True))))
 
 
 def all_text(values: Iterable[str]) -> ColumnElement[object]:

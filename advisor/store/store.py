@@ -17,10 +17,12 @@ from advisor.core.policy import Policy
 from advisor.core.shadow import NodeAftermath
 from advisor.core.words import IsolationEnd
 from advisor.store import (
+    action_queries,
     agents,
     audit_log,
     audit_queries,
     commit,
+    event_queries,
     incarnation,
     isolations,
     loading,
@@ -31,35 +33,41 @@ from advisor.store import (
     notifications,
     observations,
     open_advice,
+    orders,
     pauses,
     references,
     reliability_queries,
     shadow,
     shadow_queries,
-    orders,
+    signal_queries,
     states,
     watching,
 )
 from advisor.store.migrate import require_current_schema
+from advisor.store.order_records import OrderGiven, OrderWanted, SinceOrder, StoredOrder
 from advisor.store.records import (
+    ActionRow,
     AdviceRow,
     AgentMode,
-from advisor.store.order_records import OrderGiven, OrderWanted, SinceOrder, StoredOrder
     AttemptKey,
     AttemptRef,
     AttemptRow,
     AuditEvent,
     AuditFilter,
+    AuditRecord,
     CommittedDecision,
     DecisionInputs,
     DecisionRecord,
     DecisionRow,
     DetectorState,
+    EventFilter,
     IncidentRow,
+    JobTimeline,
     Lemons,
     LemonsWanted,
     Listing,
     Milestone,
+    NodeEvents,
     NodeReconciliation,
     NodeRow,
     ObservedJob,
@@ -67,6 +75,8 @@ from advisor.store.order_records import OrderGiven, OrderWanted, SinceOrder, Sto
     Page,
     Reconciliation,
     Recorded,
+    SignalFilter,
+    SignalRow,
     StoredAgent,
     StoredAttempt,
     StoredBreaker,
@@ -84,7 +94,28 @@ _SESSION = (
 )
 _CONNECT_SECONDS = 10
 _CONNECTIONS = 10
+_WAIT_SECONDS = 30
+# What people ask has connections of its own, so that no question keeps a tick waiting. Its plans are made for the
+# values that are asked for (they are skewed), and never compiled: that takes longer than any page may.
+_AUDIT_SESSION = (
+    "-c timezone=UTC -c statement_timeout=10000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=15000 "
+    "-c default_transaction_read_only=on -c plan_cache_mode=force_custom_plan -c jit=off"
+)
+_AUDIT_CONNECTIONS = 4
+_AUDIT_WAIT_SECONDS = 10
 _KNOWN_BLOBS_MAX = 1000
+
+
+def _engine(url: str, session: str, *, connections: int, wait_seconds: float) -> AsyncEngine:
+    return create_async_engine(
+        url,
+        hide_parameters=True,
+        pool_pre_ping=True,
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=wait_seconds,
+        connect_args={"options": session, "connect_timeout": _CONNECT_SECONDS},
+    )
 
 
 class Store:
@@ -93,8 +124,9 @@ class Store:
     Database errors pass through as SQLAlchemy raises them; statements' parameters are kept out of their text.
     """
 
-    def __init__(self, engine: AsyncEngine, current: str, policy: Policy) -> None:
+    def __init__(self, engine: AsyncEngine, reading: AsyncEngine, current: str, policy: Policy) -> None:
         self._engine = engine
+        self._reading_engine = reading
         self._incarnation = current
         self._policy = policy
         self._known_blobs: frozenset[str] = frozenset()
@@ -105,14 +137,8 @@ class Store:
 
         Raises `SchemaMismatch`, or SQLAlchemy's `OperationalError` when nobody answers.
         """
-        engine = create_async_engine(
-            url,
-            hide_parameters=True,
-            pool_pre_ping=True,
-            pool_size=_CONNECTIONS,
-            max_overflow=0,
-            connect_args={"options": _SESSION, "connect_timeout": _CONNECT_SECONDS},
-        )
+        engine = _engine(url, _SESSION, connections=_CONNECTIONS, wait_seconds=_WAIT_SECONDS)
+        reading = _engine(url, _AUDIT_SESSION, connections=_AUDIT_CONNECTIONS, wait_seconds=_AUDIT_WAIT_SECONDS)
         try:
             async with engine.begin() as connection:
                 await require_current_schema(connection)
@@ -121,9 +147,10 @@ class Store:
             await engine.dispose()
             raise
         _log.info("store_opened", database=make_url(url).render_as_string(hide_password=True), incarnation=current)
-        return cls(engine, current, policy or Policy())
+        return cls(engine, reading, current, policy or Policy())
 
     async def close(self) -> None:
+        await self._reading_engine.dispose()
         await self._engine.dispose()
 
     @property
@@ -275,6 +302,15 @@ class Store:
         async with self._engine.begin() as connection:
             return await isolations.isolate(connection, cluster, wants, policy=self._policy, now=now)
 
+    async def isolate_by_hand(
+        self, cluster: str, node: str, *, force: bool, who: str, why: str, origin: str, now: datetime
+    ) -> tuple[StoredIsolation, bool]:
+        """Whether anything changed. Raises `NotFound` and `TooLate`."""
+        async with self._engine.begin() as connection:
+            return await isolations.isolate_by_hand(
+                connection, cluster, node, force=force, who=who, why=why, origin=origin, policy=self._policy, now=now
+            )
+
     async def expire_isolations(self, now: datetime) -> tuple[StoredIsolation, ...]:
         """End what is past its time to live; once per tick."""
         async with self._engine.begin() as connection:
@@ -302,15 +338,6 @@ class Store:
         """Idempotent; what is said of an older generation changes nothing. Raises `NotFound`."""
         async with self._engine.begin() as connection:
             return await isolations.record(connection, isolation_id, news, cluster=cluster, who=who)
-    async def isolate_by_hand(
-        self, cluster: str, node: str, *, force: bool, who: str, why: str, origin: str, now: datetime
-    ) -> tuple[StoredIsolation, bool]:
-        """Whether anything changed. Raises `NotFound` and `TooLate`."""
-        async with self._engine.begin() as connection:
-            return await isolations.isolate_by_hand(
-                connection, cluster, node, force=force, who=who, why=why, origin=origin, policy=self._policy, now=now
-            )
-
 
     async def record_probe(
         self, cluster: str, node: str, *, passed: bool, who: str, why: str, now: datetime
@@ -376,6 +403,35 @@ class Store:
     async def modes(self) -> tuple[ModeSetting, ...]:
         async with self._engine.connect() as connection:
             return await modes.list_modes(connection)
+
+    async def find_attempt(
+        self, *, cluster: str = "", job_id: str = "", number: int | None = None, decision_id: str = ""
+    ) -> tuple[AttemptKey, AttemptRef]:
+        """That of a decision (its whole id), the one named, or the newest that has begun. Raises `NotFound`."""
+        async with self._engine.connect() as connection:
+            return await orders.find_attempt(
+                connection, cluster=cluster, job_id=job_id, number=number, decision_id=decision_id
+            )
+
+    async def give_order(self, wanted: OrderWanted, *, who: str, why: str, origin: str, now: datetime) -> OrderGiven:
+        """Idempotent. Raises `NotFound`, and `TooLate` with what has happened already."""
+        async with self._engine.begin() as connection:
+            return await orders.give(connection, wanted, who=who, why=why, origin=origin, now=now)
+
+    async def lift_order(self, order_id: str, *, who: str, why: str, origin: str, now: datetime) -> OrderGiven:
+        """Idempotent. Raises `NotFound`."""
+        async with self._engine.begin() as connection:
+            return await orders.lift(connection, order_id, who=who, why=why, origin=origin, now=now)
+
+    async def orders(self, *, cluster: str = "", job_id: str = "", lifted: bool = False) -> tuple[StoredOrder, ...]:
+        """Newest first. `lifted`: also those that hold no longer."""
+        async with self._engine.connect() as connection:
+            return await orders.list_orders(connection, cluster=cluster, job_id=job_id, lifted=lifted)
+
+    async def since_order(self, key: AttemptKey, count: int) -> SinceOrder:
+        """What became of an attempt since it had so many orders."""
+        async with self._reading() as connection:
+            return await orders.since(connection, key, count)
 
     async def set_mode(self, setting: ModeSetting, *, who: str, why: str, origin: str, now: datetime) -> ModeChange:
         """Set or replace the setting for exactly these fields, with audit rows. Monitor for everything is a stop."""
@@ -444,35 +500,6 @@ class Store:
     async def open_incident_count(self) -> int:
         async with self._engine.connect() as connection:
             found = await connection.execute(
-    async def find_attempt(
-        self, *, cluster: str = "", job_id: str = "", number: int | None = None, decision_id: str = ""
-    ) -> tuple[AttemptKey, AttemptRef]:
-        """That of a decision (its whole id), the one named, or the newest that has begun. Raises `NotFound`."""
-        async with self._engine.connect() as connection:
-            return await orders.find_attempt(
-                connection, cluster=cluster, job_id=job_id, number=number, decision_id=decision_id
-            )
-
-    async def give_order(self, wanted: OrderWanted, *, who: str, why: str, origin: str, now: datetime) -> OrderGiven:
-        """Idempotent. Raises `NotFound`, and `TooLate` with what has happened already."""
-        async with self._engine.begin() as connection:
-            return await orders.give(connection, wanted, who=who, why=why, origin=origin, now=now)
-
-    async def lift_order(self, order_id: str, *, who: str, why: str, origin: str, now: datetime) -> OrderGiven:
-        """Idempotent. Raises `NotFound`."""
-        async with self._engine.begin() as connection:
-            return await orders.lift(connection, order_id, who=who, why=why, origin=origin, now=now)
-
-    async def orders(self, *, cluster: str = "", job_id: str = "", lifted: bool = False) -> tuple[StoredOrder, ...]:
-        """Newest first. `lifted`: also those that hold no longer."""
-        async with self._engine.connect() as connection:
-            return await orders.list_orders(connection, cluster=cluster, job_id=job_id, lifted=lifted)
-
-    async def since_order(self, key: AttemptKey, count: int) -> SinceOrder:
-        """What became of an attempt since it had so many orders."""
-        async with self._reading() as connection:
-            return await orders.since(connection, key, count)
-
                 select(func.count()).select_from(incidents).where(incidents.c.closed_at.is_(None))
             )
             return found.scalar_one()
@@ -480,57 +507,96 @@ class Store:
     # audit. Lists raise `CursorRefused`, `FilterRefused` and `PageRefused`.
 
     async def decision(self, decision_id: str) -> DecisionRow | None:
-        async with self._reading() as connection:
+        async with self._auditing() as connection:
             return await audit_queries.get_decision(connection, decision_id)
 
     async def decisions(self, wanted: AuditFilter, page: Page) -> Listing[DecisionRow]:
-        async with self._reading() as connection:
+        async with self._auditing() as connection:
             return await audit_queries.list_decisions(connection, wanted, page)
 
     async def decision_inputs(self, decision_id: str) -> DecisionInputs | None:
-        async with self._engine.connect() as connection:
+        async with self._auditing() as connection:
             return await audit_queries.get_decision_inputs(connection, decision_id)
 
     async def incident(self, incident_id: str) -> IncidentRow | None:
-        async with self._engine.connect() as connection:
+        async with self._auditing() as connection:
             return await audit_queries.get_incident(connection, incident_id)
 
     async def incidents(self, wanted: AuditFilter, page: Page, *, only_open: bool = False) -> Listing[IncidentRow]:
-        async with self._engine.connect() as connection:
+        async with self._auditing() as connection:
             return await audit_queries.list_incidents(connection, wanted, page, only_open=only_open)
 
     async def attempt(self, *, cluster: str, job_id: str, number: int, job_key: str = "") -> AttemptRow | None:
         """By `job_key` where given, else of the job that had the id last."""
-        async with self._reading() as connection:
+        async with self._auditing() as connection:
             return await audit_queries.get_attempt(
                 connection, cluster=cluster, job_id=job_id, number=number, job_key=job_key
             )
 
     async def attempts(self, wanted: AuditFilter, page: Page) -> Listing[AttemptRow]:
-        async with self._reading() as connection:
+        async with self._auditing() as connection:
             return await audit_queries.list_attempts(connection, wanted, page)
 
     async def node(self, cluster: str, name: str, *, now: datetime) -> NodeRow | None:
-        async with self._reading() as connection:
+        async with self._auditing() as connection:
             return await node_queries.get_node(connection, cluster, name, policy=self._policy, now=now)
 
     async def nodes(self, wanted: AuditFilter, page: Page, *, now: datetime) -> Listing[NodeRow]:
         """Nodes with a history, newest implication first."""
-        async with self._reading() as connection:
+        async with self._auditing() as connection:
             return await node_queries.list_nodes(connection, wanted, page, policy=self._policy, now=now)
 
     async def node_map(self, *, cluster: str = "", now: datetime) -> node_map.NodeMap:
         """Every node with its state, score and isolation."""
-        async with self._reading() as connection:
+        async with self._auditing() as connection:
             return await node_map.node_map(connection, cluster, policy=self._policy, now=now)
 
     async def lemons(self, wanted: LemonsWanted, *, now: datetime) -> Lemons:
         """Nodes that fail again and again by themselves, worst first."""
-        async with self._reading() as connection:
+        async with self._auditing() as connection:
             return await node_queries.list_lemons(connection, wanted, policy=self._policy, now=now)
+
+    async def signals(self, wanted: SignalFilter, page: Page) -> Listing[SignalRow]:
+        """Evidence of incidents, newest incident first. A page can be short while there is a cursor."""
+        async with self._auditing() as connection:
+            return await signal_queries.list_signals(connection, wanted, page)
+
+    async def actions(self, wanted: AuditFilter, page: Page) -> Listing[ActionRow]:
+        """What came of advice, newest decision first. `status` and `reason` are those of what came of it."""
+        async with self._auditing() as connection:
+            return await action_queries.list_actions(connection, wanted, page)
+
+    async def audit(self, wanted: EventFilter, page: Page) -> Listing[AuditRecord]:
+        """Who did what, newest first."""
+        async with self._auditing() as connection:
+            return await action_queries.list_audit(connection, wanted, page)
+
+    async def job_timeline(
+        self, *, cluster: str, job_id: str, job_key: str = "", attempts_max: int
+    ) -> JobTimeline | None:
+        """Of the newest attempts. By `job_key` where given, else of the job that had the id last."""
+        async with self._auditing() as connection:
+            return await event_queries.job_timeline(
+                connection, cluster=cluster, job_id=job_id, job_key=job_key, attempts_max=attempts_max
+            )
+
+    async def node_history(
+        self, cluster: str, name: str, wanted: EventFilter, page: Page, *, now: datetime
+    ) -> NodeEvents | None:
+        """Everything that is known of it, newest first. Of `wanted`, the times count."""
+        async with self._auditing() as connection:
+            return await event_queries.node_history(
+                connection, cluster, name, wanted, page, policy=self._policy, now=now
+            )
 
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[AsyncConnection]:
         """Several queries that see one moment."""
         async with self._engine.connect() as plain:
+            yield await plain.execution_options(isolation_level="REPEATABLE READ")
+
+    @asynccontextmanager
+    async def _auditing(self) -> AsyncIterator[AsyncConnection]:
+        """The same for what people ask: on connections of their own, read-only, and not for long."""
+        async with self._reading_engine.connect() as plain:
             yield await plain.execution_options(isolation_level="REPEATABLE READ")

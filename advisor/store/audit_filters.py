@@ -1,0 +1,87 @@
+"""How a filter becomes conditions, and a query one page, for every list of the audit.
+
+A page's keys are found first, along an index that starts with a filtered column and ends with the list's order; what
+belongs to those rows is fetched then. Where two filters meet, the planner chooses; statistics of which values come
+together (migration 0009) keep it from walking far for what is not there.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from sqlalchemy import ColumnElement, FromClause, Select, select
+
+from advisor.store.errors import FilterRefused
+from advisor.store.ids import as_id
+from advisor.store.paging import Filter, Position, older_than, write_cursor
+from advisor.store.records import AuditFilter
+from advisor.store.sql import storable, text_array
+from advisor.store.tables import jobs
+
+Row = TypeVar("Row")
+Order: TypeAlias = tuple[ColumnElement[Any], ...]
+
+# What a filter by a key that cannot be one is answered with.
+NOBODY = "00000000-0000-0000-0000-000000000000"
+
+
+def of_row(
+    wanted: AuditFilter, columns: Any, time: ColumnElement[Any], nodes: ColumnElement[Any]
+) -> list[ColumnElement[bool]]:
+    """Conditions on columns that every listed table has."""
+    conditions = equal(
+        (wanted.cluster, columns.cluster),
+        (wanted.job_id, columns.job_id),
+        (wanted.user, columns.user_name),
+        (wanted.partition, columns.partition),
+        (wanted.account, columns.account),
+    )
+    conditions += of_array(wanted, columns)
+    if wanted.job_key:
+        conditions.append(columns.job_key == (as_id(wanted.job_key) or NOBODY))
+    if wanted.node:
+        conditions.append(nodes.contains(text_array([storable(wanted.node)])))
+    if wanted.since is not None:
+        conditions.append(time >= wanted.since)
+    if wanted.until is not None:
+        conditions.append(time < wanted.until)
+    return conditions
+
+
+def of_array(wanted: AuditFilter, columns: Any) -> list[ColumnElement[bool]]:
+    """Jobs of one array, by the jobs' own index: an array has few enough of them. Raises `FilterRefused`."""
+    if not wanted.array_job_id:
+        if wanted.array_task is not None:
+            raise FilterRefused("array_task is of an array: give array_job_id, too")
+        return []
+    keys = select(jobs.c.key).where(jobs.c.array_job_id == storable(wanted.array_job_id), jobs.c.array_job_id != "")
+    if wanted.array_task is not None:
+        keys = keys.where(jobs.c.array_task == wanted.array_task)
+    return [columns.job_key.in_(keys)]
+
+
+def equal(*pairs: tuple[str | None, ColumnElement[Any]]) -> list[ColumnElement[bool]]:
+    return [column == storable(str(value)) for value, column in pairs if value]
+
+
+def refuse(wanted: AuditFilter, names: Sequence[str], kind: str) -> None:
+    """Raises `FilterRefused` when a field is set that this list cannot answer."""
+    for name in names:
+        if getattr(wanted, name) not in {None, ""}:
+            raise FilterRefused(f"{kind} cannot be filtered by {name}: decisions can")
+
+
+def page_of(query: Select[Any], order: Order, position: Position | None, size: int) -> FromClause:
+    """The keys of one page and one row more, found first: what belongs to them is then fetched for these few only."""
+    if position is not None:
+        query = query.where(older_than(order, position))
+    return query.order_by(*(column.desc() for column in order)).limit(size + 1).cte("page")
+
+
+def cut(
+    rows: Sequence[Row], size: int, kind: str, wanted: Filter, position: Callable[[Any], Position]
+) -> tuple[Sequence[Row], str]:
+    """One row more than asked for was read: it tells whether there is another page."""
+    if len(rows) <= size:
+        return rows, ""
+    kept = rows[:size]
+    return kept, write_cursor(kind, wanted, position(kept[-1]))
