@@ -5,18 +5,29 @@ Errors: `ClientError` with a sentence that says what to do. Everything returned 
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 import grpc
 
-from advisor.v1 import agent_pb2_grpc, audit_pb2, audit_pb2_grpc, common_pb2, operator_pb2, operator_pb2_grpc
+from advisor.v1 import agent_pb2_grpc, audit_pb2, audit_pb2_grpc, operator_pb2, operator_pb2_grpc
 
 CALL_SECONDS = 20.0
 MESSAGE_BYTES_MAX = 256 * 1024 * 1024
 PAGE_SIZE = 100
+
+
+# The service's own sentence says all there is to say.
+_SAID_PLAINLY = frozenset(
+    {
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.FAILED_PRECONDITION,
+    }
+)
 
 
 class ClientError(Exception):
@@ -69,7 +80,7 @@ class Client:
             return f"no answer on {self._socket} ({detail[:200]}): is `advisor serve` running?"
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return f"no answer on {self._socket} within {self._seconds:g} s: see the service's log"
-        if code in {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSION_DENIED}:
+        if code in _SAID_PLAINLY:
             return str(detail)
         return f"{code.name.lower()}: {detail}"
 
@@ -160,30 +171,3 @@ def _check_socket(path: Path) -> None:
         raise ClientError(f"{path} is not a socket: give --socket")
     if not os.access(path, os.W_OK):
         raise ClientError(f"{path} may not be opened by this user: run this as an operator")
-
-
-def action_name(action: int) -> str:
-    return _word(common_pb2.Action.items(), action, "ACTION_")
-
-
-def mode_name(mode: int) -> str:
-    return _word(common_pb2.Mode.items(), mode, "MODE_")
-
-
-def status_name(status: int) -> str:
-    return _word(common_pb2.ReconciliationStatus.items(), status, "RECONCILIATION_STATUS_")
-
-
-def reason_name(reason: int) -> str:
-    return _word(common_pb2.ReconciliationReason.items(), reason, "RECONCILIATION_REASON_")
-
-
-def milestone_name(kind: int) -> str:
-    return _word(common_pb2.MilestoneKind.items(), kind, "MILESTONE_KIND_")
-
-
-def _word(items: Sequence[tuple[str, int]], number: int, prefix: str) -> str:
-    """The word of an enumeration as people write it; a number that this version does not know stays a number."""
-    name = next((name for name, value in items if value == number), f"{prefix}{number}")
-    word = name.removeprefix(prefix).lower()
-    return "" if word == "unspecified" else word
