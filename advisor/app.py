@@ -25,8 +25,11 @@ from advisor.brought_rules import BroughtRules, Checked, check
 from advisor.build import DISTRIBUTION, build_id, version
 from advisor.clock import SystemClock
 from advisor.config import Config, ConfigError, NotifySection, Problem, read_dsn
+from advisor.core.autonomy import EarningRules
+from advisor.core.people import ShadowRules
 from advisor.core.scan import Scanner
 from advisor.core.words import UnavailableReason
+from advisor.earning import SWITCHED_OFF, Earning
 from advisor.gathering import Answered, Gatherer
 from advisor.log_stores import open_log_store, open_whole_store
 from advisor.measuring import Measurer
@@ -34,6 +37,7 @@ from advisor.metrics_sources import open_metrics
 from advisor.notifying import Channel, Notifying
 from advisor.pipeline import Pipeline, Rulebook, TicksFailedError
 from advisor.ports import Clock, LogSource, MetricsSource, Newsworthy, Notifier
+from advisor.reporting import Reporting
 from advisor.rules.job_rules import CONFIGURATION_BYTES_MAX
 from advisor.rules.loader import RulesError, load_rules
 from advisor.rules.policy import PolicyError, check_timing, load_policy
@@ -48,6 +52,7 @@ from advisor.service.http.identity import by_account
 from advisor.service.http.serving import HttpServer
 from advisor.service.operator_servicer import OperatorServicer, OperatorServices, SourceHealth
 from advisor.service.owned_socket import OwnedSocket
+from advisor.service.report_servicer import ReportServicer, ReportServices
 from advisor.service.server import Servicers
 from advisor.store.embedded import EmbeddedPostgres
 from advisor.store.errors import ServerLost, StoreError
@@ -151,6 +156,11 @@ def open_channels(config: Config, clock: Clock) -> tuple[Channel, ...]:
         )
         for section in config.notify
     )
+
+
+def decision_link(config: Config) -> str:
+    """The address of a decision, `{decision}` for its id, as notifications name it; "" where nobody configured one."""
+    return next((section.link for section in config.notify if section.link), "")
 
 
 def open_notifier(section: NotifySection, clock: Clock) -> Notifier:
@@ -271,6 +281,7 @@ class Service:
         await self._serve_http(http_socket, callers, store, board)
         stack.push_async_callback(board.close)
         stack.push_async_callback(_cancel, self._start(pipeline.run()))
+        await self._earn(store, board)
         channels = open_channels(config, clock)
         if channels:
             telling = Notifying(store=store, channels=channels, clock=clock)
@@ -333,6 +344,7 @@ class Service:
             rulebook=rulebook,
             clock=self._clock,
             default_mode=config.default_mode,
+            earns=config.autonomy.enabled,
             interval_seconds=config.tick.interval_seconds,
             attempts_max=config.tick.attempts_max,
             on_tick=lambda: notify("WATCHDOG=1"),
@@ -364,6 +376,9 @@ class Service:
                 *_rules_healths(gatherer.brought),
             ],
         )
+        report = ReportServices(
+            store=store, reporting=self._reporting(store), clock=clock, link=decision_link(self._config)
+        )
         audit = AuditServicer(
             store=store, clock=clock, evidence_max=policy.evidence_max, suspect_score=policy.suspect_score
         )
@@ -371,9 +386,41 @@ class Service:
             agent=lambda caller: AgentServicer(agent, caller),
             audit=lambda _caller: audit,
             operator=lambda caller: OperatorServicer(operator, caller),
+            report=lambda caller: ReportServicer(report, caller),
             health=statuses,
             message_bytes_max=config.message_bytes_max,
         )
+
+    def _reporting(self, store: Store) -> Reporting:
+        shadow = self._config.shadow
+        rules = ShadowRules(window_seconds=shadow.window_hours * 3600, tool_reasons=shadow.tool_reasons)
+        return Reporting(store, rules)
+
+    async def _earn(self, store: Store, board: Board) -> None:
+        """Let categories become autonomous by themselves, where that is enabled; else nothing earned is left."""
+        chosen, clock = self._config.autonomy, self._clock
+        if not chosen.enabled:
+            if await store.forget_earned(why=SWITCHED_OFF, now=clock.now()):
+                log.warning("autonomy_lost", why=SWITCHED_OFF)
+            return
+        rules = EarningRules(
+            categories=frozenset(chosen.categories),
+            agreement_min=chosen.agreement_min,
+            count_min=chosen.count_min,
+            fall_below=chosen.fall_below,
+            with_stop=chosen.with_stop,
+            rest_days=chosen.rest_days,
+        )
+        earning = Earning(
+            store=store,
+            reporting=self._reporting(store),
+            board=board,
+            clock=clock,
+            rules=rules,
+            window_days=chosen.window_days,
+            interval_seconds=chosen.interval_seconds,
+        )
+        self._stack.push_async_callback(_cancel, self._start(earning.run()))
 
     def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run for as long as the service; its error is the service's error."""

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import structlog
 
+from advisor.core.autonomy import Earned, taken_back
 from advisor.core.model import Unavailable
 from advisor.core.modes import ModeSetting, Pause, Subject, paused_until, withdrawn
 from advisor.core.words import Mode
@@ -29,6 +30,8 @@ class OpenAdviceSource(Protocol):
     async def open_isolations(self, cluster: str) -> tuple[StoredIsolation, ...]: ...
 
     async def modes(self) -> tuple[ModeSetting, ...]: ...
+
+    async def earned(self) -> tuple[Earned, ...]: ...
 
     async def pauses(self, now: datetime) -> tuple[Pause, ...]: ...
 
@@ -99,13 +102,13 @@ class Board:
             await self.notify()
 
     async def _read(self, names: Sequence[str]) -> bool:
-        settings = await self._source.modes()
+        settings, earned = await self._source.modes(), await self._source.earned()
         pauses = await self._source.pauses(self._clock.now())
         changed = pauses != self._pauses
         self._pauses = pauses
         for cluster in names:
             found = await self._source.open_advice(cluster, self._clock.now())
-            rows = tuple(row for row in found if not _stopped(row, settings))
+            rows = tuple(row for row in found if not _stopped(row, settings, earned))
             isolated = await self._source.open_isolations(cluster)
             nodes = tuple(_on_paper(item, settings) for item in isolated)
             changed |= rows != self._open.get(cluster) or nodes != self._nodes.get(cluster)
@@ -196,8 +199,10 @@ class Board:
         )
 
 
-def _stopped(row: AdviceRow, settings: Sequence[ModeSetting]) -> bool:
-    """An operator's monitor takes autonomous advice back at once, also where no tick will decide about it again."""
+def _stopped(row: AdviceRow, settings: Sequence[ModeSetting], earned: Sequence[Earned]) -> bool:
+    """An operator's monitor takes autonomous advice back at once, also where no tick will decide about it again; so
+    does the loss of what its category had earned.
+    """
     if row.decision.mode is not Mode.AUTONOMOUS:
         return False
     where = row.attempt
@@ -209,7 +214,7 @@ def _stopped(row: AdviceRow, settings: Sequence[ModeSetting]) -> bool:
         job_key=where.job_key,
         category=row.decision.attribution.category,
     )
-    return withdrawn(settings, subject)
+    return withdrawn(settings, subject) or taken_back(settings, earned, subject)
 
 
 def _on_paper(item: StoredIsolation, settings: Sequence[ModeSetting]) -> StoredIsolation:

@@ -17,7 +17,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from advisor.core.words import Mode
+from advisor.core.people import ShadowRules
+from advisor.core.words import Category, Mode
 from connectors.logs.more_files import check_pattern
 
 ENVIRONMENT_PREFIX = "ADVISOR_"
@@ -76,6 +77,15 @@ def _mode(value: object) -> object:
     return Mode(value)
 
 
+def _categories(value: object) -> object:
+    if not isinstance(value, list):
+        return value
+    wrong = [item for item in value if item not in list(Category) or item in _NOTHING_TO_EARN]
+    if wrong:
+        raise ValueError(f"{wrong[0]!r} is no category that something is advised about")
+    return tuple(Category(item) for item in value)
+
+
 def _per_node(value: object) -> object:
     if not isinstance(value, str) or not value.startswith("/") or "%n" not in value:
         raise ValueError("give an absolute path that holds %n, the node's name")
@@ -84,6 +94,7 @@ def _per_node(value: object) -> object:
     return value
 
 
+_NOTHING_TO_EARN = (Category.NONE, Category.USER_CANCEL)
 SOURCES = ("logs", "kernel", "metrics")  # the sections that are sources; their names tell them apart
 
 AbsolutePath = Annotated[Path, BeforeValidator(_absolute)]
@@ -233,6 +244,27 @@ class NotifySection(_Section):
     password_file: OptionalPath = None
 
 
+class ShadowSection(_Section):
+    """What people have time for, and whose tools drain nodes, for the shadow report."""
+
+    window_hours: float = Field(default=24.0, ge=0.01, le=24 * 30, allow_inf_nan=False)
+    tool_reasons: Annotated[tuple[str, ...], BeforeValidator(_names)] = ShadowRules().tool_reasons
+
+
+class AutonomySection(_Section):
+    """Categories that may become autonomous by themselves, when people did often enough what was advised."""
+
+    enabled: bool = False
+    categories: Annotated[tuple[Category, ...], BeforeValidator(_categories)] = ()
+    agreement_min: float = Field(default=0.85, gt=0, lt=1, allow_inf_nan=False)
+    count_min: int = Field(default=30, ge=5)
+    fall_below: float = Field(default=0.75, gt=0, lt=1, allow_inf_nan=False)
+    with_stop: bool = False
+    window_days: float = Field(default=90.0, ge=1, le=365, allow_inf_nan=False)
+    rest_days: float = Field(default=7.0, ge=0, le=365, allow_inf_nan=False)
+    interval_seconds: float = Field(default=3600.0, ge=1, le=86_400, allow_inf_nan=False)
+
+
 class LogSection(_Section):
     """Our own log, on standard error."""
 
@@ -252,6 +284,8 @@ class Config(_Section):
     rules_files: Annotated[tuple[Path, ...], BeforeValidator(_paths)] = ()
     job_rules_file: OptionalPath = None
     default_mode: Annotated[Mode, BeforeValidator(_mode)] = Mode.MONITOR
+    shadow: ShadowSection = Field(default_factory=ShadowSection)
+    autonomy: AutonomySection = Field(default_factory=AutonomySection)
     log: LogSection = Field(default_factory=LogSection)
 
 
@@ -358,6 +392,8 @@ def _is_text(parts: list[str]) -> bool:
         "kernel": KernelSection,
         "metrics": MetricsSection,
         "notify": NotifySection,
+        "shadow": ShadowSection,
+        "autonomy": AutonomySection,
         "log": LogSection,
     }
     names = [part for part in parts if not part.isdigit()]
@@ -465,9 +501,21 @@ def _cross_checks(config: Config, path: Path | None, origins: Mapping[str, str])
         found.extend((f"notify[{at}].{key}", message) for key, message in _notify_problems(channel))
         if channel.name in {other.name for other in config.notify[:at]}:
             found.append((f"notify[{at}].name", f"two channels are named {channel.name!r}"))
+    found.extend((f"autonomy.{key}", message) for key, message in _autonomy_problems(config))
     if config.store.dsn_file is not None and config.store.postgres_user:
         found.append(("store.postgres_user", "has no meaning with dsn_file: it is for our own Postgres"))
     return [Problem(key=key, message=message, origin=_origin(key, path, origins)) for key, message in found]
+
+
+def _autonomy_problems(config: Config) -> list[tuple[str, str]]:
+    earning, found = config.autonomy, []
+    if earning.fall_below >= earning.agreement_min:
+        found.append(("fall_below", "must be less than agreement_min: otherwise a category flaps"))
+    if earning.enabled and not earning.categories:
+        found.append(("categories", "name those that may become autonomous by themselves"))
+    if earning.enabled and config.default_mode is Mode.AUTONOMOUS:
+        found.append(("enabled", "has no meaning with default_mode autonomous: nothing is left to be earned"))
+    return found
 
 
 _FOR_FILES = ("extra_files", "root_reader")

@@ -19,10 +19,11 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from advisor.board import Board
 from advisor.core import codec
+from advisor.core.autonomy import Standing
 from advisor.core.decide import decide
 from advisor.core.document import analysis_document
 from advisor.core.model import Decision, Job, Snapshot
-from advisor.core.modes import ModeSetting, Pause, Subject, effective_mode, paused_until
+from advisor.core.modes import Pause, Subject, paused_until
 from advisor.core.policy import Policy
 from advisor.core.rules import RuleSet
 from advisor.core.words import Action, IncidentKind, Mode, Reason
@@ -99,6 +100,7 @@ class Pipeline:
         rulebook: Rulebook,
         clock: Clock,
         default_mode: Mode,
+        earns: bool = False,
         interval_seconds: float,
         attempts_max: int,
         on_tick: Callable[[], None] = lambda: None,
@@ -112,6 +114,7 @@ class Pipeline:
         self._rulebook = rulebook
         self._clock = clock
         self._default_mode = default_mode
+        self._earns = earns
         self.interval_seconds = interval_seconds
         self._attempts_max = attempts_max
         self._on_tick = on_tick
@@ -210,7 +213,7 @@ class Pipeline:
 
     async def _conclude(self, sightings: Sequence[Sighting]) -> list[Verdict]:
         """Decide for all, off the event loop: streams and reports go on meanwhile."""
-        settings = self._with_default(await self._store.modes())
+        standing = await self._standing()
         views = self._board.views()
         now = self._clock.now()
         pauses = await self._store.pauses(now)
@@ -227,7 +230,7 @@ class Pipeline:
                     reports = reports_of(sighting, self._sources, view, now, others=others)
                     said = self._gatherer.rule_signals(sighting, reports, now)
                     snapshot = snapshot_of(sighting, reports, Mode.MONITOR, said)
-                    verdicts.append(self._verdict(sighting, snapshot, settings, pauses, now))
+                    verdicts.append(self._verdict(sighting, snapshot, standing, pauses, now))
                 except Exception as error:  # the boundary of one job's tick
                     sighting.failed = error
             return verdicts
@@ -240,11 +243,10 @@ class Pipeline:
         self._settles_at = min((moment for moment in waits if moment > now), default=None)
         return verdicts
 
-    def _with_default(self, settings: Sequence[ModeSetting]) -> tuple[ModeSetting, ...]:
-        """The configured default holds where no operator has set a mode for everything."""
-        if any(setting.fields_set == 0 for setting in settings):
-            return tuple(settings)
-        return (*settings, ModeSetting(mode=self._default_mode))
+    async def _standing(self) -> Standing:
+        """What people set, then what categories earned, then the configured default."""
+        earned = await self._store.earned() if self._earns else ()
+        return Standing(settings=await self._store.modes(), earned=earned, default=self._default_mode)
 
     def _fail(self, sighting: Sighting, error: Exception) -> None:
         """This attempt's tick has failed: told when it begins to, counted while it does."""
@@ -258,7 +260,7 @@ class Pipeline:
         self,
         sighting: Sighting,
         snapshot: Snapshot,
-        settings: Sequence[ModeSetting],
+        standing: Standing,
         pauses: Sequence[Pause],
         now: datetime,
     ) -> Verdict:
@@ -274,11 +276,14 @@ class Pipeline:
             job_key=job.key,
             category=decision.attribution.category,
         )
-        mode = effective_mode(settings, subject)
+        mode = standing.mode(subject, decision.action)
         if mode is not job.mode:
             # The mode is part of the snapshot, so that the stored inputs give the stored decision.
-            snapshot = replace(snapshot, job=replace(job, mode=mode))
-            decision = decide(snapshot, rules, policy, now)
+            moded = replace(snapshot, job=replace(job, mode=mode))
+            concluded = decide(moded, rules, policy, now)
+            # What a category has earned for restarts holds for no stop that the mode itself brings about.
+            if standing.mode(subject, concluded.action) is mode:
+                snapshot, decision = moded, concluded
         essence = essence_of(decision)
         # What operators said since the newest decision is answered by one of its own, also where it comes to the same.
         answers = sighting.item.ordered and sighting.item.generation > 0 and not moved_on(sighting.item)

@@ -121,3 +121,15 @@ def numbers(item: Earned) -> Mapping[str, str]:
         "lower_bound": f"{item.lower:.4f}",
         "with_stop": str(item.with_stop).lower(),
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """All that decides about modes at one moment: what people set, what was earned, and what holds otherwise."""
+
+    settings: tuple[ModeSetting, ...] = ()
+    earned: tuple[Earned, ...] = ()
+    default: Mode = Mode.MONITOR
+
+    def mode(self, subject: Subject, action: Action) -> Mode:
+        return mode_of(self.settings, self.default, self.earned, subject, action)

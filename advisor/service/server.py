@@ -18,18 +18,29 @@ from grpc_reflection.v1alpha import reflection
 from advisor.service.callers import Caller, Role
 from advisor.service.errors import BadRequestError, FailureKind, failure_of
 from advisor.service.gate import InnerServer
-from advisor.v1 import agent_pb2, agent_pb2_grpc, audit_pb2, audit_pb2_grpc, operator_pb2, operator_pb2_grpc
+from advisor.v1 import (
+    agent_pb2,
+    agent_pb2_grpc,
+    audit_pb2,
+    audit_pb2_grpc,
+    operator_pb2,
+    operator_pb2_grpc,
+    report_pb2,
+    report_pb2_grpc,
+)
 
 log = structlog.get_logger(__name__)
 
 AGENT_SERVICE = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
 AUDIT_SERVICE = audit_pb2.DESCRIPTOR.services_by_name["AuditService"].full_name
 OPERATOR_SERVICE = operator_pb2.DESCRIPTOR.services_by_name["OperatorService"].full_name
+REPORT_SERVICE = report_pb2.DESCRIPTOR.services_by_name["ReportService"].full_name
 
 _ROLE_OF_SERVICE = {
     AGENT_SERVICE: Role.AGENT,
     AUDIT_SERVICE: Role.OPERATOR,
     OPERATOR_SERVICE: Role.OPERATOR,
+    REPORT_SERVICE: Role.OPERATOR,
     "grpc.health.v1.Health": Role.AGENT | Role.OPERATOR,
     reflection.SERVICE_NAME: Role.AGENT | Role.OPERATOR,
 }
@@ -164,12 +175,13 @@ class Servicers:
     agent: Callable[[Caller], agent_pb2_grpc.AgentServiceServicer]
     audit: Callable[[Caller], audit_pb2_grpc.AuditServiceServicer]
     operator: Callable[[Caller], operator_pb2_grpc.OperatorServiceServicer]
+    report: Callable[[Caller], report_pb2_grpc.ReportServiceServicer]
     health: health.aio.HealthServicer
     message_bytes_max: int
 
     async def set_serving(self) -> None:
         """What health checks may ask for, and that it is there."""
-        for name in ("", AGENT_SERVICE, AUDIT_SERVICE, OPERATOR_SERVICE):
+        for name in ("", AGENT_SERVICE, AUDIT_SERVICE, OPERATOR_SERVICE, REPORT_SERVICE):
             await self.health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def start_inner(self, caller: Caller, path: Path) -> InnerServer:
@@ -185,9 +197,14 @@ class Servicers:
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self.agent(caller), server)
         audit_pb2_grpc.add_AuditServiceServicer_to_server(self.audit(caller), server)
         operator_pb2_grpc.add_OperatorServiceServicer_to_server(self.operator(caller), server)
+        report_pb2_grpc.add_ReportServiceServicer_to_server(self.report(caller), server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
         reflection.enable_server_reflection(
-            (AGENT_SERVICE, AUDIT_SERVICE, OPERATOR_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+            (
+                *(AGENT_SERVICE, AUDIT_SERVICE, OPERATOR_SERVICE, REPORT_SERVICE),
+                *(health.SERVICE_NAME, reflection.SERVICE_NAME),
+            ),
+            server,
         )
         server.add_insecure_port(f"unix:{path}")
         await server.start()

@@ -22,7 +22,15 @@ from advisor.service.callers import Accounts, Caller, Callers, Role
 from advisor.service.errors import BadRequestError, SocketTakenError
 from advisor.service.gate import Gate
 from advisor.service.server import Servicers
-from advisor.v1 import agent_pb2, agent_pb2_grpc, audit_pb2, audit_pb2_grpc, operator_pb2, operator_pb2_grpc
+from advisor.v1 import (
+    agent_pb2,
+    agent_pb2_grpc,
+    audit_pb2,
+    audit_pb2_grpc,
+    operator_pb2,
+    operator_pb2_grpc,
+    report_pb2_grpc,
+)
 
 PROJECT = Path(__file__).resolve().parents[3]
 # Imports first, then another user: a checkout under a private home could not be imported by him.
@@ -88,6 +96,7 @@ async def gate_of(path: Path, callers: Callers, connections_max: int = 16) -> As
         agent=Agent,
         audit=lambda _caller: audit_pb2_grpc.AuditServiceServicer(),
         operator=lambda _caller: operator_pb2_grpc.OperatorServiceServicer(),
+        report=lambda _caller: report_pb2_grpc.ReportServiceServicer(),
         health=health.aio.HealthServicer(),
         message_bytes_max=65_536,
     )

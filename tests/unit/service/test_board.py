@@ -43,6 +43,9 @@ class Source:
         during()
         return ()
 
+    async def earned(self) -> tuple[()]:
+        return ()
+
     async def open_isolations(self, cluster: str) -> tuple[()]:
         return ()
 

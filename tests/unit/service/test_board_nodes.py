@@ -37,6 +37,9 @@ class Source:
     async def open_isolations(self, cluster: str) -> tuple[StoredIsolation, ...]:
         return self._nodes
 
+    async def earned(self) -> tuple[()]:
+        return ()
+
     async def modes(self) -> tuple[ModeSetting, ...]:
         return self._modes
 

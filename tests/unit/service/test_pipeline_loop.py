@@ -65,6 +65,9 @@ class EmptyStore:
     async def expire_isolations(self, now: datetime) -> tuple[()]:
         return ()
 
+    async def earned(self) -> tuple[()]:
+        return ()
+
     async def open_isolations(self, cluster: str) -> tuple[()]:
         return ()
 
