@@ -31,7 +31,7 @@ from advisor.core.scan import Scanner
 from advisor.core.words import UnavailableReason
 from advisor.earning import SWITCHED_OFF, Earning
 from advisor.gathering import Answered, Gatherer
-from advisor.log_stores import open_log_store, open_whole_store
+from advisor.log_stores import open_kernel_store, open_log_store, open_whole_store
 from advisor.measuring import Measurer
 from advisor.metrics_sources import open_metrics
 from advisor.notifying import Channel, Notifying
@@ -41,6 +41,8 @@ from advisor.reporting import Reporting
 from advisor.rules.job_rules import CONFIGURATION_BYTES_MAX
 from advisor.rules.loader import RulesError, load_rules
 from advisor.rules.policy import PolicyError, check_timing, load_policy
+from advisor.sealing import Sealer
+from advisor.seals.keys import SealKey, SealKeyError, load_key
 from advisor.service.agent_servicer import AgentServicer, AgentServices
 from advisor.service.audit_servicer import AuditServicer
 from advisor.service.callers import Accounts, Callers
@@ -111,6 +113,17 @@ def load_rulebook(config: Config) -> Rulebook:
     return Rulebook(rules=rules, policy=policy, build=build_id())
 
 
+def load_seal_key(config: Config) -> SealKey | None:
+    """What signs the seals, None when no key is configured. Raises `ConfigError`."""
+    path = config.seal.key_file
+    if path is None:
+        return None
+    try:
+        return load_key(path)
+    except SealKeyError as error:
+        raise ConfigError((Problem(key="seal.key_file", message=str(error), origin=str(path)),)) from None
+
+
 def load_site_rules(config: Config) -> Checked | None:
     """The log rules that the site gives for all jobs. Raises `ConfigError` when they cannot be read at all."""
     path = config.job_rules_file
@@ -138,6 +151,9 @@ def open_sources(config: Config, clock: Clock, *, by_hand: bool = False) -> tupl
         else:
             sources.append(open_log_store(log, config.rules_files, clock))
     for kernel in config.kernel:
+        if kernel.kind != "files":
+            sources.append(open_kernel_store(kernel, clock, by_hand=by_hand))
+            continue
         try:
             sources.append(KernelFileLogs(kernel.name, clock=clock, path=kernel.path))
         except ValueError as error:
@@ -243,6 +259,7 @@ class Service:
     async def _open(self) -> Running:
         config, clock, stack = self._config, self._clock, self._stack
         rulebook = load_rulebook(config)
+        seal_key = load_seal_key(config)
         site = load_site_rules(config)
         for problem in site.problems if site is not None else ():
             log.warning("site_rules_have_problems", problem=problem)
@@ -282,6 +299,10 @@ class Service:
         stack.push_async_callback(board.close)
         stack.push_async_callback(_cancel, self._start(pipeline.run()))
         await self._earn(store, board)
+        sealer = Sealer(
+            history=store.history(), key=seal_key, clock=clock, interval_seconds=config.seal.interval_seconds
+        )
+        stack.push_async_callback(_cancel, self._start(sealer.run()))
         channels = open_channels(config, clock)
         if channels:
             telling = Notifying(store=store, channels=channels, clock=clock)

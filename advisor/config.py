@@ -19,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from advisor.core.people import ShadowRules
 from advisor.core.words import Category, Mode
+from connectors.kernel.stores import proof_of
 from connectors.logs.more_files import check_pattern
 
 ENVIRONMENT_PREFIX = "ADVISOR_"
@@ -166,57 +167,63 @@ class TickSection(_Section):
     attempts_max: int = Field(default=5_000, ge=1)  # watched at once
 
 
-class LogsSection(_Section):
-    """Job output. Its lines are never trusted. Keys below `name` are for servers; see docs/configuration.md."""
+class _ServerSection(_Section):
+    """A server that is asked over HTTP: where it is, and what it must be shown."""
+
+    url: Annotated[str, Field(pattern=r"^(https?://[^\s?#]+)?$", max_length=2_000)] = ""
+    selector: Annotated[str, Field(max_length=2_000)] = ""
+    tenant: Annotated[str, Field(pattern=r"^[A-Za-z0-9!._*'():-]{0,150}$")] = ""
+    user: Annotated[str, Field(pattern=r"^[^:\x00-\x1f]{0,200}$")] = ""
+    password_file: OptionalPath = None
+    token_file: OptionalPath = None
+    ca_file: OptionalPath = None
+    certificate_file: OptionalPath = None
+    key_file: OptionalPath = None
+
+
+class StoreLimitsSection(_ServerSection):
+    """A log store, and how it is asked."""
+
+    questions_per_second: float = Field(default=5.0, gt=0, le=5.0, allow_inf_nan=False)
+    timeout_seconds: float = Field(default=30.0, ge=1, le=300, allow_inf_nan=False)
+    overlap_seconds: float = Field(default=120.0, ge=10, le=3600, allow_inf_nan=False)
+
+
+class LogsSection(StoreLimitsSection):
+    """Job output. Its lines are never trusted. Keys of servers: see docs/configuration.md."""
 
     kind: Literal["files", "loki", "victorialogs"] = "files"
     name: SourceName = "job-output"
     extra_files: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
     root_reader: OptionalPath = None
-    url: Annotated[str, Field(pattern=r"^(https?://[^\s?#]+)?$", max_length=2_000)] = ""
-    selector: Annotated[str, Field(max_length=2_000)] = ""
     job_label: LabelName = "job_id"
     job_label_indexed: bool = True
     node_label: OptionalLabel = ""
     rank_label: OptionalLabel = ""
     sequence_label: OptionalLabel = ""
-    tenant: Annotated[str, Field(pattern=r"^[A-Za-z0-9!._*'():-]{0,150}$")] = ""
-    user: Annotated[str, Field(pattern=r"^[^:\x00-\x1f]{0,200}$")] = ""
-    password_file: OptionalPath = None
-    token_file: OptionalPath = None
-    ca_file: OptionalPath = None
-    certificate_file: OptionalPath = None
-    key_file: OptionalPath = None
     push_down: bool = True
-    questions_per_second: float = Field(default=5.0, gt=0, le=5.0, allow_inf_nan=False)
-    timeout_seconds: float = Field(default=30.0, ge=1, le=300, allow_inf_nan=False)
-    overlap_seconds: float = Field(default=120.0, ge=10, le=3600, allow_inf_nan=False)
     settle_seconds: float = Field(default=10.0, ge=0, le=120, allow_inf_nan=False)
 
 
-class KernelSection(_Section):
-    """A kernel log per node, `%n` for the node's name: fed from /dev/kmsg, never from a syslog tag."""
+class KernelSection(StoreLimitsSection):
+    """Kernel logs, trusted: a file per node, `%n` for the node's name, or lines of a store whose label `transport`
+    proves that the kernel said them. Never by a syslog tag.
+    """
 
-    kind: Literal["files"] = "files"
+    kind: Literal["files", "loki", "victorialogs"] = "files"
     name: SourceName = "kernel"
-    path: Annotated[str, BeforeValidator(_per_node)]
+    path: Annotated[str, BeforeValidator(_per_node)] = ""
+    transport: Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_.-]{0,99}=[^\x00-\x1f]{1,200})?$")] = ""
+    node_label: OptionalLabel = ""
 
 
-class MetricsSection(_Section):
+class MetricsSection(_ServerSection):
     """Measurements of GPUs and nodes: trusted, so that only root may feed them. See docs/sources.md."""
 
     kind: Literal["prometheus", "dcgm"] = "prometheus"
     name: SourceName = "metrics"
     url: Annotated[str, Field(pattern=r"^(https?://[^\s?#]+( https?://[^\s?#]+)*)?$", max_length=2_000)] = ""
-    selector: Annotated[str, Field(max_length=2_000)] = ""
     node_label: OptionalLabel = ""
-    tenant: Annotated[str, Field(pattern=r"^[A-Za-z0-9!._*'():-]{0,150}$")] = ""
-    user: Annotated[str, Field(pattern=r"^[^:\x00-\x1f]{0,200}$")] = ""
-    password_file: OptionalPath = None
-    token_file: OptionalPath = None
-    ca_file: OptionalPath = None
-    certificate_file: OptionalPath = None
-    key_file: OptionalPath = None
     interval_seconds: float = Field(default=15.0, ge=1, le=300, allow_inf_nan=False)
     collect_seconds: float = Field(default=30.0, ge=0, le=600, allow_inf_nan=False)
     questions_per_second: float = Field(default=5.0, gt=0, le=5.0, allow_inf_nan=False)
@@ -265,6 +272,19 @@ class AutonomySection(_Section):
     interval_seconds: float = Field(default=3600.0, ge=1, le=86_400, allow_inf_nan=False)
 
 
+class SealSection(_Section):
+    """The chain over append-only rows. Without a key it is not signed."""
+
+    key_file: OptionalPath = None
+    interval_seconds: float = Field(default=30.0, ge=0.1, le=3600, allow_inf_nan=False)
+
+
+class RetentionSection(_Section):
+    """Whole months of history before the current one that are kept; 0: all."""
+
+    months: int = Field(default=0, ge=0, le=1200)
+
+
 class LogSection(_Section):
     """Our own log, on standard error."""
 
@@ -286,6 +306,8 @@ class Config(_Section):
     default_mode: Annotated[Mode, BeforeValidator(_mode)] = Mode.MONITOR
     shadow: ShadowSection = Field(default_factory=ShadowSection)
     autonomy: AutonomySection = Field(default_factory=AutonomySection)
+    seal: SealSection = Field(default_factory=SealSection)
+    retention: RetentionSection = Field(default_factory=RetentionSection)
     log: LogSection = Field(default_factory=LogSection)
 
 
@@ -394,6 +416,8 @@ def _is_text(parts: list[str]) -> bool:
         "notify": NotifySection,
         "shadow": ShadowSection,
         "autonomy": AutonomySection,
+        "seal": SealSection,
+        "retention": RetentionSection,
         "log": LogSection,
     }
     names = [part for part in parts if not part.isdigit()]
@@ -495,6 +519,8 @@ def _cross_checks(config: Config, path: Path | None, origins: Mapping[str, str])
     )
     for at, source in enumerate(config.logs):
         found.extend((f"logs[{at}].{key}", message) for key, message in _log_server_problems(source))
+    for at, kernel in enumerate(config.kernel):
+        found.extend((f"kernel[{at}].{key}", message) for key, message in _kernel_problems(kernel))
     for at, metrics in enumerate(config.metrics):
         found.extend((f"metrics[{at}].{key}", message) for key, message in _metrics_problems(metrics))
     for at, channel in enumerate(config.notify):
@@ -519,6 +545,8 @@ def _autonomy_problems(config: Config) -> list[tuple[str, str]]:
 
 
 _FOR_FILES = ("extra_files", "root_reader")
+_FOR_KERNEL_FILES = {"kind", "name", "path"}
+_VICTORIA_TENANT = re.compile(r"\d{1,10}:\d{1,10}")
 
 
 def _log_server_problems(source: LogsSection) -> list[tuple[str, str]]:
@@ -536,7 +564,26 @@ def _log_server_problems(source: LogsSection) -> list[tuple[str, str]]:
         found.append(("selector", "write the streams with job output in braces: '{source=\"slurm\"}'"))
     if source.kind == "victorialogs" and "job_label_indexed" in given:
         found.append(("job_label_indexed", "has no meaning for victorialogs: all fields can be asked for"))
-    if source.kind == "victorialogs" and source.tenant and not re.fullmatch(r"\d{1,10}:\d{1,10}", source.tenant):
+    if source.kind == "victorialogs" and source.tenant and not _VICTORIA_TENANT.fullmatch(source.tenant):
+        found.append(("tenant", "write AccountID:ProjectID, both numbers"))
+    return [*found, *_access_problems(source)]
+
+
+def _kernel_problems(source: KernelSection) -> list[tuple[str, str]]:
+    """Keys of a kernel source that do not go with each other."""
+    given = source.model_fields_set
+    if source.kind == "files":
+        found = [(key, "has no meaning for files: it is for a server") for key in sorted(given - _FOR_KERNEL_FILES)]
+        return found if source.path else [*found, ("path", "must be given: an absolute path that holds %n")]
+    found = [("path", f"has no meaning for {source.kind}: it is for files")] if "path" in given else []
+    found.extend((key, f"must be given for {source.kind}") for key in ("url", "node_label") if not getattr(source, key))
+    if not re.fullmatch(r"\{[^{}]+\}", source.selector.strip()):
+        found.append(("selector", "write the streams with kernel logs in braces: '{source=\"kernel\"}'"))
+    try:
+        proof_of(source.transport)
+    except ValueError as error:
+        found.append(("transport", str(error)))
+    if source.kind == "victorialogs" and source.tenant and not _VICTORIA_TENANT.fullmatch(source.tenant):
         found.append(("tenant", "write AccountID:ProjectID, both numbers"))
     return [*found, *_access_problems(source)]
 
@@ -584,8 +631,8 @@ def _metrics_problems(source: MetricsSection) -> list[tuple[str, str]]:
     return [*found, *_access_problems(source)]
 
 
-def _access_problems(source: LogsSection | MetricsSection) -> list[tuple[str, str]]:
-    found = []
+def _access_problems(source: _ServerSection) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
     if source.token_file is not None and (source.user or source.password_file is not None):
         found.append(("token_file", "give a token or user and password, not both"))
     if bool(source.user) != (source.password_file is not None):

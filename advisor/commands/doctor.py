@@ -33,7 +33,7 @@ from advisor.core.hostlist import short
 from advisor.core.model import Unavailable
 from advisor.core.policy import Policy
 from advisor.core.words import Mode, NodeState, UnavailableReason
-from advisor.log_stores import look_at_store
+from advisor.log_stores import look_at_kernel_store, look_at_store
 from advisor.metrics_sources import open_metrics
 from advisor.plain_text import seconds_text
 from advisor.ports import LogBatch, LogRequest, SchedulerReader
@@ -120,7 +120,7 @@ def examine(socket: Path | None, configuration: Path | None, job: str = "") -> I
     yield _data_folder(loaded)
     yield from asyncio.run(look_at_scheduler(loaded, SlurmCli(), job))
     yield from look_at_root_readers(loaded)
-    yield from asyncio.run(look_at_log_stores(loaded))
+    yield from asyncio.run(look_at_log_stores(loaded, SlurmCli()))
     yield from asyncio.run(look_at_channels(loaded))
     yield from asyncio.run(_metrics(loaded, SlurmCli()))
     yield from look_at_settings(asyncio.run(SlurmCli().settings()))
@@ -239,17 +239,23 @@ def look_at_root_readers(chosen: Config) -> Iterator[Check]:
         yield Check(name="root reader", state=State.FAIL, found=wrong, to_do=to_do)
 
 
-async def look_at_log_stores(chosen: Config) -> list[Check]:
+async def look_at_log_stores(chosen: Config, scheduler: SchedulerReader) -> list[Check]:
     """A real question to each configured log store, and what it shows."""
-    checks = []
-    for section in chosen.logs:
-        if section.kind == "files":
-            continue
-        look = await look_at_store(section, SystemClock())
-        state = State.FAIL if not look.answers else State.WARN if look.to_do else State.OK
-        found = f"{section.name} ({section.kind}): {look.found}"
-        checks.append(Check(name="log store", state=state, found=found, to_do=look.to_do))
-    return checks
+    stores = [section for section in chosen.logs if section.kind != "files"]
+    kernels = [section for section in chosen.kernel if section.kind != "files"]
+    facts = await scheduler.nodes() if kernels else ()
+    nodes = () if isinstance(facts, Unavailable) else [short(fact.name) for fact in facts]
+    looks = [(item.name, item.kind, await look_at_store(item, SystemClock())) for item in stores]
+    looks += [(item.name, item.kind, await look_at_kernel_store(item, nodes, SystemClock())) for item in kernels]
+    return [
+        Check(
+            name="log store",
+            state=State.FAIL if not look.answers else State.WARN if look.to_do else State.OK,
+            found=f"{name} ({kind}): {look.found}",
+            to_do=look.to_do,
+        )
+        for name, kind, look in looks
+    ]
 
 
 async def look_at_channels(chosen: Config) -> list[Check]:

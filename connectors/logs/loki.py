@@ -22,7 +22,7 @@ import orjson
 
 from advisor.core.line_filter import LineFilter
 from advisor.core.words import UnavailableReason
-from connectors.logs.store import NS, Answer, Ask, Labels, Seen, Stream, stream_name
+from connectors.logs.store import NS, Answer, Ask, Labels, Seen, Stream, proved, stream_name
 from connectors.web.server import AskError, Server
 
 PAGE_LINES = 5_000
@@ -82,9 +82,9 @@ class Loki:
 
     async def counts(self, jobs: Sequence[str], start_ns: int, end_ns: int) -> Mapping[str, int]:
         seconds = max(1, -(-(end_ns - start_ns) // NS))
-        label = self._labels.job
+        label = self._labels.subject
         found = {}
-        for at in range(0, len(jobs), SERIES_MAX):
+        for at in range(0, max(1, len(jobs)), SERIES_MAX):
             some = self._query(jobs[at : at + SERIES_MAX], whole=True)
             for item in await self._instant(f"sum by ({label}) (count_over_time({some}[{seconds}s]))", end_ns):
                 job, count = item["metric"].get(label, ""), int(float(item["value"][1]))
@@ -93,19 +93,21 @@ class Loki:
         return found
 
     async def anything(self, start_ns: int, end_ns: int) -> bool:
-        return bool((await self._page(self._selector, start_ns, end_ns, backward=True, limit=1)).times)
+        query = self._query((), whole=True)
+        return bool((await self._page(query, start_ns, end_ns, backward=True, limit=1)).times)
 
     async def look(self, start_ns: int, end_ns: int) -> Seen:
         form = {"match[]": self._selector, "start": str(start_ns), "end": str(end_ns)}
         series = [item for item in (await self._json("/loki/api/v1/series", form)).get("data") or () if item]
-        page = await self._page(self._selector, start_ns, end_ns, backward=True)
+        page = await self._page(self._query((), whole=True), start_ns, end_ns, backward=True)
         got = _Gathered(self._labels)
         got.take(page, end_ns)
         label, node = self._labels.job, self._labels.node
         jobs = {item[label] for item in series if label in item} | {stream.job for stream in got.streams}
+        counted = [(stream, len(stream.lines)) for stream in got.streams]
         nodes = {item[node] for item in series if node in item} | {s.node for s in got.streams if s.node}
         notes = []
-        if series and not any(label in item for item in series) and self._labels.indexed:
+        if label and series and not any(label in item for item in series) and self._labels.indexed:
             notes.append(f"no stream has the label {label!r}: name the one with the job's id in job_label")
         return Seen(
             streams=len(series),
@@ -113,6 +115,8 @@ class Loki:
             jobs=len(jobs - {""}),
             nodes=len(nodes),
             newest_ns=max(page.times, default=None),
+            of_job=sum(count for stream, count in counted if stream.job),
+            of_node=sum(count for stream, count in counted if stream.node),
             page_lines=self._page_lines,
             notes=tuple(notes),
         )
@@ -125,11 +129,16 @@ class Loki:
     def _query(self, jobs: Sequence[str], *, whole: bool) -> str:
         label, escaped = self._labels.job, [re.escape(job) for job in jobs]
         matcher = f"{label}={_quoted(jobs[0])}" if len(jobs) == 1 else f"{label}=~{_quoted('|'.join(escaped))}"
-        if self._labels.indexed:
+        if not jobs:
+            query = self._selector
+        elif self._labels.indexed:
             inside = self._selector[1:-1].strip().rstrip(",")
             query = f"{{{inside}{', ' if inside else ''}{matcher}}}"
         else:
             query = f"{self._selector} | {matcher}"
+        if self._labels.proof is not None:
+            name, value = self._labels.proof
+            query = f"{query} | {name}={_quoted(value)}"
         if whole or self._chosen is None:
             return query
         if self._chosen.patterns:
@@ -276,6 +285,8 @@ class _Gathered:
 
     def _stream(self, labels: Mapping[str, str], metadata: Mapping[str, str]) -> Stream:
         chosen = self._labels
+        if chosen.proof is not None:
+            proved(labels.get(chosen.proof[0], metadata.get(chosen.proof[0], "")), chosen.proof)
         named = {key: value for key, value in labels.items() if key not in MADE_UP}
         for key in (chosen.node, chosen.rank):
             if key and key in metadata:

@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from advisor.core.words import UnavailableReason
+from connectors.web.server import AskError
+
 NS = 1_000_000_000
 NAME_CHARS_MAX = 200
 
@@ -20,7 +23,8 @@ class Labels:
     """How a site names what the lines of its store are about; "" where it does not.
 
     `indexed`: the job's id is a label (Loki: of the stream; else structured metadata). `constant`: label values that
-    hold for all lines of this source, and so distinguish none. `sequence` numbers lines of one nanosecond.
+    hold for all lines of this source, and so distinguish none. `sequence` numbers lines of one nanosecond. `proof`:
+    name and value of a label or field that every line must carry: what else the store has does not exist for us.
     """
 
     job: str = "job_id"
@@ -29,11 +33,18 @@ class Labels:
     sequence: str = ""
     indexed: bool = True
     constant: frozenset[str] = frozenset()
+    proof: tuple[str, str] | None = None
+
+    @property
+    def subject(self) -> str:
+        """What lines are counted by: the job, or the node where they are of no job."""
+        return self.job or self.node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """Lines of some jobs with `start_ns` <= time < `end_ns`. `whole`: also those that the filter would leave out.
+    Without jobs: all lines of the selector.
 
     Answers hold at most about `bytes_max` of text; a longer one ends where that is reached. `urgent`: of the present,
     before which questions about the past give way.
@@ -70,7 +81,8 @@ class Answer:
 class Seen:
     """What a store says when doctor looks: how many streams and lines, of how many jobs, and how old the newest is.
 
-    `page_lines`: how many it gives at once, where that is bounded. `notes`: what does not fit our configuration.
+    `of_job`, `of_node`: how many of `lines` carry the label. `page_lines`: how many it gives at once, where that is
+    bounded. `notes`: what does not fit our configuration.
     """
 
     streams: int
@@ -78,6 +90,8 @@ class Seen:
     jobs: int
     nodes: int
     newest_ns: int | None
+    of_job: int = 0
+    of_node: int = 0
     page_lines: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -93,7 +107,9 @@ class LogStore(Protocol):
     async def lines(self, ask: Ask) -> Answer: ...
 
     async def counts(self, jobs: Sequence[str], start_ns: int, end_ns: int) -> Mapping[str, int]:
-        """How many lines each job has, whatever the filter; jobs without any are left out."""
+        """How many lines each job has, whatever the filter; jobs without any are left out. Without jobs: by
+        `Labels.subject`, whichever there are.
+        """
         ...
 
     async def anything(self, start_ns: int, end_ns: int) -> bool:
@@ -105,8 +121,11 @@ class LogStore(Protocol):
     async def close(self) -> None: ...
 
 
-class ShapeError(ValueError):
-    """An answer that is not of the documented shape; the message says where."""
+def proved(value: str, proof: tuple[str, str]) -> None:
+    """A line without the proof was not asked for: nothing of such an answer counts. Raises `AskError`."""
+    if value != proof[1]:
+        text = f"the store answers lines whose {proof[0]} is not {proof[1]!r}: it does not keep to what it is asked"
+        raise AskError(UnavailableReason.GARBLED, text)
 
 
 def stream_name(labels: Mapping[str, str], chosen: Labels) -> str:

@@ -23,12 +23,13 @@ a line is looked for without the filter, and answered `Unavailable(missing)` unt
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from typing import Any
 
+from advisor.core.hostlist import short
 from advisor.core.model import Unavailable
 from advisor.core.words import Trust, UnavailableReason
 from advisor.ports import Clock, LogBatch, LogChunk, LogRequest
@@ -41,6 +42,8 @@ LATE = " (late)"
 FORGET_SECONDS = 600.0
 SWEEP_ANSWERS_MAX = 8
 COUNT_SECONDS_MAX = 86_400.0  # servers bound how far back a count may go
+EVER_SECONDS = 30 * 86_400.0
+NEVER_SEEN = "no stream was ever seen for this selector, no line of any job: are tenant and selector right?"
 Item = tuple[int, int, bytes, int]  # nanosecond, number of the stream, text, mark
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -143,13 +146,18 @@ class StoreLogs:
         trust: Trust = Trust.LOG,
         limits: StoreLimits | None = None,
         whole: bool = False,
+        of_nodes: bool = False,
+        written: Callable[[int, Stream, bytes], bytes] | None = None,
     ) -> None:
+        """`of_nodes`: lines are of nodes instead of jobs. `written`: a line as it is given on; as it is without."""
         self.name = name
         self.trust = trust
         self.store = store
         self._clock = clock
         self._limits = limits or StoreLimits()
         self._whole = whole
+        self._of_nodes = of_nodes
+        self._written = written
         self._window_seconds = self._limits.window_seconds
         self._running: list[_Running] = []
         self._left: dict[str, _Left] = {}
@@ -281,7 +289,7 @@ class StoreLogs:
             return
         until_ns = start_ns + int(self._window_seconds * NS)
         ask = Ask(
-            jobs=tuple(sorted({wish.request.job_id for wish in wishes})),
+            jobs=() if self._of_nodes else tuple(sorted({wish.request.job_id for wish in wishes})),
             start_ns=start_ns,
             end_ns=end_ns if until_ns >= now_ns else until_ns,
             whole=whole,
@@ -319,10 +327,10 @@ class StoreLogs:
             absent = self._absent(error.reason, error.detail)
             return {key: absent for key in running.wishes if key in wishes}
         self._window_seconds = min(limits.window_seconds, self._window_seconds * 2)
-        by_job: dict[str, list[Stream]] = {}
+        by_subject: dict[str, list[Stream]] = {}
         for stream in answer.streams:
-            by_job.setdefault(stream.job, []).append(stream)
-        if by_job:
+            by_subject.setdefault(short(stream.node or "") if self._of_nodes else stream.job, []).append(stream)
+        if by_subject:
             self._fruitful = self._clock.monotonic()
         found: dict[str, LogBatch | Unavailable] = {}
         for key, asked in running.wishes.items():
@@ -331,7 +339,12 @@ class StoreLogs:
                 continue  # meanwhile it began anew, or ended
             self._served[key] = running.since
             asked.request, asked.last_ns = wish.request, wish.last_ns
-            found[key] = self._batch(asked, by_job.get(wish.request.job_id, []), answer, running.asked_ns)
+            if self._of_nodes:
+                nodes = wish.request.nodes
+                mine = [stream for node, some in by_subject.items() if node in nodes for stream in some]
+            else:
+                mine = by_subject.get(wish.request.job_id, [])
+            found[key] = self._batch(asked, mine, answer, running.asked_ns)
         return found
 
     def _batch(self, wish: _Wish, streams: Sequence[Stream], answer: Answer, asked_ns: int) -> LogBatch:
@@ -435,7 +448,9 @@ class StoreLogs:
         last: dict[tuple[int, bool], int] = {}
         for ns, number, text, _ in taken:
             place = number, ns < newest[number]
-            parts.setdefault(place, []).append(text)
+            parts.setdefault(place, []).append(
+                self._written(ns, streams[number], text) if self._written is not None else text
+            )
             last[place] = ns
         return tuple(
             LogChunk(
@@ -491,6 +506,7 @@ class StoreLogs:
         try:
             counts = await self.store.counts(jobs, start_ns, now_ns + int(limits.ahead_seconds * NS))
             anything = bool(counts) or await self.store.anything(now_ns - int(limits.window_seconds * NS), now_ns)
+            ever = anything or await self.store.anything(now_ns - int(EVER_SECONDS * NS), now_ns)
         except AskError as error:
             absent = self._absent(error.reason, f"looking for lines of jobs: {error.detail}")
             self._missing.update(dict.fromkeys(chosen, absent))
@@ -499,7 +515,9 @@ class StoreLogs:
             if wish.request.job_id in counts:
                 self._missing[key] = None
             elif not anything:
-                text = "the store has no line of any job: is the tenant right, and the selector?"
+                text = (
+                    NEVER_SEEN if not ever else "the store has no line of any job for an hour: is anything collected?"
+                )
                 self._missing[key] = self._absent(UnavailableReason.MISSING, text)
             elif not wish.position.alive:
                 text = f"{key}: the store has no line of job {wish.request.job_id}"

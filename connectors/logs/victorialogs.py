@@ -26,7 +26,7 @@ import orjson
 from advisor.core.line_filter import LineFilter, escaped
 from advisor.core.lines import cap, decode
 from advisor.core.words import UnavailableReason
-from connectors.logs.store import NS, Answer, Ask, Labels, Seen, Stream, stream_name
+from connectors.logs.store import NS, Answer, Ask, Labels, Seen, Stream, proved, stream_name
 from connectors.web.server import AskError, Server
 
 QUERY = "/select/logsql/query"
@@ -85,7 +85,7 @@ class VictoriaLogs:
         )
 
     async def counts(self, jobs: Sequence[str], start_ns: int, end_ns: int) -> Mapping[str, int]:
-        label = self._labels.job
+        label = self._labels.subject
         query = f"{self._where(jobs, start_ns, end_ns, whole=True)} | stats by ({_quoted(label)}) count() n"
         found = {}
         async for row in self._rows(query):
@@ -95,22 +95,26 @@ class VictoriaLogs:
         return found
 
     async def anything(self, start_ns: int, end_ns: int) -> bool:
-        query = f"{_between(start_ns, end_ns)} ({self._selector}) | limit 1 | fields _time"
+        query = f"{self._where((), start_ns, end_ns, whole=True)} | limit 1 | fields _time"
         return bool([row async for row in self._rows(query)])
 
     async def look(self, start_ns: int, end_ns: int) -> Seen:
         job, node = self._labels.job, self._labels.node
-        count_nodes = f", count_uniq({_quoted(node)}) nodes" if node else ""
+        counts = [
+            f", count_uniq({_quoted(label)}) {name}s, count() if ({_quoted(label)}:*) of_{name}"
+            for name, label in (("job", job), ("node", node))
+            if label
+        ]
         query = (
-            f"{_between(start_ns, end_ns)} ({self._selector}) | stats count() n, count_uniq(_stream_id) streams,"
-            f" count_uniq({_quoted(job)}) jobs, max(_time) newest{count_nodes}"
+            f"{self._where((), start_ns, end_ns, whole=True)} | stats count() n, count_uniq(_stream_id) streams,"
+            f" max(_time) newest{''.join(counts)}"
         )
         rows = [row async for row in self._rows(query)]
         row = rows[0] if rows else {}
         lines, jobs = (int(row.get(name) or 0) for name in ("n", "jobs"))
         notes = (
             [f"no line has the field {job!r}: name the one with the job's id in job_label"]
-            if lines and not jobs
+            if job and lines and not jobs
             else []
         )
         return Seen(
@@ -119,6 +123,8 @@ class VictoriaLogs:
             jobs=jobs,
             nodes=int(row.get("nodes") or 0),
             newest_ns=parse_time(row["newest"]) if row.get("newest") else None,
+            of_job=int(row.get("of_job") or 0),
+            of_node=int(row.get("of_node") or 0),
             notes=tuple(notes),
         )
 
@@ -130,7 +136,10 @@ class VictoriaLogs:
     def _where(self, jobs: Sequence[str], start_ns: int, end_ns: int, *, whole: bool) -> str:
         label = _quoted(self._labels.job)
         chosen = f"{label}:={_quoted(jobs[0])}" if len(jobs) == 1 else f"{label}:in({','.join(map(_quoted, jobs))})"
-        query = f"{_between(start_ns, end_ns)} ({self._selector}) {chosen}"
+        query = f"{_between(start_ns, end_ns)} ({self._selector}) {chosen if jobs else ''}".rstrip()
+        if self._labels.proof is not None:
+            name, value = self._labels.proof
+            query = f"{query} {_quoted(name)}:={_quoted(value)}"
         if whole or self._chosen is None:
             return query
         # Each on its own: one pattern of them all takes ten times as long.
@@ -142,6 +151,8 @@ class VictoriaLogs:
         fields = ["_time", "_msg", "_stream", self._labels.job, self._labels.node, self._labels.rank]
         if self._labels.sequence:
             fields.append(self._labels.sequence)
+        if self._labels.proof is not None:
+            fields.append(self._labels.proof[0])
         names = ",".join(_quoted(name) for name in dict.fromkeys(fields) if name)
         query = f"{self._where(ask.jobs, ask.start_ns, end_ns, whole=ask.whole)} | fields {names}"
         got = _Gathered(self._labels)
@@ -185,6 +196,7 @@ class _Gathered:
     def take(self, piece: bytes) -> None:
         """Raises `AskError` for what is not the documented shape."""
         labels, by_key, kept = self._labels, self._by_key, self._rows
+        proof = labels.proof
         job, node, rank, sequence = labels.job, labels.node or _NOBODY, labels.rank or _NOBODY, labels.sequence
         size = 0
         for row in rows_of(piece):
@@ -200,6 +212,8 @@ class _Gathered:
                 raise AskError(UnavailableReason.GARBLED, f"a line without a usable {error}") from error
             if text[-1:] == b"0" and _DECIMAL.fullmatch(text) is not None:
                 text = text.rstrip(b"0").rstrip(b".")
+            if proof is not None:
+                proved(get(proof[0], ""), proof)
             key = (get("_stream", ""), get(job, ""), get(node, ""), get(rank, ""))
             rows = by_key.get(key)
             if rows is None:

@@ -126,9 +126,11 @@ def _piped(pipe: str, rows: list[Row]) -> list[Row]:
         return [{_name(found[1]): value, "n": str(count)} for value, count in counts.items()]
     if pipe.startswith("stats "):
         out: Row = {}
-        for name, of, into in re.findall(rf"(count|count_uniq|max)\(({_NAME})?\) (\w+)", pipe):
-            values = [row[_name(of)] for row in rows if of and _name(of) in row]
-            out[into] = str(len(rows)) if name == "count" else str(len(set(values)))
+        form = rf"(count|count_uniq|max)\(({_NAME})?\)(?: if \(({_NAME}):\*\))? (\w+)"
+        for name, of, only, into in re.findall(form, pipe):
+            some = [row for row in rows if not only or row.get(_name(only))]
+            values = [row[_name(of)] for row in some if of and _name(of) in row]
+            out[into] = str(len(some)) if name == "count" else str(len(set(values)))
             if name == "max":
                 out[into] = max(values, key=parse_time, default="")
         return [out]

@@ -8,8 +8,10 @@ import pytest
 
 from advisor.commands.doctor import Check, State, look_at_log_stores
 from advisor.config import Config
-from advisor.log_stores import open_log_store
-from advisor.ports import Clock, LogSource
+from advisor.core.model import NodeFact, Unavailable
+from advisor.core.words import NodeState
+from advisor.log_stores import open_kernel_store, open_log_store
+from advisor.ports import Clock, LogSource, SchedulerJob
 from advisor.v1 import audit_pb2, common_pb2, operator_pb2
 from tests.contract.stores.fake_loki import FakeLoki
 from tests.contract.stores.fake_victorialogs import FakeVictoriaLogs, time_text
@@ -43,7 +45,7 @@ class Shop:
     def ship(self, node: str, *texts: str, job: str = "17") -> None:
         ns = int(now().timestamp() * 1e6) * 1000
         if isinstance(self.fake, FakeLoki):
-            rows = [(ns + at, text, {}) for at, text in enumerate(texts)]
+            rows: list[tuple[int, str, dict[str, str]]] = [(ns + at, text, {}) for at, text in enumerate(texts)]
             self.fake.push({"source": "slurm", "job_id": job, "host": node}, rows)
         else:
             lines = [
@@ -66,6 +68,24 @@ async def shop_of(kind: str) -> AsyncIterator[Shop]:
         yield shop
     finally:
         await shop.front.stop()
+
+
+class Nodes:
+    """The scheduler as doctor asks it: which nodes there are."""
+
+    name = "slurm"
+
+    async def version(self) -> str | Unavailable:
+        return "22.05.8"
+
+    async def job(self, job_id: str) -> SchedulerJob | Unavailable | None:
+        return None
+
+    async def nodes(self) -> tuple[NodeFact, ...] | Unavailable:
+        return tuple(NodeFact(name=f"node{number}", state=NodeState.UP) for number in (1, 2, 3))
+
+    async def requeue_delay_seconds(self) -> float | Unavailable:
+        return 121.0
 
 
 def _sources(config: Config, clock: Clock) -> Sequence[LogSource]:
@@ -118,7 +138,7 @@ async def test_doctor_asks_the_store_for_real(folder: Path, kind: str) -> None:
 
         async def check(**changes: object) -> Check:
             section = config.logs[0].model_copy(update=changes)
-            (found,) = await look_at_log_stores(config.model_copy(update={"logs": (section,)}))
+            (found,) = await look_at_log_stores(config.model_copy(update={"logs": (section,)}), Nodes())
             return found
 
         assert (await check()).state is State.WARN  # nothing there: tenant or selector?
@@ -128,9 +148,87 @@ async def test_doctor_asks_the_store_for_real(folder: Path, kind: str) -> None:
         well = await check()
         assert (well.state, well.to_do) == (State.OK, "")
         assert "2 streams, 1 jobs, 2 nodes, newest line 0 s old" in well.found
+        assert "all of the lines have job_id, all of the lines have host" in well.found
+        assert "none of the lines have node" in (await check(node_label="node")).found
         assert "job_label" in (await check(job_label="jobid")).to_do
         assert "node_label" in (await check(node_label="node")).to_do
         shop.front.always = says(401, "no org id")
         refused = await check()
         assert (refused.state, "no org id" in refused.found) == (State.FAIL, True)
         assert "token_file" in refused.to_do
+
+
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus."
+
+
+def _kernel(shop: Shop, node: str, text: str, transport: str = "kernel") -> None:
+    """What a collector ships of a node's journal."""
+    ns = int(now().timestamp() * 1e6) * 1000
+    if isinstance(shop.fake, FakeLoki):
+        shop.fake.push({"source": "journal", "host": node}, [(ns, text, {"transport": transport})])
+    else:
+        row = {"_time": time_text(ns), "_msg": text, "source": "journal", "host": node, "transport": transport}
+        shop.fake.push([row], ("source", "host"))
+
+
+def _with_kernel(shop: Shop, folder: Path) -> Config:
+    text = f'''
+        [[kernel]]
+        kind = "{shop.kind}"
+        name = "kernel-store"
+        url = "{shop.front.url}"
+        selector = '{{source="journal"}}'
+        transport = "transport=kernel"
+        node_label = "host"
+    '''
+    return configuration(folder, text)
+
+
+@pytest.mark.parametrize("kind", ["loki", "victorialogs"])
+async def test_a_kernel_line_from_a_store_is_trusted_evidence(folder: Path, kind: str) -> None:
+    """An Xid by the kernel's transport names the node as a trusted fact; the same text by syslog on another node does
+    nothing. What the store has of no node is told in the verdict.
+    """
+    async with shop_of(kind) as shop:
+        config = _with_kernel(shop, folder)
+        async with world_of(folder, config, lambda c, clock: [open_kernel_store(c.kernel[0], clock)]) as world:
+            await world.report(world.job("RUNNING"))
+            _kernel(shop, "node1", "systemd[1]: started")
+            _kernel(shop, "node2", XID, transport="syslog")
+            await world.ticks(2)
+            _kernel(shop, "node3", XID)
+            await world.ticks(2)
+            await world.report(world.job("FAILED"))
+            (advice,) = await world.advice_where(lambda found: any(a.evidence for a in found))
+            (evidence,) = [item for item in advice.evidence if "Xid" in item.text]
+            assert (evidence.trust, evidence.count) == ("kernel", 1)
+            assert (advice.category, list(advice.exclude_nodes)) == ("gpu_hardware", ["node3"])
+            decision = await world.audit.GetDecision(audit_pb2.GetDecisionRequest(decision_id=advice.advice_id))
+            assert "no kernel line for 7 days" in decision.analysis_json
+
+
+@pytest.mark.parametrize("kind", ["loki", "victorialogs"])
+async def test_doctor_says_whose_kernels_are_heard(folder: Path, kind: str) -> None:
+    """Nodes with lines, those of Slurm's without, and a selector that finds nothing."""
+    async with shop_of(kind) as shop:
+        config = _with_kernel(shop, folder)
+
+        async def check(**changes: object) -> Check:
+            section = config.kernel[0].model_copy(update=changes)
+            chosen = config.model_copy(update={"logs": (), "kernel": (section,)})
+            (found,) = await look_at_log_stores(chosen, Nodes())
+            return found
+
+        _kernel(shop, "node1", "text", transport="syslog")
+        nothing = await check()
+        assert (nothing.state, "no stream was ever seen for this selector" in nothing.found) == (State.WARN, True)
+        _kernel(shop, "node1", "link up")
+        some = await check()
+        assert "kernels of 1 nodes in 7 days" in some.found
+        assert "none of node2 node3" in some.found
+        for number in (2, 3):
+            _kernel(shop, f"node{number}.cluster", "link up")
+        assert (await check()).state is State.OK
+        assert "node_label" in (await check(node_label="source")).to_do
+        shop.front.always = says(401, "no org id")
+        assert (await check()).state is State.FAIL
