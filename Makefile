@@ -34,8 +34,8 @@ packages: ## the Debian packages of a real Slurm (as root or with sudo; otherwis
 	@deploy/debian-packages slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge util-linux mount
 
 .PHONY: test-packages
-test-packages: packages ## also what only the tests need: Prometheus
-	@deploy/debian-packages prometheus
+test-packages: packages ## also what only the tests need: Prometheus, and Slurm's accounting with its database
+	@deploy/debian-packages prometheus slurmdbd mariadb-server
 
 demo: venv packages ## a real job fails on a bad node and is recovered, live; KEEP=1 leaves it running
 	@$(BIN)/advisor demo $(if $(KEEP),--keep)

@@ -1,25 +1,28 @@
 """Slurm through its command-line tools, read by the agent's own reader (docs/decisions/0002-one-slurm-reader.md).
 
 For `bundle`, `analyze --job` and `doctor`, which look at one job now and then; the tick is fed by the agent's reports.
-Each answer is what Slurm shows at that moment, without memory. Hence two limits, both said as absence, not as a guess:
-of a COMPLETING job the allocation is not known (Slurm shows only nodes not yet returned), and so is who cancelled it.
+Each answer is what Slurm shows at that moment, without memory; of a job that slurmctld has forgotten, what accounting
+has, where there is any. Hence two limits, both said as absence, not as a guess: of a COMPLETING job the allocation is
+not known (Slurm shows only nodes not yet returned), and so is who cancelled it.
 """
 
 import asyncio
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
 from advisor.core.model import Attempt, ExitStatus, Job, NodeFact, Unavailable
 from advisor.core.words import AttemptState, NodeState, UnavailableReason
 from advisor.ports import SchedulerJob
-from slurm_plugin import squeue
+from slurm_plugin import sacct, squeue
 from slurm_plugin.guard import phase_of
 from slurm_plugin.squeue import JobDetails, JobRow, NodeRow, Run, Slurm, SlurmConfig, SlurmError
 from slurm_plugin.stdout_paths import PatternValues, expand_path
 
 T = TypeVar("T")
+_NO_ACCOUNTING = frozenset({"not_configured", "missing"})
 
 # "17", "19_2" (array task), "27+1" (het component).
 JOB_ID = re.compile(r"[0-9]{1,10}(?:[_+][0-9]{1,7})?", re.ASCII)
@@ -86,13 +89,32 @@ class SlurmCli:
         """In a thread: three tools, one after the other. Raises `SlurmError`."""
         rows = self._slurm.jobs(job_id)
         row = next((row for row in rows if row.shown_id == job_id), rows[0] if len(rows) == 1 else None)
-        if row is None and rows:
+        if not rows:
+            return self._look_back(job_id)
+        if row is None:
             some = ", ".join(row.shown_id for row in rows[:5])
             raise SlurmError("refused", f"{job_id} names {len(rows)} jobs ({some}, …): name one of them")
-        if row is None:
-            return None
         details = self._slurm.details(row.job_id).get((row.job_id, row.submit or 0))
         return scheduler_job(row, details, self._slurm.config())
+
+    def _look_back(self, job_id: str) -> SchedulerJob | None:
+        """What slurmctld has forgotten, accounting may remember: the newest attempt, without its output's path."""
+        number = job_id.partition("+")[0] if "+" in job_id else job_id
+        try:
+            found = sacct.newest(sacct.of_jobs(self._slurm, number), job_id)
+        except SlurmError as error:
+            if error.problem in _NO_ACCOUNTING:
+                return None
+            raise
+        if found is None:
+            return None
+        known = scheduler_job(found.row, found.details, self._slurm.config())
+        return replace(known, stdout_path="", stderr_path="")
+
+    async def accounting(self) -> str | Unavailable:
+        """For the doctor: whether accounting answers; `not_configured` where a site has none."""
+        answer = await self._ask(lambda: sacct.of_jobs(self._slurm, "1"))
+        return answer if isinstance(answer, Unavailable) else "slurmdbd answers"
 
     async def _ask(self, question: Callable[[], T]) -> T | Unavailable:
         """Slurm's tools are killed when they take too long, so the thread always comes back."""
