@@ -9,15 +9,26 @@ import grpc
 
 from advisor.core.words import Action, Mode
 from advisor.ports import Clock
-from advisor.service import outgoing, wire
+from advisor.service import outgoing, outgoing_audit, wire
 from advisor.service.errors import BadRequestError, NotFoundError
 from advisor.store import errors as store_errors
-from advisor.store.records import PAGE_SIZE_MAX, AuditFilter, LemonsWanted, Page, ReconciliationStatus
+from advisor.store.records import (
+    PAGE_SIZE_MAX,
+    AuditFilter,
+    EventFilter,
+    LemonsWanted,
+    Page,
+    ReconciliationStatus,
+    SignalFilter,
+)
 from advisor.store.store import Store
 from advisor.v1 import audit_pb2, audit_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Found = TypeVar("Found")
+
+TIMELINE_ATTEMPTS = 20
+TIMELINE_ATTEMPTS_MAX = 100
 
 
 class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
@@ -99,6 +110,70 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
             next_cursor=listing.next_cursor,
         )
 
+    async def ListSignals(
+        self, request: audit_pb2.ListSignalsRequest, context: Context
+    ) -> audit_pb2.ListSignalsResponse:
+        wanted = SignalFilter(
+            incidents=_filter(request.filter),
+            rule=wire.text_of(request.rule, "rule", most=wire.NAME_MAX),
+            trust=wire.text_of(request.trust, "trust", most=wire.NAME_MAX),
+            role=wire.text_of(request.role, "role", most=wire.NAME_MAX),
+        )
+        async with _refusals_told():
+            listing = await self._store.signals(wanted, _page(request.page))
+        return audit_pb2.ListSignalsResponse(
+            signals=[outgoing_audit.signal_message(row) for row in listing.rows], next_cursor=listing.next_cursor
+        )
+
+    async def ListActions(
+        self, request: audit_pb2.ListActionsRequest, context: Context
+    ) -> audit_pb2.ListActionsResponse:
+        async with _refusals_told():
+            listing = await self._store.actions(_filter(request.filter), _page(request.page))
+        return audit_pb2.ListActionsResponse(
+            actions=[outgoing_audit.action_message(row) for row in listing.rows], next_cursor=listing.next_cursor
+        )
+
+    async def ListAudit(self, request: audit_pb2.ListAuditRequest, context: Context) -> audit_pb2.ListAuditResponse:
+        wanted = EventFilter(
+            **{
+                name: wire.text_of(getattr(request, name), name, most=wire.NAME_MAX)
+                for name in ("cluster", "who", "what", "subject")
+            },
+            since=wire.moment_of(request, "since", "request"),
+            until=wire.moment_of(request, "until", "request"),
+            everything=request.everything,
+        )
+        async with _refusals_told():
+            listing = await self._store.audit(wanted, _page(request.page))
+        return audit_pb2.ListAuditResponse(
+            records=[outgoing_audit.record_message(row) for row in listing.rows], next_cursor=listing.next_cursor
+        )
+
+    async def GetJobTimeline(self, request: audit_pb2.GetJobTimelineRequest, context: Context) -> audit_pb2.JobTimeline:
+        if not request.job_key and not (request.cluster and request.job_id):
+            raise BadRequestError("give job_key, or cluster and job_id")
+        if request.attempts_max > TIMELINE_ATTEMPTS_MAX:
+            raise BadRequestError(f"attempts_max: {request.attempts_max}, at most {TIMELINE_ATTEMPTS_MAX}")
+        wanted = self._store.job_timeline(
+            cluster=wire.text_of(request.cluster, "cluster", most=wire.NAME_MAX),
+            job_id=wire.text_of(request.job_id, "job_id", most=wire.NAME_MAX),
+            job_key=wire.text_of(request.job_key, "job_key", most=wire.NAME_MAX),
+            attempts_max=request.attempts_max or TIMELINE_ATTEMPTS,
+        )
+        return outgoing_audit.timeline_message(await _found(wanted, f"job {request.job_id or request.job_key!r}"))
+
+    async def GetNodeHistory(self, request: audit_pb2.GetNodeHistoryRequest, context: Context) -> audit_pb2.NodeHistory:
+        cluster = wire.cluster_of(request.cluster)
+        name = wire.node_names([request.name], "name")[0]
+        wanted = EventFilter(
+            since=wire.moment_of(request, "since", "request"), until=wire.moment_of(request, "until", "request")
+        )
+        asked = self._store.node_history(cluster, name, wanted, _page(request.page), now=self._clock.now())
+        async with _refusals_told():
+            found = await _found(asked, f"node {name!r} in {cluster!r}")
+        return outgoing_audit.history_message(found, suspect_score=self._suspect_score)
+
     async def ListLemons(self, request: audit_pb2.ListLemonsRequest, context: Context) -> audit_pb2.ListLemonsResponse:
         if request.limit > PAGE_SIZE_MAX:
             raise BadRequestError(f"limit: {request.limit}, at most {PAGE_SIZE_MAX}")
@@ -146,17 +221,20 @@ def _page(page: audit_pb2.Page) -> Page:
     return Page(size=page.page_size, cursor=wire.text_of(page.cursor, "page.cursor"))
 
 
+_TEXT_FILTERS = (
+    *("cluster", "job_id", "job_key", "user", "account", "partition", "node", "category", "reason", "array_job_id"),
+)
+
+
 def _filter(message: audit_pb2.Filter) -> AuditFilter:
-    texts = {
-        name: wire.text_of(getattr(message, name), f"filter.{name}", most=wire.NAME_MAX)
-        for name in ("cluster", "job_id", "job_key", "user", "partition", "node", "category", "reason")
-    }
+    texts = {name: wire.text_of(getattr(message, name), f"filter.{name}", most=wire.NAME_MAX) for name in _TEXT_FILTERS}
     status = message.status
     return AuditFilter(
         **texts,
         action=wire.from_wire(Action, message.action, "filter.action") if message.action else None,
         mode=wire.from_wire(Mode, message.mode, "filter.mode") if message.mode else None,
         status=wire.from_wire(ReconciliationStatus, status, "filter.status") if status else None,
+        array_task=message.array_task if message.HasField("array_task") else None,
         since=wire.moment_of(message, "since", "filter"),
         until=wire.moment_of(message, "until", "filter"),
     )

@@ -94,7 +94,7 @@ def decision_message(row: DecisionRow, *, incarnation: str, evidence_max: int) -
         analysis_json=clean(row.analysis_json),
         inputs_hash=row.inputs_hash,
         build=row.build,
-        reconciliations=[_reconciliation(item) for item in row.reconciliations],
+        reconciliations=[reconciliation_message(item) for item in row.reconciliations],
         milestones=[_milestone(item) for item in row.milestones],
         status=to_wire(row.status),
         in_scope=row.in_scope,
@@ -102,7 +102,7 @@ def decision_message(row: DecisionRow, *, incarnation: str, evidence_max: int) -
     )
 
 
-def _reconciliation(item: Reconciliation) -> audit_pb2.Reconciliation:
+def reconciliation_message(item: Reconciliation) -> audit_pb2.Reconciliation:
     return audit_pb2.Reconciliation(
         status=to_wire(item.status),
         reason=to_wire(item.reason),
