@@ -11,7 +11,7 @@ from advisor.core.modes import Pause
 from advisor.ports import Clock
 from advisor.service import wire
 from advisor.service.callers import Caller
-from advisor.service.errors import BadRequestError, NotFoundError
+from advisor.service.errors import BadRequestError, NotFoundError, TooLateError
 from advisor.store import errors as store_errors
 from advisor.store.records import NodeReconciliation, StoredBreaker, StoredIsolation
 from advisor.store.store import Store
@@ -87,6 +87,27 @@ class NodeOperations:
                 for where, name, reason in await self._store.orphaned_drains(cluster=cluster)
             ],
         )
+
+    async def isolate(self, request: operator_pb2.IsolateNodeRequest) -> operator_pb2.NodeIsolation:
+        cluster, node = wire.cluster_of(request.cluster), _node(request.node)
+        try:
+            row, changed = await self._store.isolate_by_hand(
+                cluster,
+                node,
+                force=request.force,
+                who=self._who,
+                why=why_of(request.why),
+                origin=self._caller.origin,
+                now=self._clock.now(),
+            )
+        except store_errors.NotFound as error:
+            raise NotFoundError(f"there is {error}") from None
+        except store_errors.TooLate as error:
+            raise TooLateError(str(error)) from None
+        if changed:
+            log.warning("isolation_opened", node=node, cluster=cluster, by="operator", who=self._who)
+            await self._board.refresh((cluster,))
+        return isolation_message(row)
 
     async def reinstate(self, request: operator_pb2.ReinstateRequest) -> operator_pb2.NodeIsolation:
         cluster, node = wire.cluster_of(request.cluster), _node(request.node)
@@ -211,4 +232,5 @@ def isolation_message(row: StoredIsolation) -> operator_pb2.NodeIsolation:
         ended_why=wire.clean(row.ended_why),
         probed_at=wire.stamp(row.probed_at),
         probe_passed=row.probe_passed,
+        opened_by=row.opened_by,
     )

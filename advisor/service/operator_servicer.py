@@ -15,8 +15,10 @@ from advisor.core.words import Category, Mode
 from advisor.ports import Clock
 from advisor.service import wire
 from advisor.service.callers import Caller
+from advisor.service.correction_operations import CorrectionOperations
 from advisor.service.errors import BadRequestError, NotFoundError
 from advisor.service.node_operations import NodeOperations, why_of
+from advisor.service.order_operations import OrderOperations
 from advisor.store import errors as store_errors
 from advisor.store.records import AgentMode, StoredAgent
 from advisor.store.store import Store
@@ -54,6 +56,8 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         self._services = services
         self._caller = caller
         self._nodes = NodeOperations(services.store, services.board, services.clock, caller)
+        self._orders = OrderOperations(services.store, services.board, services.clock, caller)
+        self._corrections = CorrectionOperations(services.store, services.clock, caller)
 
     async def Pause(self, request: operator_pb2.PauseRequest, context: Context) -> operator_pb2.PauseInForce:
         return await self._nodes.pause(request)
@@ -81,6 +85,47 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
 
     async def ResetBreaker(self, request: operator_pb2.ResetBreakerRequest, context: Context) -> operator_pb2.Breaker:
         return await self._nodes.reset_breaker(request)
+
+    async def Veto(self, request: operator_pb2.VetoRequest, context: Context) -> operator_pb2.OrderAnswer:
+        return await self._orders.veto(request)
+
+    async def Withdraw(self, request: operator_pb2.WithdrawRequest, context: Context) -> operator_pb2.OrderAnswer:
+        return await self._orders.withdraw(request)
+
+    async def Override(self, request: operator_pb2.OverrideRequest, context: Context) -> operator_pb2.OrderAnswer:
+        return await self._orders.override(request)
+
+    async def Exclude(self, request: operator_pb2.ExcludeRequest, context: Context) -> operator_pb2.OrderAnswer:
+        return await self._orders.exclude(request)
+
+    async def Spare(self, request: operator_pb2.SpareRequest, context: Context) -> operator_pb2.OrderAnswer:
+        return await self._orders.spare(request)
+
+    async def ResetBudget(self, request: operator_pb2.ResetBudgetRequest, context: Context) -> operator_pb2.OrderAnswer:
+        return await self._orders.reset_budget(request)
+
+    async def LiftOrder(self, request: operator_pb2.LiftOrderRequest, context: Context) -> operator_pb2.OrderAnswer:
+        return await self._orders.lift(request)
+
+    async def ListOrders(
+        self, request: operator_pb2.ListOrdersRequest, context: Context
+    ) -> operator_pb2.ListOrdersResponse:
+        return await self._orders.list_orders(request)
+
+    async def IsolateNode(
+        self, request: operator_pb2.IsolateNodeRequest, context: Context
+    ) -> operator_pb2.NodeIsolation:
+        return await self._nodes.isolate(request)
+
+    async def CorrectVerdict(
+        self, request: operator_pb2.CorrectVerdictRequest, context: Context
+    ) -> operator_pb2.Correction:
+        return await self._corrections.correct(request)
+
+    async def ListCorrections(
+        self, request: operator_pb2.ListCorrectionsRequest, context: Context
+    ) -> operator_pb2.ListCorrectionsResponse:
+        return await self._corrections.list(request)
 
     async def ListModes(
         self, request: operator_pb2.ListModesRequest, context: Context

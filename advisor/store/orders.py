@@ -28,6 +28,7 @@ from advisor.store.tables import attempts, decisions, jobs, orders, reconciliati
 
 LISTED_MAX = 250
 _TEXT_MAX = 1000
+_OFFSET_MAX = 2**31 - 1
 _ABOUT_NODES = frozenset({OrderKind.EXCLUDE, OrderKind.SPARE})
 
 
@@ -42,7 +43,7 @@ async def find_attempt(
     else:
         newest = (
             select(jobs.c.key)
-            .where(jobs.c.cluster == storable(cluster), jobs.c.job_id == storable(job_id))
+            .where(jobs.c.cluster == storable(cluster), _named(storable(job_id)))
             .order_by(jobs.c.first_seen_at.desc())
             .limit(1)
             .scalar_subquery()
@@ -65,6 +66,14 @@ async def find_attempt(
         submitted_at=row.submitted_at,
     )
     return key, ref
+
+
+def _named(job_id: str) -> ColumnElement[bool]:
+    """As Slurm prints it: 123, 123_4 (a task of an array), 123+1 (a component of a heterogeneous job)."""
+    leader, plus, offset = job_id.partition("+")
+    if plus and offset.isdecimal():
+        return and_(jobs.c.het_job_id == leader, jobs.c.het_offset == min(int(offset), _OFFSET_MAX))
+    return jobs.c.slot == job_id if "_" in job_id else jobs.c.job_id == job_id
 
 
 async def give(

@@ -13,6 +13,7 @@ from advisor.core.autonomy import Earned
 from advisor.core.modes import ModeChange, ModeSetting, Pause
 from advisor.core.node_isolation import Plan, Want
 from advisor.core.people import Said, ShadowRules
+from advisor.core.people import Correction
 from advisor.core.policy import Policy
 from advisor.core.shadow import NodeAftermath
 from advisor.core.words import IsolationEnd
@@ -22,6 +23,7 @@ from advisor.store import (
     audit_log,
     audit_queries,
     commit,
+    corrections,
     event_queries,
     incarnation,
     isolations,
@@ -432,6 +434,22 @@ class Store:
         """What became of an attempt since it had so many orders."""
         async with self._reading() as connection:
             return await orders.since(connection, key, count)
+
+    async def correct(
+        self, decision_id: str, wanted: Correction, *, origin: str
+    ) -> tuple[corrections.StoredCorrection, bool]:
+        """What the right verdict would have been; whether it says anything new. Raises `NotFound`."""
+        async with self._engine.begin() as connection:
+            return await corrections.correct(connection, decision_id, wanted, origin=origin)
+
+    async def corrections(
+        self, *, cluster: str = "", decision_id: str = "", since: datetime | None = None
+    ) -> tuple[corrections.StoredCorrection, ...]:
+        """The newest one of each decision, newest first."""
+        async with self._engine.connect() as connection:
+            return await corrections.list_corrections(
+                connection, cluster=cluster, decision_id=decision_id, since=since
+            )
 
     async def set_mode(self, setting: ModeSetting, *, who: str, why: str, origin: str, now: datetime) -> ModeChange:
         """Set or replace the setting for exactly these fields, with audit rows. Monitor for everything is a stop."""

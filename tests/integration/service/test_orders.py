@@ -1,0 +1,239 @@
+"""Operators' orders through the service: what an agent is told of them, what comes of them, and what is answered."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from advisor.core import codec
+from advisor.replay import Packed, reproduce
+from advisor.service.wire import stamp
+from advisor.v1 import agent_pb2, audit_pb2, common_pb2, operator_pb2
+from tests.integration.service.world import CLUSTER, World, configuration, now, short_folder, world_of
+
+pytestmark = pytest.mark.postgres
+
+RESTART, STOP, NONE = common_pb2.ACTION_RESTART, common_pb2.ACTION_STOP, common_pb2.ACTION_NONE
+OF_17 = operator_pb2.JobTarget(cluster=CLUSTER, job_id="17")
+IN_FORCE, UNCONFIRMED = operator_pb2.ORDER_EFFECT_IN_FORCE, operator_pb2.ORDER_EFFECT_UNCONFIRMED
+APPLIED = common_pb2.RECONCILIATION_STATUS_APPLIED
+SATISFIED = common_pb2.RECONCILIATION_STATUS_ALREADY_SATISFIED
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with short_folder() as path:
+        yield path
+
+
+@asynccontextmanager
+async def autonomous_world(folder: Path) -> AsyncIterator[World]:
+    policy = folder / "policy.toml"
+    policy.write_text("[settle_seconds]\ngpu_hardware = 0.2\nunknown = 0.2\n")
+    config = configuration(folder, f'policy_file = "{policy}"')
+    async with world_of(folder, config) as world:
+        setting = operator_pb2.ModeSetting(mode=common_pb2.MODE_AUTONOMOUS, why="test")
+        await world.operator.SetMode(operator_pb2.SetModeRequest(setting=setting))
+        yield world
+
+
+async def restart_advised(world: World) -> common_pb2.Advice:
+    await world.fail_on_node2()
+    (advice,) = await world.advice_where(lambda found: [item.action for item in found] == [RESTART])
+    return advice
+
+
+async def say(world: World, advice: common_pb2.Advice, status: int) -> None:
+    await world.agent.ReportReconciliation(
+        agent_pb2.ReportReconciliationRequest(
+            cluster=CLUSTER,
+            session=world.session,
+            advice_id=advice.advice_id,
+            attempt=advice.attempt,
+            generation=advice.generation,
+            status=status,  # type: ignore[arg-type]  # a number of the contract
+            reason=common_pb2.RECONCILIATION_REASON_OBSERVED,
+            at=stamp(now()),
+        )
+    )
+
+
+@asynccontextmanager
+async def an_agent(world: World, holding: common_pb2.Advice, *, accepted: bool) -> AsyncIterator[None]:
+    """Says of the next generation what it does about it, after it has finished what it was doing about `holding`."""
+
+    async def answer() -> None:
+        found = await world.advice_where(lambda open_: any(item.generation > holding.generation for item in open_))
+        if accepted:
+            await say(world, holding, APPLIED)
+        await say(world, found[0], SATISFIED)
+
+    task = asyncio.create_task(answer())
+    yield
+    await task
+
+
+async def decision(world: World, answer: operator_pb2.OrderAnswer) -> audit_pb2.Decision:
+    return await world.audit.GetDecision(audit_pb2.GetDecisionRequest(decision_id=answer.decision_id))
+
+
+async def refused(call: Any) -> str:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    return str(caught.value.details())
+
+
+async def test_a_veto_before_anything_happens_holds_until_it_is_lifted(folder: Path) -> None:
+    """Said of a live attempt: its failure is recorded and nothing is advised; lifted, the restart is."""
+    async with autonomous_world(folder) as world:
+        await world.report(world.job("RUNNING"))
+        vetoed = await world.operator.Veto(operator_pb2.VetoRequest(target=OF_17, why="debugging it"))
+        assert (vetoed.effect, vetoed.order.kind, vetoed.decision_id != "") == (IN_FORCE, "veto", True)
+        await world.fail_on_node2()
+        await world.ticks(4)
+        newest = (await world.decisions(job_id="17"))[0]
+        assert (newest.advice.action, newest.advice.reason) == (NONE, "vetoed")
+        assert "vetoed by" in newest.advice.explanation
+        again = await world.operator.Veto(operator_pb2.VetoRequest(target=OF_17, why="debugging it"))
+        assert again.effect == operator_pb2.ORDER_EFFECT_UNCHANGED
+        order_id = vetoed.order.order_id
+        lifted = await world.operator.LiftOrder(operator_pb2.LiftOrderRequest(order_id=order_id, why="done"))
+        assert lifted.order.lifted_why == "done"
+        (advice,) = await world.advice_where(lambda found: [item.action for item in found] == [RESTART])
+        await replays(world, advice.advice_id)
+        await replays(world, newest.advice.advice_id)
+
+
+async def replays(world: World, decision_id: str) -> None:
+    stored = await world.audit.GetDecisionInputs(audit_pb2.GetDecisionInputsRequest(decision_id=decision_id))
+    packed = Packed(inputs=stored.inputs, rules=stored.rules, policy=stored.policy)
+    assert codec.encode(reproduce(packed)) == stored.decision
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+async def test_a_withdrawal_while_the_agent_holds_the_advice_is_told_exactly(folder: Path, accepted: bool) -> None:
+    """Either the agent had not acted, and never will, or the answer says that Slurm had accepted it."""
+    async with autonomous_world(folder) as world:
+        held = await restart_advised(world)
+        async with an_agent(world, held, accepted=accepted):
+            target = operator_pb2.JobTarget(decision_id=held.advice_id[:13])
+            answer = await world.operator.Withdraw(operator_pb2.WithdrawRequest(target=target, why="wrong node"))
+        assert answer.effect == (operator_pb2.ORDER_EFFECT_OVERTAKEN if accepted else IN_FORCE), answer
+        assert ("the scheduler accepted the restart" in answer.says) is accepted
+        after = await decision(world, answer)
+        assert (after.advice.action, after.advice.reason) == (NONE, "withdrawn")
+        if not accepted:
+            stated = await world.audit.GetDecision(audit_pb2.GetDecisionRequest(decision_id=held.advice_id))
+            assert stated.reconciliations[-1].reason == common_pb2.RECONCILIATION_REASON_OPERATOR
+            again = await world.operator.Withdraw(operator_pb2.WithdrawRequest(target=OF_17, why="wrong node"))
+            assert again.effect == operator_pb2.ORDER_EFFECT_UNCHANGED
+
+
+async def test_without_the_agents_word_an_order_is_not_called_confirmed(folder: Path) -> None:
+    """It is in force all the same: nothing of the old advice is in the stream."""
+    async with autonomous_world(folder) as world:
+        held = await restart_advised(world)
+        answer = await world.operator.Veto(operator_pb2.VetoRequest(target=OF_17, why="wait"))
+        assert answer.effect == UNCONFIRMED
+        open_now = await world.advice_where(lambda found: True)
+        assert held.advice_id not in {item.advice_id for item in open_now}
+
+
+async def test_an_override_is_a_generation_of_its_own_that_names_its_author(folder: Path) -> None:
+    """A restart becomes a stop only when that is confirmed; the audit and the decision say whose word it was."""
+    async with autonomous_world(folder) as world:
+        held = await restart_advised(world)
+        unsaid = operator_pb2.OverrideRequest(target=OF_17, action=STOP, why="enough")
+        with pytest.raises(grpc.aio.AioRpcError, match="confirm"):
+            await world.operator.Override(unsaid)
+        async with an_agent(world, held, accepted=False):
+            answer = await world.operator.Override(
+                operator_pb2.OverrideRequest(target=OF_17, action=STOP, why="enough", confirm=True)
+            )
+        assert (answer.effect, answer.action, answer.generation) == (IN_FORCE, STOP, held.generation + 1)
+        made = await decision(world, answer)
+        assert (made.advice.action, made.advice.reason, made.advice.mode) == (
+            STOP,
+            "operator",
+            common_pb2.MODE_AUTONOMOUS,
+        )
+        assert f"ordered by {answer.order.set_by} (enough)" in made.advice.explanation
+        await replays(world, answer.decision_id)
+
+
+async def test_what_slurm_has_accepted_is_refused_with_what_happened(folder: Path) -> None:
+    """A restart that was accepted is neither withdrawn nor vetoed nor turned into another one."""
+    async with autonomous_world(folder) as world:
+        await say(world, await restart_advised(world), APPLIED)
+        for call in (
+            world.operator.Veto(operator_pb2.VetoRequest(target=OF_17, why="x")),
+            world.operator.Withdraw(operator_pb2.WithdrawRequest(target=OF_17, why="x")),
+            world.operator.Override(operator_pb2.OverrideRequest(target=OF_17, action=RESTART, why="x")),
+        ):
+            assert "too late: the scheduler accepted its restart at" in await refused(call)
+
+
+async def test_an_exclusion_by_hand_is_in_the_next_advice_and_one_cleared_stays_out(folder: Path) -> None:
+    """Also against the evidence, and an array's task or a component is named as Slurm prints it."""
+    async with autonomous_world(folder) as world:
+        first = await restart_advised(world)
+        assert list(first.exclude_nodes) == ["node2"]
+        await world.operator.Exclude(operator_pb2.ExcludeRequest(target=OF_17, node="node6", why="smells"))
+        await world.operator.Spare(operator_pb2.SpareRequest(target=OF_17, node="node2", why="checked"))
+        await world.advice_where(lambda found: [list(item.exclude_nodes) for item in found] == [["node6"]])
+        listed = await world.operator.ListOrders(operator_pb2.ListOrdersRequest(job_id="17"))
+        assert [(item.kind, item.node) for item in listed.orders] == [("spare", "node2"), ("exclude", "node6")]
+        for name in ("17_3", "17+1", "99"):
+            target = operator_pb2.JobTarget(cluster=CLUSTER, job_id=name)
+            with pytest.raises(grpc.aio.AioRpcError, match="there is no job"):
+                await world.operator.Veto(operator_pb2.VetoRequest(target=target, why="x"))
+
+
+async def test_the_users_own_exclusion_is_not_ours_to_clear(folder: Path) -> None:
+    """What is in the job's list and not in our mark is its user's."""
+    async with autonomous_world(folder) as world:
+        await world.report(world.job("RUNNING", excluded_nodes=["node6"]))
+        call = world.operator.Spare(operator_pb2.SpareRequest(target=OF_17, node="node6", why="x"))
+        assert "excluded by the job's user" in await refused(call)
+
+
+async def test_a_node_isolated_by_hand_reaches_the_agent(folder: Path) -> None:
+    """Although isolation is switched off, and also under monitor: a person named it. Reinstating undoes it."""
+    async with world_of(folder) as world:
+        await world.report()
+        request = operator_pb2.IsolateNodeRequest(cluster=CLUSTER, node="node3", why="fan", force=True)
+        made = await world.operator.IsolateNode(request)
+        assert (made.dry_run, made.category, made.opened_by != "") == (False, "operator", True)
+        stream = world.agent.WatchAdvice(agent_pb2.WatchAdviceRequest(cluster=CLUSTER, session=world.session))
+        message = await anext(aiter(stream))
+        stream.cancel()
+        assert [(item.node, item.dry_run) for item in message.nodes] == [("node3", False)]
+        ended = await world.operator.Reinstate(operator_pb2.ReinstateRequest(cluster=CLUSTER, node="node3", why="ok"))
+        assert ended.ended_by == "operator"
+
+
+async def test_a_corrected_verdict_is_kept_beside_the_wrong_one(folder: Path) -> None:
+    """The newest one holds, saying it twice is saying it once, and a node that is cleared is suspected no more."""
+    async with autonomous_world(folder) as world:
+        held = await restart_advised(world)
+        request = operator_pb2.CorrectVerdictRequest(
+            decision_id=held.advice_id, category="application", nodes=operator_pb2.NodeNames(), why="a bad loader"
+        )
+        made = await world.operator.CorrectVerdict(request)
+        assert (made.category, made.was_category, list(made.was_nodes)) == ("application", "gpu_hardware", ["node2"])
+        assert (await world.operator.CorrectVerdict(request)).correction_id == made.correction_id
+        listed = await world.operator.ListCorrections(operator_pb2.ListCorrectionsRequest())
+        assert [(item.correction_id, item.HasField("nodes")) for item in listed.corrections] == [
+            (made.correction_id, True)
+        ]
+        node = await world.audit.GetNode(audit_pb2.GetNodeRequest(cluster=CLUSTER, name="node2"))
+        assert node.score == 0
+        with pytest.raises(grpc.aio.AioRpcError, match="say what was wrong"):
+            await world.operator.CorrectVerdict(
+                operator_pb2.CorrectVerdictRequest(decision_id=held.advice_id, why="hm")
+            )
