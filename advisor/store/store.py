@@ -45,6 +45,7 @@ from advisor.store import (
     states,
     watching,
 )
+from advisor.store.history import History
 from advisor.store.migrate import require_current_schema
 from advisor.store.order_records import OrderGiven, OrderWanted, SinceOrder, StoredOrder
 from advisor.store.records import (
@@ -165,6 +166,10 @@ class Store:
         async with self._engine.begin() as connection:
             self._incarnation = await incarnation.begin_incarnation(connection, who=who, why=why, now=now)
         return self._incarnation
+
+    def history(self) -> History:
+        """For the sealer and retention: what is only added to."""
+        return History(self._engine, self._incarnation)
 
     # what agents report
 
