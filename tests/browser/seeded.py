@@ -1,0 +1,582 @@
+"""A night at a cluster, in a real store: what the pages of these tests and the screenshots show.
+
+Everything is written through the store's own functions, at moments before `NOW`.
+"""
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from advisor.core.document import analysis_document
+from advisor.core.model import (
+    Attempt,
+    Attribution,
+    Decision,
+    Hypothesis,
+    Implication,
+    Incident,
+    Isolation,
+    Job,
+    Progress,
+    Signal,
+    Snapshot,
+    SourceReport,
+    Unavailable,
+)
+from advisor.core.modes import ModeSetting
+from advisor.core.node_isolation import Want
+from advisor.core.words import (
+    Action,
+    AttemptState,
+    Category,
+    IncidentKind,
+    Mode,
+    NodeState,
+    Reason,
+    Role,
+    Trust,
+    UnavailableReason,
+)
+from advisor.store.records import (
+    AgentMode,
+    AttemptKey,
+    AuditFilter,
+    DecisionRecord,
+    DetectorState,
+    Milestone,
+    MilestoneKind,
+    NodeReconciliation,
+    ObservedJob,
+    ObservedNode,
+    Page,
+    Reconciliation,
+    ReconciliationReason,
+    ReconciliationStatus,
+)
+from advisor.store.store import Store
+
+NOW = datetime(2026, 11, 29, 3, 12, 20, tzinfo=UTC)
+CLUSTER = "alps"
+XID = "NVRM: Xid (PCI:0000:4e:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+_ALL, _PAGE = AuditFilter(), Page(size=250)
+SAID = ReconciliationStatus
+WHY = ReconciliationReason
+
+# What somebody could print to do harm: to the page, to the reader, to a terminal.
+HOSTILE = (
+    "</pre><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">",
+    "'\" onmouseover=alert(1) autofocus onfocus=\"document.title='taken'\" x='",
+    "{{ 7*7 }} {% raw %} <svg/onload=document.title='taken'> &lt;b&gt;",
+    "safe \u202egnp.exe \u2066hidden\u2069 \u200f end",
+    "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x1b[0m",
+    "javascript:document.title='taken'",
+)
+
+
+def before(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+def node_name(number: int) -> str:
+    return f"gpu{number:04d}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One failure and what was made of it."""
+
+    category: Category
+    cause: str
+    kind: IncidentKind = IncidentKind.CRASH
+    action: Action = Action.RESTART
+    reason: Reason = Reason.NODES_IMPLICATED
+    mode: Mode = Mode.MONITOR
+    nodes: tuple[str, ...] = ()
+    lines: tuple[tuple[Role, Trust, str], ...] = ()
+    why: str = ""
+    confidence: float = 0.97
+    alternatives: tuple[Hypothesis, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seeded:
+    """Names of what tests ask for."""
+
+    decision_id: str
+    incident_id: str
+    job_key: str
+    hostile_decision_id: str
+    hostile_job_key: str
+    node: str
+
+
+async def observe(store: Store, *jobs: ObservedJob) -> AttemptKey:
+    at = max(job.observed_at for job in jobs)
+    recorded = await store.record_observations(CLUSTER, jobs, (), complete=False, now=at)
+    return recorded.changed[0]
+
+
+def job(
+    job_id: str,
+    user: str,
+    name: str,
+    *,
+    attempt: int = 0,
+    state: AttemptState,
+    since: float,
+    until: float | None = None,
+    nodes: Sequence[str],
+    partition: str = "train",
+) -> ObservedJob:
+    """One attempt that started `since` seconds before NOW, and ended `until` before it."""
+    return ObservedJob(
+        job_id=job_id,
+        attempt=attempt,
+        submitted_at=before(since + 30),
+        user=user,
+        state=state,
+        observed_at=before(until if until is not None else 1),
+        started_at=before(since),
+        ended_at=before(until) if until is not None else None,
+        nodes=tuple(nodes),
+        nodes_requested=len(nodes),
+        tasks=8 * len(nodes),
+        partition=partition,
+        account="research",
+        name=name,
+        stdout_path=f"/scratch/{user}/{job_id}.out",
+        in_scope=True,
+        requeueable=True,
+        batch=True,
+        user_id=1001,
+    )
+
+
+async def progressed(
+    store: Store, key: AttemptKey, *, first: int, last: int, since: float, until: float, every: int = 500
+) -> None:
+    """Steps from `first` to `last`, with checkpoints on the way."""
+    saved = tuple(step for step in range(first - first % every + every, last + 1, every))
+    progress = Progress(
+        first_step=first,
+        last_step=last,
+        first_at=before(since),
+        last_at=before(until),
+        checkpoint_step=saved[-1] if saved else first,
+        checkpoints=saved[-12:],
+        interval_seconds=(since - until) / max(last - first, 1),
+    )
+    await store.save_states({key: DetectorState(state=b"{}", progress=progress)}, now=before(until))
+
+
+def signals_of(told: Told, at: float) -> tuple[Signal, ...]:
+    found = []
+    for number, (role, trust, text) in enumerate(told.lines):
+        trusted = trust is not Trust.LOG
+        found.append(
+            Signal(
+                id=f"s{number}",
+                rule="nvidia.xid.79"
+                if trusted
+                else "torch.nccl.timeout"
+                if role is Role.SYMPTOM
+                else "python.traceback",
+                trust=trust,
+                source="kernel" if trusted else "job-output",
+                seen_at=before(at - number),
+                at=before(at - number),
+                rank=None if trusted else 3 + number,
+                nodes=told.nodes[:1] if trusted or role is Role.INITIATING else (),
+                file=f"/var/log/kernel/{told.nodes[0]}.log" if trusted and told.nodes else "/scratch/alice/4711.out",
+                line=812 + 7 * number,
+                text=text,
+                role=role,
+                category=told.category,
+                count=1 if number == 0 else 14,
+            )
+        )
+    return tuple(found)
+
+
+def decision_of(told: Told, at: float) -> Decision:
+    signals = signals_of(told, at)
+    trusted = any(signal.trust is not Trust.LOG for signal in signals)
+    return Decision(
+        action=told.action,
+        reason=told.reason,
+        mode=told.mode,
+        incident=Incident(
+            kind=told.kind,
+            signals=signals,
+            visible_at=before(at),
+            detected_at=before(at - 1),
+            ended=True,
+            summary=told.cause,
+        ),
+        attribution=Attribution(
+            category=told.category,
+            root_cause=told.cause,
+            confidence=told.confidence,
+            nodes=told.nodes,
+            ranks=(3,) if told.nodes else (),
+            evidence=tuple(signal.id for signal in signals),
+            alternatives=told.alternatives,
+            implications=tuple(
+                Implication(
+                    node=node,
+                    weight=0.95 if trusted else 0.4,
+                    trust=signals[0].trust if signals else Trust.LOG,
+                    role=Role.INITIATING,
+                    category=told.category,
+                    rule=signals[0].rule if signals else "",
+                )
+                for node in told.nodes
+            ),
+            trusted=trusted,
+            fingerprint="seen",
+        ),
+        isolation=Isolation(exclude_for_job=told.nodes if told.action is Action.RESTART else ()),
+        explanation=told.why or f"{told.action.value.capitalize()}: {told.cause}.",
+    )
+
+
+async def decide(store: Store, key: AttemptKey, told: Told, *, at: float, progress: Progress | None = None) -> str:
+    """A decision `at` seconds before NOW; its id."""
+    decision = decision_of(told, at + 4)
+    snapshot = Snapshot(
+        job=Job(key=key.job_key, cluster=CLUSTER, job_id="", user=""),
+        attempt=Attempt(number=key.number, state=AttemptState.FAILED),
+        signals=decision.incident.signals,
+        progress=progress or Progress(),
+        sources=(
+            SourceReport(source="job-output", trust=Trust.LOG, lines=48_211, newest_at=before(at)),
+            SourceReport(source="kernel", trust=Trust.KERNEL, lines=310, foreign=2, newest_at=before(at)),
+            SourceReport(
+                source="dcgm",
+                trust=Trust.TELEMETRY,
+                unavailable=Unavailable(
+                    source="dcgm", reason=UnavailableReason.TIMEOUT, detail="prometheus:9090 did not answer within 5 s"
+                ),
+            ),
+        ),
+    )
+    committed = await store.commit_decision(
+        DecisionRecord(
+            key=key,
+            seen_generation=0,
+            decision=decision,
+            analysis_json=json.dumps(analysis_document(decision, snapshot)),
+            inputs=b'{"snapshot":1}',
+            rules=b'{"rules":1}',
+            policy=b'{"policy":1}',
+            build="0.1.0+4f1c2a9d",
+            created_at=before(at),
+            time_to_live=timedelta(hours=12),
+        )
+    )
+    return committed.decision_id
+
+
+async def answer(
+    store: Store,
+    decision_id: str,
+    status: ReconciliationStatus,
+    reason: ReconciliationReason,
+    *,
+    at: float,
+    detail: str = "",
+) -> None:
+    news = Reconciliation(status=status, reason=reason, at=before(at), detail=detail)
+    await store.record_reconciliation(decision_id, news, who="agent@ctl1")
+
+
+async def seed(store: Store, *, nodes: int = 1024, history: int = 70) -> Seeded:
+    """A small world with everything that a page can show."""
+    await _cluster(store, nodes, history)
+    names = [node_name(number) for number in range(401, 465)]
+    main = await _recovered(store, names)
+    await _others(store)
+    hostile, hostile_key = await _hostile(store)
+    await _operators(store, main[2])
+    incident = next(row for row in (await store.incidents(_ALL, _PAGE)).rows if row.attempt.job_key == main[2].job_key)
+    return Seeded(
+        decision_id=main[0],
+        incident_id=incident.incident_id,
+        job_key=main[2].job_key,
+        hostile_decision_id=hostile,
+        hostile_job_key=hostile_key,
+        node=main[1],
+    )
+
+
+async def _cluster(store: Store, count: int, history: int) -> None:
+    chance = random.Random(7)
+    seen = []
+    for number in range(1, count + 1):
+        state = NodeState.UP
+        if chance.random() < 0.012:
+            state = chance.choice((NodeState.DRAINED, NodeState.DOWN, NodeState.NOT_RESPONDING))
+        reason = (
+            "" if state is NodeState.UP else chance.choice(("bad DIMM, ticket 8821", "kernel update", "Not responding"))
+        )
+        seen.append(
+            ObservedNode(
+                name=node_name(number),
+                state=state,
+                observed_at=before(90_000),
+                reason=reason,
+                partitions=("train",) if number % 8 else ("train", "debug"),
+            )
+        )
+    await store.record_observations(CLUSTER, (), seen, complete=False, now=before(90_000))
+    await store.register_agent(
+        cluster=CLUSTER,
+        host="ctl1",
+        version="0.1.0",
+        mode=AgentMode.ACT,
+        scheduler="slurm 24.11.5",
+        requeue_delay=timedelta(seconds=6),
+        job_memory=timedelta(seconds=300),
+        missing_rights=(),
+        now=before(2),
+    )
+    for number in range(history):
+        hours = 24.0 * 25 * chance.random() ** 2 + 8
+        name = node_name(chance.choice((chance.randint(1, count), 77, 412, 690)))
+        since = 3600 * hours
+        key = await observe(
+            store,
+            job(
+                str(3000 + number),
+                chance.choice(("alice", "bob", "chen", "dora")),
+                "pretrain",
+                state=AttemptState.FAILED,
+                since=since + 7200,
+                until=since,
+                nodes=[name],
+            ),
+        )
+        told = Told(
+            category=Category.GPU_HARDWARE,
+            cause=f"Xid 79 ({name}): a GPU has fallen off the bus",
+            nodes=(name,),
+            lines=((Role.INITIATING, chance.choice((Trust.KERNEL, Trust.LOG, Trust.KERNEL)), XID),),
+        )
+        decision_id = await decide(store, key, told, at=since - 4)
+        await answer(store, decision_id, SAID.WITHHELD, WHY.MONITOR_MODE, at=since - 5)
+
+
+async def _recovered(store: Store, names: list[str]) -> tuple[str, str, AttemptKey]:
+    """Job 4711: six hours of training, a GPU that is lost, and the restart without its node."""
+    bad = names[16]
+    first = await observe(
+        store, job("4711", "alice", "llama-70b", state=AttemptState.RUNNING, since=21_600, nodes=names)
+    )
+    await progressed(store, first, first=0, last=4123, since=21_300, until=1510)
+    told = Told(
+        category=Category.GPU_HARDWARE,
+        cause=f"Xid 79: a GPU has fallen off the bus ({bad})",
+        mode=Mode.AUTONOMOUS,
+        nodes=(bad,),
+        why=f"Restart without {bad}: trusted evidence implicates nodes that can be avoided; cause: Xid 79 ({bad}).",
+        lines=(
+            (Role.INITIATING, Trust.KERNEL, XID),
+            (Role.INITIATING, Trust.LOG, "[rank131]: torch.AcceleratorError: CUDA error: unspecified launch failure"),
+            (
+                Role.SYMPTOM,
+                Trust.LOG,
+                "[rank5]:[E1129 02:47:14.000000000 ProcessGroupNCCL.cpp:616] [Rank 5] Watchdog caught collective "
+                "operation timeout: WorkNCCL(SeqNum=88123, OpType=ALLREDUCE)",
+            ),
+        ),
+        alternatives=(
+            Hypothesis(
+                category=Category.APPLICATION,
+                root_cause="A kernel failed for an unspecified reason (rank 131)",
+                confidence=0.31,
+                why_not="log evidence, where a trusted source says otherwise",
+            ),
+            Hypothesis(
+                category=Category.INTERCONNECT,
+                root_cause="A collective timed out on all ranks",
+                confidence=0.12,
+                why_not="a symptom that everyone sees points at nobody",
+            ),
+        ),
+    )
+    await store.record_observations(
+        CLUSTER,
+        [replace(job("4711", "alice", "llama-70b", state=AttemptState.FAILED, since=21_600, until=1502, nodes=names))],
+        (),
+        complete=False,
+        now=before(1502),
+    )
+    decision_id = await decide(
+        store, first, told, at=1500.4, progress=Progress(first_step=0, last_step=4123, last_at=before(1510))
+    )
+    await answer(store, decision_id, SAID.APPLIED, WHY.UNSPECIFIED, at=1499.9, detail="requeued; ExcNodeList=gpu0417")
+    reached = (
+        (MilestoneKind.FAULT_VISIBLE, 1504.6),
+        (MilestoneKind.DETECTED, 1503.7),
+        (MilestoneKind.ADVISED, 1500.4),
+        (MilestoneKind.REQUEUE_ACCEPTED, 1499.9),
+        (MilestoneKind.UPDATE_ACCEPTED, 1499.8),
+        (MilestoneKind.RUNNING, 1493.0),
+        (MilestoneKind.FIRST_PROGRESS, 1410.0),
+        (MilestoneKind.CAUGHT_UP, 870.0),
+    )
+    await store.record_milestones({first: [Milestone(kind=kind, at=before(at)) for kind, at in reached]})
+    second = [name for name in names if name != bad] + [node_name(500)]
+    again = await observe(
+        store, job("4711", "alice", "llama-70b", attempt=1, state=AttemptState.RUNNING, since=1493, nodes=second)
+    )
+    await progressed(store, again, first=4000, last=4310, since=1410, until=3, every=100)
+    await answer(store, decision_id, SAID.VERIFIED, WHY.OBSERVED, at=1490)
+    return decision_id, bad, first
+
+
+async def _others(store: Store) -> None:
+    """Failures that wait, that were stopped, and that nobody may touch."""
+    running = [
+        (
+            "4802",
+            "bob",
+            "vision-moe",
+            Told(
+                category=Category.APPLICATION,
+                cause="KeyError: 'lr_scheduler' while a checkpoint is loaded, on all ranks, a second time",
+                action=Action.STOP,
+                reason=Reason.SAME_FAILURE_SAME_PROGRESS,
+                lines=((Role.INITIATING, Trust.LOG, "KeyError: 'lr_scheduler'"),),
+                why="Stop: the same failure at the same place with no progress between; it would fail again.",
+            ),
+            260,
+            AttemptState.FAILED,
+        ),
+        (
+            "4790",
+            "chen",
+            "diffusion-xl",
+            Told(
+                category=Category.INTERCONNECT,
+                cause="Rank 17 is behind in collective 5,512: the others wait for it",
+                kind=IncidentKind.HANG,
+                reason=Reason.HANG,
+                nodes=(node_name(690),),
+                lines=(
+                    (Role.INITIATING, Trust.LOG, "[rank17]:[W] last enqueued work: 5511, last completed work: 5511"),
+                ),
+                confidence=0.81,
+            ),
+            540,
+            AttemptState.RUNNING,
+        ),
+        (
+            "4777",
+            "dora",
+            "rlhf-sweep",
+            Told(
+                category=Category.GPU_OUT_OF_MEMORY,
+                cause="CUDA out of memory: tried to allocate 2.00 GiB (rank 0)",
+                action=Action.RESTART,
+                reason=Reason.CONFIRMATION_RETRY,
+                lines=(
+                    (
+                        Role.INITIATING,
+                        Trust.LOG,
+                        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+                    ),
+                ),
+                confidence=0.93,
+            ),
+            3_900,
+            AttemptState.FAILED,
+        ),
+        (
+            "4768",
+            "alice",
+            "tokenizer",
+            Told(
+                category=Category.STORAGE,
+                cause="Stale file handle on /scratch, on 12 nodes at once",
+                reason=Reason.STORAGE_DELAY,
+                lines=((Role.INITIATING, Trust.KERNEL, "nfs: server fs1 not responding, still trying"),),
+                confidence=0.9,
+            ),
+            9_800,
+            AttemptState.FAILED,
+        ),
+    ]
+    for number, (job_id, user, name, told, at, state) in enumerate(running):
+        nodes = told.nodes or tuple(node_name(100 + 8 * number + more) for more in range(8))
+        ended = at + 4 if state is AttemptState.FAILED else None
+        key = await observe(
+            store,
+            job(
+                job_id,
+                user,
+                name,
+                state=state,
+                since=at + 9000,
+                until=ended,
+                nodes=nodes,
+                partition="train" if number % 2 else "debug",
+            ),
+        )
+        await progressed(store, key, first=0, last=900 + 700 * number, since=at + 8900, until=at + 6)
+        decision_id = await decide(store, key, told, at=at)
+        if at > 3000:
+            await answer(store, decision_id, SAID.WITHHELD, WHY.MONITOR_MODE, at=at - 1)
+
+
+async def _hostile(store: Store) -> tuple[str, str]:
+    """A job whose every text tries to be more than text, one of them of 64 KiB."""
+    lines = (
+        *((Role.INITIATING, Trust.LOG, text) for text in HOSTILE),
+        (Role.SYMPTOM, Trust.LOG, "A" * 65_000 + HOSTILE[0]),
+    )
+    told = Told(
+        category=Category.APPLICATION,
+        cause=HOSTILE[0],
+        lines=lines,
+        why=HOSTILE[2],
+        reason=Reason.WITHIN_BUDGET,
+        alternatives=(
+            Hypothesis(category=Category.UNKNOWN, root_cause=HOSTILE[1], confidence=0.1, why_not=HOSTILE[3]),
+        ),
+    )
+    key = await observe(
+        store,
+        job("6666", "mallory", HOSTILE[0], state=AttemptState.FAILED, since=80_000, until=70_000, nodes=[node_name(9)]),
+    )
+    decision_id = await decide(store, key, told, at=69_990)
+    await answer(store, decision_id, SAID.WITHHELD, WHY.SCHEDULER_REFUSED, at=69_989, detail=HOSTILE[4])
+    return decision_id, key.job_key
+
+
+async def _operators(store: Store, key: AttemptKey) -> None:
+    await store.set_mode(
+        ModeSetting(mode=Mode.AUTONOMOUS, cluster=CLUSTER, partition="train"),
+        who="ops-kim",
+        why="two weeks of monitor mode reviewed",
+        origin="unix socket",
+        now=before(180_000),
+    )
+    want = Want(
+        node=node_name(417),
+        category=Category.GPU_HARDWARE,
+        why="Xid 79: a GPU has fallen off the bus",
+        evidence_at=before(1504),
+        job_key=key.job_key,
+        number=key.number,
+        job_id="4711",
+        acts=True,
+    )
+    await store.isolate(CLUSTER, [want], now=before(1300))
+    (isolation,) = await store.isolations()
+    news = NodeReconciliation(
+        generation=isolation.generation, status=SAID.VERIFIED, reason=WHY.OBSERVED, at=before(1290)
+    )
+    await store.record_node_reconciliation(isolation.isolation_id, news, cluster=CLUSTER, who="agent@ctl1")

@@ -1,0 +1,177 @@
+"""The dashboard as a service serves it: real routes, real store, real HTTP on a loopback port, in a thread of its own.
+
+Playwright's synchronous interface and its browser stay in the test's thread.
+"""
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from markupsafe import Markup
+from starlette.requests import HTTPConnection, Request
+
+from advisor.board import Board
+from advisor.core.policy import Policy
+from advisor.service.audit_servicer import AuditServicer
+from advisor.service.callers import Caller, Proof, Role, granted
+from advisor.service.calls import Calls
+from advisor.service.dashboard.faults import error_page
+from advisor.service.dashboard.pages import Dashboard, Pages
+from advisor.service.dashboard.rendering import Renderer
+from advisor.service.http.application import compose
+from advisor.service.http.serving import HttpServer
+from advisor.service.operator_servicer import OperatorServicer, OperatorServices, SourceHealth
+from advisor.store.store import Store
+from tests.browser.seeded import NOW, Seeded, seed
+
+Result = TypeVar("Result")
+
+POLICY = Policy(isolate=True, isolate_dry_run=False, isolation_settle_seconds=0.0)
+OPERATOR = Caller(name="ops-kim", roles=granted(Role.ADMIN), proof=Proof.PAGE)
+VIEWER = Caller(name="visitor", roles=granted(Role.VIEWER), proof=Proof.PAGE)
+SOURCES = (
+    SourceHealth(name="job-output", kind="log, not trusted", available=True, newest_at=NOW - timedelta(seconds=1)),
+    SourceHealth(name="kernel", kind="kernel, trusted", available=True, newest_at=NOW - timedelta(seconds=2)),
+    SourceHealth(
+        name="dcgm",
+        kind="telemetry, trusted",
+        available=False,
+        reason="timeout",
+        detail="6 of 6 attempts: job 4711: prometheus:9090 did not answer within 5 s",
+        newest_at=NOW - timedelta(seconds=190),
+    ),
+)
+
+
+@dataclass(slots=True)
+class HandClock:
+    """Stands still unless it is moved."""
+
+    moment: datetime = NOW
+
+    def now(self) -> datetime:
+        return self.moment
+
+    def monotonic(self) -> float:
+        return (self.moment - NOW).total_seconds()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.Event().wait()
+
+
+@dataclass(slots=True, kw_only=True)
+class Site:
+    """A running site. `caller` is who every request comes from; `sources` what the now page is told."""
+
+    base: str
+    clock: HandClock
+    loop: asyncio.AbstractEventLoop
+    store: Store
+    names: Seeded
+    caller: Caller = OPERATOR
+    sources: Sequence[SourceHealth] = SOURCES
+    broken: list[str] = field(default_factory=list)
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Do something in the site's own event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+
+
+@contextmanager
+def site(url: str, *, nodes: int = 1024, history: int = 70) -> Iterator[Site]:
+    """Seed the database at `url` and serve it."""
+    ready = threading.Event()
+    made: list[Site] = []
+    errors: list[BaseException] = []
+    stop: list[asyncio.Event] = []
+
+    async def main() -> None:
+        async with _serving(url, nodes, history) as running:
+            stop.append(asyncio.Event())
+            made.append(running)
+            ready.set()
+            await stop[0].wait()
+
+    def work() -> None:
+        try:
+            asyncio.run(main())
+        except BaseException as error:  # handed to the thread that waits
+            errors.append(error)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=work, name="site")
+    thread.start()
+    ready.wait(120)
+    if errors:
+        raise errors[0]
+    try:
+        yield made[0]
+    finally:
+        made[0].loop.call_soon_threadsafe(stop[0].set)
+        thread.join(30)
+    if errors:
+        raise errors[0]
+
+
+@asynccontextmanager
+async def _serving(url: str, nodes: int, history: int) -> AsyncIterator[Site]:
+    clock = HandClock()
+    store = await Store.open(url, policy=POLICY)
+    names = await seed(store, nodes=nodes, history=history)
+    board = Board(store, clock)
+    board.tick_completed(took_seconds=0.18, watched=42, failed_jobs=0)
+    listener = socket.create_server(("127.0.0.1", 0))
+    running = Site(
+        base=f"http://127.0.0.1:{listener.getsockname()[1]}",
+        clock=clock,
+        loop=asyncio.get_running_loop(),
+        store=store,
+        names=names,
+    )
+    operator = OperatorServices(
+        store=store,
+        board=board,
+        clock=clock,
+        version="0.1.0",
+        started_at=NOW - timedelta(days=3),
+        sources=lambda: running.sources,
+    )
+    audit = AuditServicer(store=store, clock=clock, evidence_max=50, suspect_score=POLICY.suspect_score)
+    calls = Calls(
+        {"AuditService": lambda _: audit, "OperatorService": lambda caller: OperatorServicer(operator, caller)}
+    )
+    renderer = Renderer(clock)
+    dashboard = Dashboard(
+        calls=calls,
+        store=store,
+        clock=clock,
+        renderer=renderer,
+        csrf_field=_no_csrf,
+        suspect_score=POLICY.suspect_score,
+        history_window_days=POLICY.history_window_days,
+    )
+
+    async def identify(_request: HTTPConnection) -> Caller:
+        return running.caller
+
+    app = compose(
+        [Pages(dashboard).routes()], identify=identify, body_bytes_max=65_536, error_page=error_page(renderer)
+    )
+    server = HttpServer(app, listener, connections_max=64)
+    await server.start()
+    try:
+        yield running
+    finally:
+        await server.stop()
+        await board.close()
+        await store.close()
+
+
+def _no_csrf(_request: Request) -> Markup:
+    return Markup()
