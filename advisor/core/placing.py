@@ -134,6 +134,6 @@ def named_nodes(captures: Mapping[str, str]) -> tuple[str, ...]:
     """Nodes that the line itself is about: the groups `node`, `failed` and `nodes` (a hostlist)."""
     text = next((captures[key] for key in ("node", "nodes", "failed") if captures.get(key)), "")
     try:
-        return tuple(short(node) for node in expand(text, hosts_max=4_096)) if text else ()
+        return tuple(short(node) for node in expand(text, nodes_max=4_096)) if text else ()
     except HostlistError:
         return (short(text.strip("[]{}(),;:'\"")),)

@@ -1,10 +1,14 @@
 """Hostlists both ways."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.core.hostlist import HostlistError, expand, fold, short
+from watchdog.slurm import SlurmError
+from watchdog.slurm import expand as watchdogs_expand
 
 
 @pytest.mark.parametrize(
@@ -39,10 +43,30 @@ def test_folding_loses_nothing(names: list[str]) -> None:
     assert set(expand(fold(names))) == set(names)
 
 
+@given(st.lists(st.from_regex(r"\A[a-z]{1,3}(-ib)?0{0,2}[0-9]{0,3}(\.x)?\Z"), max_size=20))
+def test_the_watchdog_reads_what_we_write(names: list[str]) -> None:
+    """It shares nothing with anybody, its reader of hostlists neither: both say the same of every list."""
+    assert set(watchdogs_expand(fold(names))) == set(names)
+
+
+@given(st.from_regex(r"\A([a-z]{1,2}\[[0-9]{1,3}(-[0-9]{1,3})?(,[0-9]{1,2})?\]){1,2}(,[a-z]{1,2}[0-9]?){0,2}\Z"))
+def test_both_readers_expand_alike(text: str) -> None:
+    """Or refuse alike."""
+
+    def said(reader: Callable[[str], tuple[str, ...]]) -> tuple[str, ...] | None:
+        try:
+            return reader(text)
+        except (HostlistError, SlurmError):
+            return None
+
+    assert said(watchdogs_expand) == said(expand)
+
+
 def test_folding_is_short() -> None:
     """Numbers of one width share a bracket."""
     assert fold(["node1", "node2", "node3", "node7", "login"]) == "node[1-3,7],login"
-    assert fold(["n08", "n09", "n10"]) in {"n[08-09],n10", "n[08-10]"}
+    assert fold(["n08", "n09", "n10"]) == "n[08-10]"
+    assert fold(["n01", "n1", "n007", "n10"]) == "n[01,10],n1,n007"
 
 
 def test_short_names_drop_the_domain_but_not_addresses() -> None:
