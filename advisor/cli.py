@@ -40,6 +40,8 @@ COMMANDS = {
     "decisions": Entry(module="advisor.commands.decisions", summary="Who decided what, why, and what came of it."),
     "replay": Entry(module="advisor.commands.replay", summary="Reproduce a decision from its stored inputs."),
     "mode": Entry(module="advisor.commands.mode", summary="Monitor or autonomous: see and set."),
+    "report": Entry(module="advisor.commands.report", summary="What advice is worth; how reliable the cluster is."),
+    "shadow": Entry(module="advisor.commands.shadow", summary="Say what was really done about a failed attempt."),
     "slurm": Entry(module="advisor.commands.slurm", summary="Put our hooks into slurm.conf, and take them out."),
     "pause": Entry(module="advisor.commands.pause", summary="Act on nothing until a given time."),
     "resume": Entry(module="advisor.commands.resume", summary="End a pause."),

@@ -12,7 +12,15 @@ from typing import Any, Protocol, Self, TypeVar
 
 import grpc
 
-from advisor.v1 import agent_pb2_grpc, audit_pb2, audit_pb2_grpc, operator_pb2, operator_pb2_grpc
+from advisor.v1 import (
+    agent_pb2_grpc,
+    audit_pb2,
+    audit_pb2_grpc,
+    operator_pb2,
+    operator_pb2_grpc,
+    report_pb2,
+    report_pb2_grpc,
+)
 
 CALL_SECONDS = 20.0
 MESSAGE_BYTES_MAX = 256 * 1024 * 1024
@@ -57,6 +65,7 @@ class Client:
         self.agents = agent_pb2_grpc.AgentServiceStub(self._channel)
         self.audit = audit_pb2_grpc.AuditServiceStub(self._channel)
         self.operators = operator_pb2_grpc.OperatorServiceStub(self._channel)
+        self.reports = report_pb2_grpc.ReportServiceStub(self._channel)
 
     def __enter__(self) -> Self:
         return self
@@ -145,6 +154,15 @@ class Client:
 
     def reset_breaker(self, request: operator_pb2.ResetBreakerRequest) -> operator_pb2.Breaker:
         return self.call(self.operators.ResetBreaker, request)
+
+    def shadow_report(self, request: report_pb2.GetShadowReportRequest) -> report_pb2.ShadowReport:
+        return self.call(self.reports.GetShadowReport, request)
+
+    def record_shadow(self, request: report_pb2.RecordShadowRequest) -> report_pb2.ShadowRecord:
+        return self.call(self.reports.RecordShadow, request)
+
+    def reliability(self, request: report_pb2.GetReliabilityRequest) -> report_pb2.ReliabilityReport:
+        return self.call(self.reports.GetReliability, request)
 
     def cluster_or_only(self, given: str) -> str:
         """The cluster that was named, or the only one that has an agent."""

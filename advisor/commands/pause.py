@@ -46,7 +46,7 @@ def pause(
     print(one_line(f"paused until {short_time(made.until.ToDatetime(UTC))}: {made.cluster or 'all clusters'}"))
 
 
-def when(text: str, now: datetime) -> datetime:
+def when(text: str, now: datetime, option: str = "--until") -> datetime:
     """A moment from now on, or as given; without a zone it is in this host's."""
     span = _SPAN.fullmatch(text.strip())
     if span:
@@ -54,5 +54,5 @@ def when(text: str, now: datetime) -> datetime:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise CommandError(f"--until {text}: give 30m, 2h, 1d or a time such as 2026-05-01T06:00", code=2) from None
+        raise CommandError(f"{option} {text}: give 30m, 2h, 1d or a time such as 2026-05-01T06:00", code=2) from None
     return moment.astimezone(UTC)
