@@ -76,6 +76,8 @@ class Chain:
     keys: dict[str, PublicKey] = field(default_factory=dict)  # that signed, in the order of their first seal
     _previous: str | None = ""
     _key: str = ""
+    _sure: set[str] = field(default_factory=set)
+    _unsure: list[Finding] = field(default_factory=list)  # keys before the first trusted one
 
     def read(self, seal: StoredSeal) -> Iterator[Finding]:
         """The next seal. What is wrong with it or before it."""
@@ -98,6 +100,7 @@ class Chain:
 
     def end(self) -> Iterator[Finding]:
         """After the last one."""
+        yield from self._unsure
         if self.trusted and self.seals and not self.signed and not self.allow_unsigned:
             yield Finding(wrong=Wrong.SEAL_UNSIGNED, detail="a key is given, and no seal is signed")
 
@@ -124,7 +127,11 @@ class Chain:
         if document.new_key is not None or document.key not in self.keys:
             problem = self._take_key(document)
             if problem:
-                yield Finding(wrong=Wrong.WRONG_KEY, seal=seal.number, detail=problem)
+                finding = Finding(wrong=Wrong.WRONG_KEY, seal=seal.number, detail=problem)
+                if self.trusted and not self._sure:
+                    self._unsure.append(finding)
+                else:
+                    yield finding
         self._key = document.key
         key = self.keys.get(document.key)
         if seal.signature is None:
@@ -134,6 +141,8 @@ class Chain:
             yield Finding(wrong=Wrong.SEAL_CHANGED, seal=seal.number, detail=detail)
         elif key is not None:
             self.signed += 1
+            if document.key in self._sure:
+                self._unsure.clear()  # whoever holds a trusted key signed that these came before
 
     def _take_key(self, document: SealDocument) -> str:
         """Remember the key that signs from here on. Returns what is wrong with it."""
@@ -142,17 +151,17 @@ class Chain:
         if key is None or key.fingerprint != document.key:
             return f"it names key {document.key}, which no seal announces"
         self.keys[document.key] = key
-        if document.key in self.trusted:
+        first = not self.trusted and not self._key  # believed when nobody says which key it is
+        if first or document.key in self.trusted or (notice is not None and self._endorsed(key, notice)):
+            self._sure.add(document.key)
             return ""
-        if notice is not None and self._endorsed(key, notice):
-            return ""
-        if not self.trusted and not self._key:
-            return ""  # the first key of a chain is believed when nobody says which it is
         former = f"key {self._key}, which signed before," if self._key else "no key that you gave"
         return f"it begins with key {document.key}: {former} does not vouch for it"
 
     def _endorsed(self, key: PublicKey, notice: NewKey) -> bool:
-        former = self.keys.get(notice.endorsed_by) or self.trusted.get(notice.endorsed_by)
+        """By a key that is trusted, or that such a one vouches for."""
+        by = notice.endorsed_by
+        former = self.trusted.get(by) or (self.keys.get(by) if by in self._sure else None)
         try:
             return former is not None and former.endorsed(key, bytes.fromhex(notice.endorsement))
         except ValueError:

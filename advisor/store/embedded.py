@@ -343,3 +343,21 @@ def _replace(path: Path, text: str) -> None:
 
 def _how(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+
+def running_url(data_folder: Path, *, user: str | None = None) -> tuple[str, int]:
+    """URL of the server that another process runs in this folder, and the uid that it lets in.
+
+    Raises `EmbeddedPostgresError` when none runs there.
+    """
+    home = Path(os.path.abspath(data_folder)) / "postgres"  # noqa: PTH100 - resolve() would follow links
+    own = home / "sockets"
+    server = choose_server_user(home.parent, user or None)
+    name = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
+    for folder in (own, Path(tempfile.gettempdir()) / f"advisor-{server.uid}-{name}"):
+        if (folder / _SOCKET_NAME).exists():
+            url = URL.create(
+                "postgresql+psycopg", username=_ROLE, database=_DATABASE, query={"host": str(folder)}
+            ).render_as_string()
+            return url, (home / "pg_ident.conf").stat().st_uid
+    raise EmbeddedPostgresError(f"no database runs in {data_folder}: is `advisor serve` running?")

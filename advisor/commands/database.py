@@ -1,0 +1,61 @@
+"""Commands that look at the database itself, not through the service: what they check must not come from it."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from advisor.commands.output import CommandError
+from advisor.config import Config, ConfigError, read_dsn
+from advisor.store.embedded import running_url
+from advisor.store.errors import StoreError
+from advisor.store.migrate import require_current_schema
+
+_SESSION = "-c timezone=UTC -c lock_timeout=10000"
+_CONNECT_SECONDS = 10
+
+
+def database_url(config: Config, dsn_file: Path | None = None) -> str:
+    """Of the file that was given, of the configured one, or of the service's own Postgres.
+
+    That one lets in only the user that the service runs as: root becomes that user.
+    """
+    try:
+        chosen = dsn_file if dsn_file is not None else config.store.dsn_file
+        if chosen is not None:
+            return read_dsn(chosen)
+        url, uid = running_url(config.service.data_dir, user=config.store.postgres_user or None)
+    except (ConfigError, StoreError, OSError) as error:
+        raise CommandError(f"the database cannot be reached: {error}", code=2) from None
+    if os.geteuid() == 0 and uid != 0:
+        os.seteuid(uid)
+    return url
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[AsyncEngine]:
+    """An engine to a database of this build's schema. Errors end the command in one line."""
+    engine = create_async_engine(
+        url, hide_parameters=True, connect_args={"options": _SESSION, "connect_timeout": _CONNECT_SECONDS}
+    )
+    try:
+        async with engine.connect() as connection:
+            await require_current_schema(connection)
+        yield engine
+    except StoreError as error:
+        raise CommandError(str(error), code=2) from None
+    except SQLAlchemyError as error:
+        first = str(error).strip().splitlines()[0]
+        raise CommandError(f"the database cannot be used: {first}", code=2) from None
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def one_moment(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """Several questions that see the database as of one moment."""
+    async with engine.connect() as plain:
+        yield await plain.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
