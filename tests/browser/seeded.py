@@ -137,7 +137,7 @@ def job(
         submitted_at=before(since + 30),
         user=user,
         state=state,
-        observed_at=before(until if until is not None else 1),
+        observed_at=before(until if until is not None else since - 1),
         started_at=before(since),
         ended_at=before(until) if until is not None else None,
         nodes=tuple(nodes),

@@ -23,6 +23,7 @@ from advisor.service.calls import Calls
 from advisor.service.dashboard.faults import error_page
 from advisor.service.dashboard.pages import Dashboard, Pages
 from advisor.service.dashboard.rendering import Renderer
+from advisor.service.dashboard.verbs import Verbs
 from advisor.service.http.application import compose
 from advisor.service.http.serving import HttpServer
 from advisor.service.operator_servicer import OperatorServicer, OperatorServices, SourceHealth
@@ -153,6 +154,7 @@ async def _serving(url: str, nodes: int, history: int) -> AsyncIterator[Site]:
         clock=clock,
         renderer=renderer,
         csrf_field=_no_csrf,
+        check_form=lambda _request, _form: None,
         suspect_score=POLICY.suspect_score,
         history_window_days=POLICY.history_window_days,
     )
@@ -161,7 +163,10 @@ async def _serving(url: str, nodes: int, history: int) -> AsyncIterator[Site]:
         return running.caller
 
     app = compose(
-        [Pages(dashboard).routes()], identify=identify, body_bytes_max=65_536, error_page=error_page(renderer)
+        [Pages(dashboard).routes(), Verbs(dashboard).routes()],
+        identify=identify,
+        body_bytes_max=65_536,
+        error_page=error_page(renderer),
     )
     server = HttpServer(app, listener, connections_max=64)
     await server.start()

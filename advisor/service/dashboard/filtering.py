@@ -19,6 +19,7 @@ SINCE: Mapping[str, tuple[timedelta | None, str]] = {
     "7d": (timedelta(days=7), "the last 7 days"),
     "30d": (timedelta(days=30), "the last 30 days"),
 }
+CATEGORIES = tuple((word.value, words(word)) for word in Category if word is not Category.NONE)
 _ACTIONS = {"": "any", "restart": "restart", "stop": "stop", "none": "none"}
 _STATUSES = ("pending", "applied", "verified", "withheld", "expired", "superseded", "already_satisfied")
 
@@ -130,7 +131,7 @@ def _field(name: str, value: str) -> Field:
     elif name == "status":
         choices = (("", "any"), *((word, words(word)) for word in _STATUSES))
     elif name == "category":
-        choices = (("", "any"), *((word.value, words(word)) for word in Category if word is not Category.NONE))
+        choices = (("", "any"), *CATEGORIES)
     elif name == "open":
         choices = (("", "all"), ("1", "open only"))
     elif name == "everything":

@@ -8,13 +8,14 @@ from urllib.parse import urlencode
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from markupsafe import Markup
+from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from advisor.ports import Clock
 from advisor.service.calls import Calls
-from advisor.service.dashboard.filtering import PAGE_SIZE, Chosen, chosen
+from advisor.service.dashboard.filtering import CATEGORIES, PAGE_SIZE, Chosen, chosen
 from advisor.service.dashboard.reads import Reads, together
 from advisor.service.dashboard.rendering import Renderer
 from advisor.service.dashboard.views.audit import audit_lines
@@ -23,6 +24,7 @@ from advisor.service.dashboard.views.incidents import incident_page, listed_inci
 from advisor.service.dashboard.views.jobs import job_page, listed_attempt
 from advisor.service.dashboard.views.nodes import map_page, node_page
 from advisor.service.dashboard.views.now import mode_in_short, mode_lines, now_page, pause_lines
+from advisor.service.dashboard.views.orders import correction_lines, order_lines
 from advisor.service.dashboard.views.shown import Chip, clock_text, time_of
 from advisor.service.errors import NotFoundError
 from advisor.service.http.application import caller_of
@@ -38,13 +40,18 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """What the pages are made from. `csrf_field` gives the hidden field that a form of this request must carry."""
+    """What the pages are made from.
+
+    `csrf_field` gives the hidden field that every form carries, `check_form` refuses a form that does not come from a
+    page of ours (`ForbiddenError`).
+    """
 
     calls: Calls
     store: Store
     clock: Clock
     renderer: Renderer
     csrf_field: Callable[[Request], Markup]
+    check_form: Callable[[Request, FormData], None]
     suspect_score: float
     history_window_days: float
 
@@ -119,8 +126,21 @@ class Pages:
     async def decision(self, request: Request) -> Response:
         reads = self._reads(request)
         decision = await reads.decision(request.path_params["decision_id"])
-        view = decision_page(decision)
-        return await self._page(request, reads, "decision.html", page="decisions", every=CALM_SECONDS, view=view)
+        ref = decision.advice.attempt
+        orders, corrections = await together(
+            reads.orders(cluster=ref.cluster, job_id=ref.job_id), reads.corrections(decision.advice.advice_id)
+        )
+        return await self._page(
+            request,
+            reads,
+            "decision.html",
+            page="decisions",
+            every=CALM_SECONDS,
+            view=decision_page(decision),
+            orders=order_lines(orders),
+            corrections=correction_lines(corrections),
+            categories=CATEGORIES,
+        )
 
     async def jobs(self, request: Request) -> Response:
         reads = self._reads(request)
@@ -135,7 +155,8 @@ class Pages:
         job_key = request.path_params["job_key"]
         timeline, decisions = await together(reads.timeline(job_key), reads.decisions_of(job_key))
         view = job_page(timeline, decisions, self._now())
-        return await self._page(request, reads, "job.html", page="jobs", every=QUICK_SECONDS, view=view)
+        orders = order_lines(await reads.orders(cluster=view.job.cluster, job_id=view.job.job_id))
+        return await self._page(request, reads, "job.html", page="jobs", every=QUICK_SECONDS, view=view, orders=orders)
 
     async def nodes(self, request: Request) -> Response:
         reads = self._reads(request)
@@ -199,7 +220,9 @@ class Pages:
     async def controls(self, request: Request) -> Response:
         reads = self._reads(request)
         reads.require("OperatorService/ListModes")
-        status, modes, pauses, nodes = await together(reads.status(), reads.modes(), reads.pauses(), reads.isolations())
+        status, modes, pauses, nodes, orders = await together(
+            reads.status(), reads.modes(), reads.pauses(), reads.isolations(), reads.orders()
+        )
         return await self._page(
             request,
             reads,
@@ -212,6 +235,7 @@ class Pages:
                 for item in nodes.tripped
             ],
             clusters=sorted({agent.cluster for agent in status.agents}),
+            orders=order_lines(orders),
             may_set_mode=reads.may("OperatorService/SetMode"),
         )
 

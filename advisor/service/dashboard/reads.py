@@ -62,6 +62,21 @@ class Reads:
         request = operator_pb2.ListIsolationsRequest(cluster=cluster or None, node=node or None, ended=ended)
         return await self.ask("OperatorService/ListIsolations", request, operator_pb2.ListIsolationsResponse)
 
+    async def orders(self, *, cluster: str = "", job_id: str = "") -> list[operator_pb2.Order]:
+        """Those in force."""
+        if not self.may("OperatorService/ListOrders"):
+            return []
+        request = operator_pb2.ListOrdersRequest(cluster=cluster or None, job_id=job_id or None)
+        answer = await self.ask("OperatorService/ListOrders", request, operator_pb2.ListOrdersResponse)
+        return list(answer.orders)
+
+    async def corrections(self, decision_id: str) -> list[operator_pb2.Correction]:
+        if not self.may("OperatorService/ListCorrections"):
+            return []
+        request = operator_pb2.ListCorrectionsRequest(decision_id=decision_id)
+        answer = await self.ask("OperatorService/ListCorrections", request, operator_pb2.ListCorrectionsResponse)
+        return list(answer.corrections)
+
     async def incidents(
         self, chosen: audit_pb2.Filter, page: audit_pb2.Page, *, only_open: bool
     ) -> audit_pb2.ListIncidentsResponse:

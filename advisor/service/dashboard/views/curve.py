@@ -204,9 +204,9 @@ def _marks(courses: Sequence[Course], scale: "_Scale") -> tuple[Mark, ...]:
     for at, _, _ in marks:
         seats.append(max(scale.x(at), seats[-1] + MARK_WIDTH if seats else LEFT))
     most = WIDTH - RIGHT
-    for at in range(len(seats) - 1, -1, -1):
-        seats[at] = max(min(seats[at], most), LEFT)
-        most = seats[at] - MARK_WIDTH
+    for place in reversed(range(len(seats))):
+        seats[place] = max(min(seats[place], most), LEFT)
+        most = seats[place] - MARK_WIDTH
     return tuple(
         Mark(x=scale.x(at), seat=round(seat, 1), y=MARK_ROW / 2 + 2, letter=letter, title=f"{words} {at:%H:%M:%S} UTC")
         for (at, letter, words), seat in zip(marks, seats, strict=True)

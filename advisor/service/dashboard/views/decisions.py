@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from advisor.client import action_name, milestone_name, mode_name, reason_name, status_name
-from advisor.service.dashboard.views.shown import Chip, few, percent_text, span_text, time_of, words
+from advisor.service.dashboard.views.shown import Chip, few, percent_text, plural, span_text, time_of, words
 from advisor.v1 import audit_pb2, common_pb2
 from advisor.wording import OUTCOMES, TO_DO_ABOUT, outcome, to_do, who
 
@@ -175,7 +175,7 @@ def decision_page(decision: audit_pb2.Decision) -> DecisionPage:
     return DecisionPage(
         listed=row,
         what=str(attribution.get("root_cause") or "nothing failed"),
-        who=who(dict(attribution)),
+        who=who({**attribution, "category": words(str(attribution.get("category", "unknown")))}),
         to_do=to_do(decision),
         why=advice.explanation or words(advice.reason),
         reason=words(advice.reason),
@@ -273,7 +273,7 @@ def _source(name: str, source: Mapping[str, Any]) -> SourceLine:
             to_do=str(source.get("detail") or TO_DO_ABOUT.get(reason, "")),
         )
     lines = source.get("lines", 0)
-    parts = [f"{lines} lines"]
+    parts = [plural(lines, "line") if isinstance(lines, int) else "read"]
     if source.get("foreign"):
         parts.append(f"{source['foreign']} named other nodes and do not count")
     if source.get("capped"):
