@@ -52,7 +52,7 @@ test-logstores: venv ## the log-store suite on the real programs that LOKI_BIN a
 	@test -n "$$LOKI_BIN$$VICTORIA_LOGS_BIN" || { echo "set LOKI_BIN, VICTORIA_LOGS_BIN or both to the programs"; exit 2; }
 	$(BIN)/python -m pytest tests/contract/stores $(PYTEST_ARGS)
 
-check: venv ## style, types, import contracts, stub drift, the wheel
+check: venv ## style, types, import contracts, drift of stubs and OpenAPI, the wheel
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -63,14 +63,17 @@ check: venv ## style, types, import contracts, stub drift, the wheel
 PROTOC = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc --proto_path=proto \
 	--python_out=$(1) --grpc_python_out=$(1) --mypy_out=$(1) --mypy_grpc_out=$(1) proto/advisor/v1/*.proto
 
-proto: venv ## regenerate the stubs in advisor/v1 from proto/
+proto: venv ## regenerate the stubs in advisor/v1 from proto/, and docs/openapi.json from them
 	@$(call PROTOC,.)
+	@$(BIN)/python -m advisor.service.http.openapi > docs/openapi.json
 
 .PHONY: proto-drift
 proto-drift: venv
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && ($(call PROTOC,$$folder)) && \
 	diff -r --exclude=__init__.py --exclude=__pycache__ "$$folder/advisor/v1" advisor/v1 \
 	|| { echo "advisor/v1 differs from proto/: run make proto and commit"; exit 1; }
+	@$(BIN)/python -m advisor.service.http.openapi | diff - docs/openapi.json \
+	|| { echo "docs/openapi.json differs from the contract: run make proto and commit"; exit 1; }
 
 FUZZ_SECONDS ?= 300
 .PHONY: fuzz

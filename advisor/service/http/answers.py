@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from advisor.service.errors import FailureKind, failure_of
+from advisor.service.http.problems import problem
 
 log = structlog.get_logger(__name__)
 
@@ -103,6 +104,8 @@ def error_answer(
         response = page(request, status, text)
         response.headers.update(headers or {})
         return response
+    if request.url.path.startswith("/api/"):
+        return problem(status, _CODE_OF.get(status, "refused"), text, headers)
     document: dict[str, Any] = {"error": {"code": _CODE_OF.get(status, "refused"), "message": text}}
     return JSONResponse(document, status_code=status, headers=headers)
 

@@ -1,0 +1,146 @@
+"""Whole lists as files: JSON lines or CSV, page by page, with no more than a page in memory.
+
+No connection of the database is held between two pages, so that a slow reader costs a socket; one that takes nothing
+for a while is broken off. A file that could not be finished ends without the end of its transfer, which every HTTP
+client reports.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from google.protobuf.message import Message
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Message as AsgiMessage
+from starlette.types import Receive, Scope, Send
+
+from advisor.exporting import FORMATS, head, lines
+from advisor.service.callers import Caller
+from advisor.service.calls import Calls
+from advisor.service.errors import BadRequestError, NotFoundError, TooOftenError
+from advisor.service.http.application import caller_of
+from advisor.service.http.contract import Exposed, by_name
+from advisor.service.http.json_messages import from_query
+
+# Kind → the method that lists it.
+KINDS = {
+    "decisions": "ListDecisions",
+    "incidents": "ListIncidents",
+    "attempts": "ListAttempts",
+    "signals": "ListSignals",
+    "actions": "ListActions",
+    "nodes": "ListNodes",
+    "audit": "ListAudit",
+}
+AT_ONCE_MAX = 4
+ROWS_MAX = 5_000_000
+STALLED_SECONDS = 60.0
+_PAGE = 250
+_MEDIA = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8; header=present"}
+
+
+class Exports:
+    """`answer` is the endpoint. A few exports at once, whoever asks."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._running = 0
+        self._operations = by_name()
+
+    async def answer(self, request: Request) -> Response:
+        kind = request.path_params["kind"]
+        if kind not in KINDS:
+            raise NotFoundError(f"there is no export of {kind[:64]!r}: there are {', '.join(KINDS)}")
+        operation = self._operations[KINDS[kind]]
+        form, most, asked = _read(operation, request)
+        if self._running >= AT_ONCE_MAX:
+            raise TooOftenError(f"{AT_ONCE_MAX} exports are running: try again", retry_seconds=10)
+        self._running += 1
+        try:
+            pages = self._pages(caller_of(request), operation, asked)
+            first = await anext(pages)  # what is refused is refused before an answer has begun
+            name = f'attachment; filename="{kind}.{form}"'
+            return _Stalling(
+                self._lines(first, pages, operation, form, most),
+                media_type=_MEDIA[form],
+                headers={"Content-Disposition": name},
+                finished=self._finished,
+            )
+        except BaseException:
+            self._finished()
+            raise
+
+    def _finished(self) -> None:
+        self._running -= 1
+
+    async def _pages(self, caller: Caller, operation: Exposed, asked: Any) -> AsyncIterator[Any]:
+        asked.page.page_size = _PAGE
+        while True:
+            again = operation.request()
+            again.CopyFrom(asked)
+            answer: Any = await self._calls.unary(caller, operation.method, again, operation.answer)
+            yield answer
+            if not answer.next_cursor:
+                return
+            asked.page.cursor = answer.next_cursor
+
+    async def _lines(
+        self, first: Message, pages: AsyncIterator[Any], operation: Exposed, form: str, most: int
+    ) -> AsyncIterator[str]:
+        field = next(item for item in operation.gives.fields if item.is_repeated)
+        assert field.message_type is not None  # noqa: S101 -- lists are of messages
+        yield head(field.message_type, form)
+        left, page = most, first
+        while True:
+            rows = list(getattr(page, field.name))[:left]
+            left -= len(rows)
+            if rows:
+                yield await asyncio.to_thread(_written, rows, form)
+            if left <= 0:
+                return
+            following = await anext(pages, None)
+            if following is None:
+                return
+            page = following
+
+
+def _read(operation: Exposed, request: Request) -> tuple[str, int, Any]:
+    """The format, how many rows at most, and the list's request."""
+    own = {"format": "jsonl", "limit": str(ROWS_MAX)}
+    query = []
+    for name, value in request.query_params.multi_items():
+        if name in {"page_size", "cursor"}:
+            raise BadRequestError(f"{name}: an export has no pages")
+        if name in own:
+            own[name] = value
+        else:
+            query.append((name, value))
+    if own["format"] not in FORMATS:
+        raise BadRequestError(f"format: {own['format'][:64]!r} is not one of {', '.join(FORMATS)}")
+    limit = own["limit"]
+    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:12]) <= ROWS_MAX:
+        raise BadRequestError(f"limit: {limit[:64]!r} is not a number from 1 to {ROWS_MAX}")
+    return own["format"], int(limit), from_query(operation, query, {})
+
+
+def _written(rows: Sequence[Message], form: str) -> str:
+    return "".join(lines(rows, form))
+
+
+class _Stalling(StreamingResponse):
+    """Breaks off when the reader takes nothing for `STALLED_SECONDS`; tells when it is over, however it ends."""
+
+    def __init__(self, content: AsyncIterator[str], *, finished: Any, **options: Any) -> None:
+        super().__init__(content, **options)
+        self._finished = finished
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_soon(message: AsgiMessage) -> None:
+            async with asyncio.timeout(STALLED_SECONDS):
+                await send(message)
+
+        try:
+            await super().__call__(scope, receive, send_soon)
+        finally:
+            self._finished()
