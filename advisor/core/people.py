@@ -57,7 +57,7 @@ class ShadowRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advised:
-    """One decision about the attempt. `nodes`: that the next attempt was to avoid."""
+    """One decision about the attempt. `nodes`: that the next attempt was to avoid; `blamed`: for this failure."""
 
     decision_id: str
     at: datetime
@@ -65,6 +65,7 @@ class Advised:
     category: Category
     reason: Reason
     nodes: tuple[str, ...] = ()
+    blamed: tuple[str, ...] = ()
     fingerprint: str = ""
     autonomous: bool = False
     applied: bool = False
@@ -120,7 +121,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """What an operator says is the right verdict. None: nothing is said about that part."""
+    """What an operator says is the right verdict. None: nothing is said about that part. `nodes`: those at fault."""
 
     who: str
     at: datetime

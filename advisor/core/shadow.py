@@ -229,7 +229,7 @@ def _corrected(watched: Watched, advice: Advised) -> tuple[Outcome, str]:
         for name, right, given in (
             ("category", said.category, advice.category),
             ("action", said.action, advice.action),
-            ("nodes", None if said.nodes is None else tuple(sorted(said.nodes)), tuple(sorted(advice.nodes))),
+            ("nodes", None if said.nodes is None else tuple(sorted(said.nodes)), tuple(sorted(advice.blamed))),
         )
         if right is not None and right != given
     ]

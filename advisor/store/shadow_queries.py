@@ -146,6 +146,7 @@ async def _advised(connection: AsyncConnection, keys: Sequence[str]) -> Mapping[
             own.reason,
             own.mode,
             own.excluded_nodes,
+            own.implicated_nodes,
             own.fingerprint,
             advice.c.applied,
         )
@@ -163,6 +164,7 @@ async def _advised(connection: AsyncConnection, keys: Sequence[str]) -> Mapping[
                 category=Category(row.category),
                 reason=Reason(row.reason),
                 nodes=tuple(row.excluded_nodes),
+                blamed=tuple(row.implicated_nodes),
                 fingerprint=row.fingerprint,
                 autonomous=row.mode == Mode.AUTONOMOUS.value,
                 applied=row.applied,

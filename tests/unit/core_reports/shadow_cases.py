@@ -41,13 +41,20 @@ def advised(**changes: Any) -> Advised:
         category=Category.GPU_HARDWARE,
         reason=Reason.NODES_IMPLICATED,
         nodes=("node2",),
+        blamed=("node2",),
         fingerprint="xid79",
     )
     return replace(made, **changes)
 
 
 def stop(**changes: Any) -> Advised:
-    values = {"action": Action.STOP, "category": Category.APPLICATION, "nodes": (), "fingerprint": "keyerror"}
+    values = {
+        "action": Action.STOP,
+        "category": Category.APPLICATION,
+        "nodes": (),
+        "blamed": (),
+        "fingerprint": "keyerror",
+    }
     return advised(reason=Reason.SAME_FAILURE_SAME_PROGRESS, **(values | changes))
 
 
