@@ -17,8 +17,8 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import structlog
-from grpc_health.v1 import health
 from sqlalchemy.exc import SQLAlchemyError
+from starlette.routing import BaseRoute
 
 from advisor.board import Board
 from advisor.brought_rules import BroughtRules, Checked, check
@@ -45,17 +45,12 @@ from advisor.sealing import Sealer
 from advisor.seals.keys import SealKey, SealKeyError, load_key
 from advisor.service.agent_servicer import AgentServicer, AgentServices
 from advisor.service.audit_servicer import AuditServicer
-from advisor.service.callers import Accounts, Callers
+from advisor.service.calls import Calls
 from advisor.service.errors import ServiceError
-from advisor.service.gate import Gate
 from advisor.service.http import health as http_health
-from advisor.service.http.application import compose
-from advisor.service.http.identity import by_account
-from advisor.service.http.serving import HttpServer
 from advisor.service.operator_servicer import OperatorServicer, OperatorServices, SourceHealth
-from advisor.service.owned_socket import OwnedSocket
 from advisor.service.report_servicer import ReportServicer, ReportServices
-from advisor.service.server import Servicers
+from advisor.serving import Front
 from advisor.store.embedded import EmbeddedPostgres
 from advisor.store.errors import ServerLost, StoreError
 from advisor.store.migrate import migrate
@@ -274,14 +269,9 @@ class Service:
             stack.push_async_callback(source.close)
         measurer = Measurer(sources=metrics, rules=rulebook.rules, clock=clock, signals_max=rulebook.policy.signals_max)
         stack.push_async_callback(measurer.close)
-        accounts = Accounts(agents=config.service.agent_users, operators=config.service.operator_users)
-        callers = Callers(accounts, clock)
-        gate = Gate(config.service.socket, callers=callers, connections_max=config.service.connections_max)
-        gate.reserve()  # a second service is refused before it touches a database
-        stack.callback(gate.release)
-        http_socket = OwnedSocket(config.service.http_path)
-        http_socket.reserve()
-        stack.callback(http_socket.release)
+        front = Front(config.service, clock)
+        stack.callback(front.release)
+        front.reserve()  # a second service is refused before it touches a database
         url = self._database()
         await migrate(url)
         store = await Store.open(url, policy=rulebook.policy)
@@ -291,11 +281,9 @@ class Service:
             if isinstance(source, Newsworthy):
                 source.on_news(board.wake.set)
         pipeline, gatherer = self._pipeline(rulebook, store, board, sources, brought, measurer)
-        servicers = self._servicers(rulebook, store, board, gatherer, measurer)
-        await servicers.set_serving()
-        stack.push_async_callback(gate.close)
-        await gate.open(servicers.start_inner)
-        await self._serve_http(http_socket, callers, store, board)
+        calls = self._calls(rulebook, store, board, gatherer, measurer)
+        stack.push_async_callback(front.close)
+        await front.open(calls, self._routes(store, board))
         stack.push_async_callback(board.close)
         stack.push_async_callback(_cancel, self._start(pipeline.run()))
         await self._earn(store, board)
@@ -321,15 +309,10 @@ class Service:
         )
         return Running(socket=config.service.socket, store=store, board=board, pipeline=pipeline)
 
-    async def _serve_http(self, own: OwnedSocket, callers: Callers, store: Store, board: Board) -> None:
-        """HTTP, on a Unix socket of its own. Everybody's routes come together here."""
-        config = self._config
-        routes = [http_health.routes(store, board, interval_seconds=config.tick.interval_seconds)]
-        app = compose(routes, identify=by_account(callers), body_bytes_max=config.service.http_body_bytes_max)
-        self._stack.callback(own.remove)
-        server = HttpServer(app, own.bind(), connections_max=config.service.connections_max)
-        self._stack.push_async_callback(server.stop)
-        await server.start()
+    def _routes(self, store: Store, board: Board) -> list[list[BaseRoute]]:
+        """Everything that HTTP serves comes together here."""
+        interval = self._config.tick.interval_seconds
+        return [http_health.routes(store, board, interval_seconds=interval)]
 
     def _database(self) -> str:
         store = self._config.store
@@ -372,11 +355,9 @@ class Service:
         )
         return pipeline, gatherer
 
-    def _servicers(
-        self, rulebook: Rulebook, store: Store, board: Board, gatherer: Gatherer, measurer: Measurer
-    ) -> Servicers:
+    def _calls(self, rulebook: Rulebook, store: Store, board: Board, gatherer: Gatherer, measurer: Measurer) -> Calls:
+        """What every service of the contract does for a caller."""
         config, policy, clock = self._config.service, rulebook.policy, self._clock
-        statuses = health.aio.HealthServicer()
         agent = AgentServices(
             store=store,
             board=board,
@@ -403,13 +384,13 @@ class Service:
         audit = AuditServicer(
             store=store, clock=clock, evidence_max=policy.evidence_max, suspect_score=policy.suspect_score
         )
-        return Servicers(
-            agent=lambda caller: AgentServicer(agent, caller),
-            audit=lambda _caller: audit,
-            operator=lambda caller: OperatorServicer(operator, caller),
-            report=lambda caller: ReportServicer(report, caller),
-            health=statuses,
-            message_bytes_max=config.message_bytes_max,
+        return Calls(
+            {
+                "AgentService": lambda caller: AgentServicer(agent, caller),
+                "AuditService": lambda _caller: audit,
+                "OperatorService": lambda caller: OperatorServicer(operator, caller),
+                "ReportService": lambda caller: ReportServicer(report, caller),
+            }
         )
 
     def _reporting(self, store: Store) -> Reporting:

@@ -7,28 +7,25 @@ listens on a Unix socket only and keeps its database in its data folder.
 Errors: `ConfigError` carries every problem found, each with its key path and where the value came from.
 """
 
-import os
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
+from advisor.config_values import OptionalPath, Section, absolute, as_tuple
 from advisor.core.people import ShadowRules
 from advisor.core.words import Category, Mode
+from advisor.service_config import ServiceSection, problems_of
 from connectors.kernel.stores import proof_of
 from connectors.logs.more_files import check_pattern
 
 ENVIRONMENT_PREFIX = "ADVISOR_"
 SYSTEM_FILE = Path("/etc/recovery-advisor/advisor.toml")
 FILE_BYTES_MAX = 1024 * 1024
-SUN_PATH_BYTES = 107
-# The gate puts its inner sockets, "<socket>.d/4294967295.sock", beside the public one.
-SOCKET_BYTES_MAX = SUN_PATH_BYTES - len(".d/4294967295.sock")
-
 Tree: TypeAlias = dict[str, object]
 
 
@@ -50,26 +47,8 @@ class ConfigError(Exception):
         super().__init__("; ".join(str(problem) for problem in problems))
 
 
-def _absolute(value: object) -> object:
-    if isinstance(value, str):
-        if not value.startswith("/"):
-            raise ValueError("give an absolute path")
-        if "\0" in value or "\n" in value:
-            raise ValueError("a path may not hold control characters")
-        return Path(value)
-    return value
-
-
-def _optional_path(value: object) -> object:
-    return None if value == "" else _absolute(value)
-
-
-def _names(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
 def _paths(value: object) -> object:
-    return tuple(_absolute(item) for item in value) if isinstance(value, list) else value
+    return tuple(absolute(item) for item in value) if isinstance(value, list) else value
 
 
 def _mode(value: object) -> object:
@@ -98,9 +77,6 @@ def _per_node(value: object) -> object:
 _NOTHING_TO_EARN = (Category.NONE, Category.USER_CANCEL)
 SOURCES = ("logs", "kernel", "metrics")  # the sections that are sources; their names tell them apart
 
-AbsolutePath = Annotated[Path, BeforeValidator(_absolute)]
-OptionalPath = Annotated[Path | None, BeforeValidator(_optional_path)]
-AccountName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}\$?$")]
 SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 LabelName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}$")]
@@ -108,66 +84,20 @@ MailAddress = Annotated[str, Field(pattern=r"^([^\s<>,;@\x00-\x1f]{1,64}@[A-Za-z
 OptionalLabel = Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_.-]{0,99})?$")]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=False)
-
-
-def _own_folder(system: str, variable: str, fallback: str, systemd: str) -> Path:
-    """Root and systemd services use the system's folders, an ordinary user his own."""
-    given = os.environ.get(systemd, "").split(":")[0]
-    if given.startswith("/"):
-        return Path(given)
-    if os.geteuid() == 0:
-        return Path(system)
-    base = os.environ.get(variable, "")
-    return (Path(base) if base.startswith("/") else Path.home() / fallback) / "recovery-advisor"
-
-
-def default_data_dir() -> Path:
-    return _own_folder("/var/lib/recovery-advisor", "XDG_STATE_HOME", ".local/state", "STATE_DIRECTORY")
-
-
-def default_socket() -> Path:
-    if os.geteuid() != 0 and not os.environ.get("RUNTIME_DIRECTORY") and not os.environ.get("XDG_RUNTIME_DIR"):
-        return default_data_dir() / "run" / "advisor.sock"
-    folder = _own_folder("/run/recovery-advisor", "XDG_RUNTIME_DIR", ".local/state", "RUNTIME_DIRECTORY")
-    return folder / "advisor.sock"
-
-
-class ServiceSection(_Section):
-    """Who may talk to us, and where."""
-
-    socket: AbsolutePath = Field(default_factory=default_socket)
-    http_socket: OptionalPath = None
-    data_dir: AbsolutePath = Field(default_factory=default_data_dir)
-    agent_users: Annotated[tuple[AccountName, ...], BeforeValidator(_names)] = ("slurm",)
-    operator_users: Annotated[tuple[AccountName, ...], BeforeValidator(_names)] = ("root",)
-    connections_max: int = Field(default=128, ge=4, le=10_000)
-    message_bytes_max: int = Field(default=16 * 1024 * 1024, ge=65_536, le=256 * 1024 * 1024)
-    observations_max: int = Field(default=20_000, ge=1, le=200_000)
-    http_body_bytes_max: int = Field(default=1024 * 1024, ge=4096, le=64 * 1024 * 1024)
-    keepalive_seconds: float = Field(default=0.5, ge=0.05, le=1.0)
-
-    @property
-    def http_path(self) -> Path:
-        """Where HTTP is served: as configured, otherwise beside the socket of gRPC."""
-        return self.http_socket or self.socket.with_name(f"{self.socket.stem}-http{self.socket.suffix or '.sock'}")
-
-
-class StoreSection(_Section):
+class StoreSection(Section):
     """`dsn_file` names a file that holds the DSN; empty: our own Postgres in the data folder."""
 
     dsn_file: OptionalPath = None
     postgres_user: str = ""
 
 
-class TickSection(_Section):
+class TickSection(Section):
     interval_seconds: Seconds = 1.0
     read_bytes_max: int = Field(default=1024 * 1024, ge=65_536)  # per attempt, source and read: one scan is not stopped
     attempts_max: int = Field(default=5_000, ge=1)  # watched at once
 
 
-class _ServerSection(_Section):
+class _ServerSection(Section):
     """A server that is asked over HTTP: where it is, and what it must be shown."""
 
     url: Annotated[str, Field(pattern=r"^(https?://[^\s?#]+)?$", max_length=2_000)] = ""
@@ -194,7 +124,7 @@ class LogsSection(StoreLimitsSection):
 
     kind: Literal["files", "loki", "victorialogs"] = "files"
     name: SourceName = "job-output"
-    extra_files: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
+    extra_files: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
     root_reader: OptionalPath = None
     job_label: LabelName = "job_id"
     job_label_indexed: bool = True
@@ -230,12 +160,12 @@ class MetricsSection(_ServerSection):
     timeout_seconds: float = Field(default=20.0, ge=1, le=300, allow_inf_nan=False)
 
 
-class NotifySection(_Section):
+class NotifySection(Section):
     """A channel to people; keys by kind in docs/sources.md. `link`: address of a decision, `{decision}` for its id."""
 
     kind: Literal["slack", "webhook", "email"]
     name: SourceName
-    actions: Annotated[tuple[Literal["restart", "stop", "none"], ...], BeforeValidator(_names)] = ("restart", "stop")
+    actions: Annotated[tuple[Literal["restart", "stop", "none"], ...], BeforeValidator(as_tuple)] = ("restart", "stop")
     messages_per_minute: int = Field(default=10, ge=1, le=600)
     link: Annotated[str, Field(pattern=r"^(https?://[^\s]+)?$", max_length=1_000)] = ""
     timeout_seconds: float = Field(default=10.0, ge=1, le=25, allow_inf_nan=False)
@@ -246,19 +176,19 @@ class NotifySection(_Section):
     port: int = Field(default=587, ge=1, le=65535)
     tls: Literal["starttls", "tls", "none"] = "starttls"
     sender: MailAddress = ""
-    recipients: Annotated[tuple[MailAddress, ...], BeforeValidator(_names)] = ()
+    recipients: Annotated[tuple[MailAddress, ...], BeforeValidator(as_tuple)] = ()
     user: Annotated[str, Field(pattern=r"^[^\x00-\x1f]{0,200}$")] = ""
     password_file: OptionalPath = None
 
 
-class ShadowSection(_Section):
+class ShadowSection(Section):
     """What people have time for, and whose tools drain nodes, for the shadow report."""
 
     window_hours: float = Field(default=24.0, ge=0.01, le=24 * 30, allow_inf_nan=False)
-    tool_reasons: Annotated[tuple[str, ...], BeforeValidator(_names)] = ShadowRules().tool_reasons
+    tool_reasons: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ShadowRules().tool_reasons
 
 
-class AutonomySection(_Section):
+class AutonomySection(Section):
     """Categories that may become autonomous by themselves, when people did often enough what was advised."""
 
     enabled: bool = False
@@ -272,34 +202,34 @@ class AutonomySection(_Section):
     interval_seconds: float = Field(default=3600.0, ge=1, le=86_400, allow_inf_nan=False)
 
 
-class SealSection(_Section):
+class SealSection(Section):
     """The chain over append-only rows. Without a key it is not signed."""
 
     key_file: OptionalPath = None
     interval_seconds: float = Field(default=30.0, ge=0.1, le=3600, allow_inf_nan=False)
 
 
-class RetentionSection(_Section):
+class RetentionSection(Section):
     """Whole months of history before the current one that are kept; 0: all."""
 
     months: int = Field(default=0, ge=0, le=1200)
 
 
-class LogSection(_Section):
+class LogSection(Section):
     """Our own log, on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "console", "json"] = "auto"
 
 
-class Config(_Section):
+class Config(Section):
     service: ServiceSection = Field(default_factory=ServiceSection)
     store: StoreSection = Field(default_factory=StoreSection)
     tick: TickSection = Field(default_factory=TickSection)
-    logs: Annotated[tuple[LogsSection, ...], BeforeValidator(_names)] = (LogsSection(),)
-    kernel: Annotated[tuple[KernelSection, ...], BeforeValidator(_names)] = ()
-    metrics: Annotated[tuple[MetricsSection, ...], BeforeValidator(_names)] = ()
-    notify: Annotated[tuple[NotifySection, ...], BeforeValidator(_names)] = ()
+    logs: Annotated[tuple[LogsSection, ...], BeforeValidator(as_tuple)] = (LogsSection(),)
+    kernel: Annotated[tuple[KernelSection, ...], BeforeValidator(as_tuple)] = ()
+    metrics: Annotated[tuple[MetricsSection, ...], BeforeValidator(as_tuple)] = ()
+    notify: Annotated[tuple[NotifySection, ...], BeforeValidator(as_tuple)] = ()
     policy_file: OptionalPath = None
     rules_files: Annotated[tuple[Path, ...], BeforeValidator(_paths)] = ()
     job_rules_file: OptionalPath = None
@@ -405,26 +335,22 @@ def _decode(parts: list[str], text: str) -> object:
 
 
 def _is_text(parts: list[str]) -> bool:
-    model: type[BaseModel] = Config
-    sections: dict[str, type[BaseModel]] = {
-        "service": ServiceSection,
-        "store": StoreSection,
-        "tick": TickSection,
-        "logs": LogsSection,
-        "kernel": KernelSection,
-        "metrics": MetricsSection,
-        "notify": NotifySection,
-        "shadow": ShadowSection,
-        "autonomy": AutonomySection,
-        "seal": SealSection,
-        "retention": RetentionSection,
-        "log": LogSection,
-    }
+    model: type[BaseModel] | None = Config
     names = [part for part in parts if not part.isdigit()]
-    if len(names) > 1:
-        model = sections.get(names[0], Config)
-    declared = model.model_fields.get(names[-1]) if names else None
-    return declared is not None and not isinstance(declared.default, (int, float, tuple)) and names[-1] not in sections
+    for name in names[:-1]:
+        declared = model.model_fields.get(name) if model is not None else None
+        model = _section_in(declared.annotation) if declared is not None else None
+    declared = model.model_fields.get(names[-1]) if names and model is not None else None
+    if declared is None or _section_in(declared.annotation) is not None:
+        return False
+    return not isinstance(declared.default, (int, float, tuple))
+
+
+def _section_in(annotation: object) -> type[BaseModel] | None:
+    """The section that a key holds, itself or in a list; None when it holds plain values."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for item in get_args(annotation) if (found := _section_in(item)) is not None), None)
 
 
 def _assign(tree: Tree, parts: list[str], value: object) -> str:
@@ -504,13 +430,7 @@ def _origin(key: str, path: Path | None, origins: Mapping[str, str]) -> str:
 def _cross_checks(config: Config, path: Path | None, origins: Mapping[str, str]) -> list[Problem]:
     """What no single key can show to be wrong."""
     found: list[tuple[str, str]] = []
-    if len(os.fsencode(config.service.socket)) > SOCKET_BYTES_MAX:
-        found.append(("service.socket", f"longer than {SOCKET_BYTES_MAX} bytes: no Unix socket can have that name"))
-    http = config.service.http_path
-    if config.service.http_socket is not None and len(os.fsencode(http)) > SUN_PATH_BYTES:
-        found.append(("service.http_socket", f"longer than {SUN_PATH_BYTES} bytes: no Unix socket can have that name"))
-    if http == config.service.socket:
-        found.append(("service.http_socket", "is the socket of gRPC: HTTP needs one of its own"))
+    found.extend((f"service.{key}", message) for key, message in problems_of(config.service))
     named = [(section, source.name) for section in SOURCES for source in getattr(config, section)]
     names = [name for _, name in named]
     found.extend(
@@ -682,6 +602,8 @@ def _value_at(tree: object, key: str) -> str:
             tree = tree[int(part)]
     if tree is None:
         return ""
+    if isinstance(tree, bool):
+        return str(tree).lower()
     return ", ".join(map(str, tree)) if isinstance(tree, list) else str(tree)
 
 

@@ -5,10 +5,12 @@ An entry names a method of the contract ("AuditService/GetDecision") or a path t
 see `advisor.service.calls`, so that they need no entries of their own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from advisor.service.callers import Caller, Proof, Role
 from advisor.service.errors import ForbiddenError, UnauthenticatedError
+from advisor.v1 import common_pb2
 
 ANYBODY_KNOWN = Role.USER | Role.VIEWER | Role.AGENT | Role.OPERATOR | Role.ADMIN
 
@@ -47,6 +49,9 @@ NEEDED: Mapping[str, Role] = {
     "OperatorService/Reinstate": Role.OPERATOR,
     "OperatorService/ReportProbe": Role.OPERATOR,
     "OperatorService/ResetBreaker": Role.OPERATOR,
+    "ReportService/GetShadowReport": Role.VIEWER,
+    "ReportService/RecordShadow": Role.OPERATOR,
+    "ReportService/GetReliability": Role.VIEWER,
     "OperatorService/Veto": Role.OPERATOR,
     "OperatorService/Withdraw": Role.OPERATOR,
     "OperatorService/Override": Role.OPERATOR,
@@ -58,9 +63,8 @@ NEEDED: Mapping[str, Role] = {
     "OperatorService/CorrectVerdict": Role.OPERATOR,
     "OperatorService/ListCorrections": Role.OPERATOR,
     "OperatorService/ListOrders": Role.VIEWER,
-    # Where the advisor may act by itself; whoever may pause can stop it without.
-    "OperatorService/SetMode": Role.ADMIN,
-    "OperatorService/UnsetMode": Role.ADMIN,
+    "OperatorService/SetMode": Role.OPERATOR,
+    "OperatorService/UnsetMode": Role.ADMIN,  # what held before may be wider
     "Health/Check": ANYBODY_KNOWN,
     "Health/Watch": ANYBODY_KNOWN,
     "Health/List": ANYBODY_KNOWN,
@@ -68,38 +72,52 @@ NEEDED: Mapping[str, Role] = {
     "GET /metrics": Role.VIEWER,
 }
 
+
+def _of_setting(request: Any) -> Role:
+    """Where the advisor may act by itself is an admin's to say; that it may not, an operator's."""
+    return Role.OPERATOR if request.setting.mode == common_pb2.MODE_MONITOR else Role.ADMIN
+
+
+# Methods of which some requests need more than the method does.
+NEEDED_BY_REQUEST: Mapping[str, Callable[[Any], Role]] = {"OperatorService/SetMode": _of_setting}
+
 # In plain words, for whoever only typed a command.
 _DOING = {
     "AgentService": "act as the agent",
     "AuditService": "see that",
     "OperatorService": "do that",
+    "ReportService": "do that",
 }
 # Which setting gives a role on the Unix socket.
 _SETTING_OF_ROLE = {
     Role.AGENT: "service.agent_users",
-    Role.USER: "service.job_users",
+    Role.USER: "service.own_jobs",
     Role.VIEWER: "service.viewer_users",
     Role.OPERATOR: "service.operator_users",
     Role.ADMIN: "service.admin_users",
 }
 
 
-def may(caller: Caller, what: str) -> bool:
-    """Whether this caller has a role for it."""
-    return bool(NEEDED.get(what, Role.NONE) & caller.roles)
+def may(caller: Caller, what: str, request: Any = None) -> bool:
+    """Whether this caller has a role for it, and for this request if one is given."""
+    return bool(_needed(what, request) & caller.roles)
 
 
-def require(caller: Caller, what: str) -> None:
+def require(caller: Caller, what: str, request: Any = None) -> None:
     """Raises `UnauthenticatedError` when nobody is known, `ForbiddenError` when he has no role for it."""
-    if may(caller, what):
+    if may(caller, what, request):
         return
     if caller.proof is Proof.NOTHING:
         raise UnauthenticatedError("nobody is known by this call: show a token or a client certificate")
-    raise ForbiddenError(_refusal(caller, what))
+    raise ForbiddenError(_refusal(caller, what, _needed(what, request)))
 
 
-def _refusal(caller: Caller, what: str) -> str:
-    needed = NEEDED.get(what, Role.NONE)
+def _needed(what: str, request: Any) -> Role:
+    more = NEEDED_BY_REQUEST.get(what) if request is not None else None
+    return more(request) if more is not None else NEEDED.get(what, Role.NONE)
+
+
+def _refusal(caller: Caller, what: str, needed: Role) -> str:
     service = what.partition("/")[0]
     doing = f"{_DOING.get(service, 'ask for that')} ({what})"
     if needed is Role.NONE:

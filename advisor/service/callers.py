@@ -88,13 +88,13 @@ NOBODY = Caller(name="nobody", roles=Role.NONE, proof=Proof.NOTHING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accounts:
-    """Which accounts of this host have which role. With `job_users` every account may look at its own jobs."""
+    """Which accounts of this host have which role. With `own_jobs` every account may look at its own jobs."""
 
     agents: tuple[str, ...] = ()
     viewers: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
     admins: tuple[str, ...] = ()
-    job_users: bool = False
+    own_jobs: bool = False
 
 
 class Callers:
@@ -131,7 +131,7 @@ class Callers:
         except KeyError:
             name = f"uid {uid}"
         else:
-            if accounts.job_users:
+            if accounts.own_jobs:
                 roles |= Role.USER
         return Caller(uid=uid, name=name, roles=granted(roles))
 

@@ -1,13 +1,15 @@
-"""The Unix socket gate: who is calling, asked of the kernel, before a byte reaches gRPC.
+"""The gate in front of gRPC: who is calling, before a byte reaches it.
 
 gRPC on a Unix socket does not show the peer's credentials, and a second gRPC server binding the same path silently
 takes it over. So the public socket is ours: it is bound once under a file lock, every connection's SO_PEERCRED is
-read, and its bytes are relayed to an inner gRPC server of exactly that user, in a folder only we can enter. The
-inner server therefore knows its caller; callers without a role get one that refuses each call with a sentence.
+read, and its bytes are relayed to the inner gRPC server in a folder that only we can enter. Each relay's own end has a
+name that nobody can guess, which gRPC shows as the call's peer: by it the inner server knows the caller (`Peers`).
+TLS ends here too (`advisor.service.tls`), with the client's certificate read before any call.
 """
 
 import asyncio
 import contextlib
+import secrets
 import shutil
 import socket
 import stat
@@ -18,24 +20,43 @@ from typing import Protocol, TypeAlias
 
 import structlog
 
-from advisor.service.callers import Caller, Callers, Role
+from advisor.service.callers import NOBODY, Caller, Callers, Proof, Role
 from advisor.service.errors import SocketTakenError
 from advisor.service.owned_socket import OwnedSocket, peer_uid
 
 log = structlog.get_logger(__name__)
 
 RELAY_BYTES = 64 * 1024
-STRANGER_CONNECTIONS_MAX = 8
+STRANGER_CONNECTIONS_MAX = 8  # all together
+USER_CONNECTIONS_MAX = 8  # each
 ACCEPT_BACKLOG = 128
 
 
 class InnerServer(Protocol):
-    """One gRPC server for one caller."""
+    """The gRPC server behind the gate."""
 
     async def stop(self, grace: float | None) -> None: ...
 
 
-StartInner: TypeAlias = Callable[[Caller, Path], Awaitable[InnerServer]]
+class Peers:
+    """Who is behind each relayed connection, by the name that gRPC shows of it."""
+
+    def __init__(self) -> None:
+        self._callers: dict[str, Caller] = {}
+
+    def add(self, name: str, caller: Caller) -> None:
+        self._callers[name] = caller
+
+    def remove(self, name: str) -> None:
+        self._callers.pop(name, None)
+
+    def find(self, peer: str) -> Caller:
+        """`peer` as `ServicerContext.peer()` tells it; a connection that did not come through the gate is nobody's."""
+        return self._callers.get(peer.removeprefix("unix-abstract:"), NOBODY)
+
+
+StartInner: TypeAlias = Callable[[Path, Peers], Awaitable[InnerServer]]
+WhoConnected: TypeAlias = Callable[[asyncio.StreamWriter], Awaitable[Caller]]
 
 
 class Gate:
@@ -45,13 +66,12 @@ class Gate:
         self._socket = OwnedSocket(path)
         self._folder = path.with_name(f"{path.name}.d")
         self._callers = callers
-        self._start_inner: StartInner | None = None
         self._connections_max = connections_max
-        self._server: asyncio.Server | None = None
-        self._inner: dict[tuple[int, Role], InnerServer] = {}
-        self._starting = asyncio.Lock()
+        self._servers: list[asyncio.Server] = []
+        self._inner: InnerServer | None = None
+        self._peers = Peers()
         self._connections: set[asyncio.Task[None]] = set()
-        self._per_role: Counter[bool] = Counter()
+        self._open: Counter[str] = Counter()
         self.refused = 0
 
     def reserve(self) -> None:
@@ -59,18 +79,24 @@ class Gate:
         self._socket.reserve()
 
     async def open(self, start_inner: StartInner) -> None:
-        """Listen; `start_inner` makes the server of a caller at his first connection."""
+        """Start the inner server and listen."""
         self.reserve()
-        self._start_inner = start_inner
         listener = self._socket.bind()
         try:
             self._remove_stale_folder()
             self._folder.mkdir(mode=0o700)
-            self._server = await asyncio.start_unix_server(self._accept, sock=listener, backlog=ACCEPT_BACKLOG)
+            self._inner = await start_inner(self._inner_path, self._peers)
+            accept = self._accepting(self._account_of)
+            server = await asyncio.start_unix_server(accept, sock=listener, backlog=ACCEPT_BACKLOG)
         except BaseException:
             listener.close()
             raise
+        self._servers.append(server)
         log.info("gate_opened", socket=str(self._socket.path))
+
+    @property
+    def _inner_path(self) -> Path:
+        return self._folder / "inner.sock"
 
     def _remove_stale_folder(self) -> None:
         """What a killed service left. The lock is ours, so whatever lies there has no owner."""
@@ -79,60 +105,80 @@ class Gate:
                 raise SocketTakenError(f"{self._folder} is in the way: remove it")
             shutil.rmtree(self._folder)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 -- asyncio runs this callback in a task
-        self._connections.add(task)
-        try:
-            await self._serve(reader, writer)
-        except (OSError, asyncio.IncompleteReadError) as error:
-            log.debug("connection_lost", error=str(error))
-        except asyncio.CancelledError:
-            pass  # the gate is closing; asyncio's own callback would log this as an error
-        finally:
-            self._connections.discard(task)
-            writer.close()
+    async def _account_of(self, writer: asyncio.StreamWriter) -> Caller:
+        return await self._callers.find(peer_uid(writer.get_extra_info("socket")))
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer: socket.socket = writer.get_extra_info("socket")
-        caller = await self._callers.find(peer_uid(peer))
-        stranger = caller.roles is Role.NONE
-        most = STRANGER_CONNECTIONS_MAX if stranger else self._connections_max
-        if stranger:
+    def _accepting(self, who: WhoConnected) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+        """What is done with each connection, whose caller `who` tells."""
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None  # noqa: S101 -- asyncio runs this callback in a task
+            self._connections.add(task)
+            try:
+                await self._serve(reader, writer, await who(writer))
+            except (OSError, asyncio.IncompleteReadError) as error:
+                log.debug("connection_lost", error=str(error))
+            except asyncio.CancelledError:
+                pass  # the gate is closing; asyncio's own callback would log this as an error
+            finally:
+                self._connections.discard(task)
+                writer.close()
+
+        return accept
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, caller: Caller) -> None:
+        if caller.roles is Role.NONE and caller.proof is Proof.KERNEL:
             self.refused += 1
             log.warning("caller_refused", uid=caller.uid, user=caller.name)
-        if self._per_role[stranger] >= most:
-            log.warning("connections_capped", uid=caller.uid, user=caller.name, most=most)
+        lane, most = self._lane(caller)
+        if self._open[lane] >= most or self._open.total() >= 2 * self._connections_max:
+            log.warning("connections_capped", uid=caller.uid, user=caller.name, peer=caller.peer, most=most)
             return
-        self._per_role[stranger] += 1
+        self._open[lane] += 1
         try:
-            inner = await self._inner_path(caller)
-            inner_reader, inner_writer = await asyncio.open_unix_connection(str(inner))
+            await self._relay(reader, writer, caller)
+        finally:
+            self._open[lane] -= 1
+            if not self._open[lane]:
+                del self._open[lane]
+
+    def _lane(self, caller: Caller) -> tuple[str, int]:
+        """What a connection counts against: agents and operators find room, whoever else comes."""
+        if caller.proof is Proof.KERNEL:
+            if caller.roles is Role.NONE:
+                return "strangers", STRANGER_CONNECTIONS_MAX
+            if caller.roles is Role.USER:
+                return f"user {caller.uid}", USER_CONNECTIONS_MAX
+        elif caller.proof is Proof.NOTHING:
+            return f"address {caller.peer}", max(self._connections_max // 4, 4)
+        return "known", self._connections_max
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, caller: Caller) -> None:
+        name = secrets.token_hex(16)
+        inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._peers.add(name, caller)
+        try:
+            inner.setblocking(False)
+            inner.bind(f"\0{name}")
+            await asyncio.get_running_loop().sock_connect(inner, str(self._inner_path))
+            inner_reader, inner_writer = await asyncio.open_unix_connection(sock=inner)
             try:
                 await _relay_both(reader, writer, inner_reader, inner_writer)
             finally:
                 inner_writer.close()
         finally:
-            self._per_role[stranger] -= 1
-
-    async def _inner_path(self, caller: Caller) -> Path:
-        """The caller's own inner socket; started at his first connection. All strangers share one."""
-        key = (caller.uid, caller.roles) if caller.roles is not Role.NONE else (-1, Role.NONE)
-        name = "refused.sock" if key[0] < 0 else f"{caller.uid}.{caller.roles.value}.sock"
-        path = self._folder / name
-        async with self._starting:
-            if key not in self._inner and self._start_inner is not None:
-                self._inner[key] = await self._start_inner(caller, path)
-        return path
+            inner.close()
+            self._peers.remove(name)
 
     async def close(self, grace: float = 1.0) -> None:
         """Refuse new connections, let calls end, remove socket and folder."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        servers = list(self._inner.values())
-        self._inner.clear()
-        await asyncio.gather(*(server.stop(grace) for server in servers))
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        if self._inner is not None:
+            await self._inner.stop(grace)
+            self._inner = None
         for task in list(self._connections):
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)

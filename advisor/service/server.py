@@ -1,23 +1,26 @@
-"""The inner gRPC servers: which role may call what, and how errors become statuses.
+"""The gRPC server behind the gate: who calls, whether he may, and how errors become statuses.
 
 Errors of `advisor.service.errors` become their status. Anything else is ours: it is logged and answered with
 INTERNAL and no detail.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 import structlog
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from advisor.service.callers import Caller, Role
+from advisor.service.access import require
+from advisor.service.callers import NOBODY, Caller
+from advisor.service.calls import Calls
 from advisor.service.errors import BadRequestError, FailureKind, failure_of
-from advisor.service.gate import InnerServer
+from advisor.service.gate import InnerServer, Peers
 from advisor.v1 import (
     agent_pb2,
     agent_pb2_grpc,
@@ -31,131 +34,43 @@ from advisor.v1 import (
 
 log = structlog.get_logger(__name__)
 
-AGENT_SERVICE = agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
-AUDIT_SERVICE = audit_pb2.DESCRIPTOR.services_by_name["AuditService"].full_name
-OPERATOR_SERVICE = operator_pb2.DESCRIPTOR.services_by_name["OperatorService"].full_name
-REPORT_SERVICE = report_pb2.DESCRIPTOR.services_by_name["ReportService"].full_name
-
-_ROLE_OF_SERVICE = {
-    AGENT_SERVICE: Role.AGENT,
-    AUDIT_SERVICE: Role.OPERATOR,
-    OPERATOR_SERVICE: Role.OPERATOR,
-    REPORT_SERVICE: Role.OPERATOR,
-    "grpc.health.v1.Health": Role.AGENT | Role.OPERATOR,
-    reflection.SERVICE_NAME: Role.AGENT | Role.OPERATOR,
-}
-# In plain words, for whoever only typed a command.
-_WHAT_FOR = {
-    "AuditService": " (may not read decisions)",
-    "OperatorService": " (may not see or set modes)",
-    "AgentService": " (may not act as the agent)",
-}
-_SETTING_OF_ROLE = {Role.AGENT: "service.agent_users", Role.OPERATOR: "service.operator_users"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Malformed:
-    """Stands for a message that protobuf could not read."""
-
-    error: str
-
+CALLER_SECONDS = 10.0  # a stream's caller is asked for again: a token may have been taken back
 
 if TYPE_CHECKING:  # the stubs are generic, the classes are not
     Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
+    Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 else:
     Handler = grpc.RpcMethodHandler
+    Context = grpc.aio.ServicerContext
 
-Behaviour = Callable[[Any, Any], Awaitable[Any]]
-Stream = Callable[[Any, Any], AsyncIterator[Any]]
+Add: TypeAlias = Callable[[Any, grpc.aio.Server], None]
+Identify: TypeAlias = Callable[[Context], Awaitable[Caller]]
 
+# Service of the contract → its full name, and how its methods are made known to gRPC. What they do is `Calls`' affair.
+CONTRACT: Mapping[str, tuple[str, Any, Add]] = {
+    "AgentService": (
+        agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name,
+        agent_pb2_grpc.AgentServiceServicer,
+        agent_pb2_grpc.add_AgentServiceServicer_to_server,
+    ),
+    "AuditService": (
+        audit_pb2.DESCRIPTOR.services_by_name["AuditService"].full_name,
+        audit_pb2_grpc.AuditServiceServicer,
+        audit_pb2_grpc.add_AuditServiceServicer_to_server,
+    ),
+    "OperatorService": (
+        operator_pb2.DESCRIPTOR.services_by_name["OperatorService"].full_name,
+        operator_pb2_grpc.OperatorServiceServicer,
+        operator_pb2_grpc.add_OperatorServiceServicer_to_server,
+    ),
+    "ReportService": (
+        report_pb2.DESCRIPTOR.services_by_name["ReportService"].full_name,
+        report_pb2_grpc.ReportServiceServicer,
+        report_pb2_grpc.add_ReportServiceServicer_to_server,
+    ),
+}
 
-class RoleGuard(grpc.aio.ServerInterceptor):
-    """Lets a caller's role through to its services and turns errors into statuses."""
-
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        method = handler_call_details.method
-        service = method.strip("/").partition("/")[0]
-        needed = _ROLE_OF_SERVICE.get(service, Role.NONE)
-        if needed is not Role.NONE and not needed & self._caller.roles:
-            return _refusal(self._sentence(service, needed))
-        handler = await continuation(handler_call_details)
-        if handler is None or handler.request_streaming:  # unknown method, or gRPC's own reflection
-            return handler
-        return _guarded(handler, method, self._caller)
-
-    def _sentence(self, service: str, needed: Role) -> str:
-        settings = " or ".join(text for role, text in _SETTING_OF_ROLE.items() if role & needed)
-        who = "this user" if self._caller.roles is Role.NONE else f"user {self._caller.name}"
-        doing = _WHAT_FOR.get(service, "")
-        return f"{who} may not call {service}{doing}: add the user to {settings} in the advisor's configuration"
-
-
-def _refusal(sentence: str) -> Handler:
-    async def refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[bytes]:
-        if sentence:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, sentence)
-        yield b""  # never reached: makes this a generator, which fits calls of every kind
-
-    return grpc.stream_stream_rpc_method_handler(refuse)
-
-
-def _guarded(handler: Handler, method: str, caller: Caller) -> Handler:
-    deserialize = handler.request_deserializer
-
-    def read(data: bytes) -> object:
-        try:
-            return deserialize(data) if deserialize is not None else data
-        except DecodeError as error:
-            return _Malformed(error=str(error))
-
-    async def abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:
-        failure = failure_of(error)
-        if failure.kind is FailureKind.OURS:
-            log.exception("call_failed", method=method, user=caller.name)
-        await context.abort(_STATUS_OF[failure.kind], failure.text)
-
-    if handler.response_streaming:
-        stream: Stream = handler.unary_stream  # type: ignore[assignment]  # as above
-
-        async def answer_many(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-            try:
-                _check(request, method)
-                async for response in stream(request, context):
-                    yield response
-            except grpc.aio.AbortError:
-                raise
-            except Exception as error:  # the boundary of the process: becomes a status
-                await abort(context, error)
-
-        return grpc.unary_stream_rpc_method_handler(answer_many, read, handler.response_serializer)
-
-    unary: Behaviour = handler.unary_unary  # type: ignore[assignment]  # as above
-
-    async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        try:
-            _check(request, method)
-            return await unary(request, context)
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:  # the boundary of the process: becomes a status
-            return await abort(context, error)
-
-    return grpc.unary_unary_rpc_method_handler(answer, read, handler.response_serializer)
-
-
-def _check(request: object, method: str) -> None:
-    if isinstance(request, _Malformed):
-        raise BadRequestError(f"{method}: the message is not what the contract says: {request.error}")
-
-
-_STATUS_OF = {
+STATUS_OF = {
     FailureKind.BAD_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
     FailureKind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     FailureKind.TOO_LATE: grpc.StatusCode.FAILED_PRECONDITION,
@@ -169,43 +84,150 @@ _STATUS_OF = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Servicers:
-    """What is served, made per caller so that every call knows who makes it."""
+class _Malformed:
+    """Stands for a message that protobuf could not read."""
 
-    agent: Callable[[Caller], agent_pb2_grpc.AgentServiceServicer]
-    audit: Callable[[Caller], audit_pb2_grpc.AuditServiceServicer]
-    operator: Callable[[Caller], operator_pb2_grpc.OperatorServiceServicer]
-    report: Callable[[Caller], report_pb2_grpc.ReportServiceServicer]
+    error: str
+
+
+class Guard(grpc.aio.ServerInterceptor):
+    """Stands before every method: finds the caller, asks the table, and turns errors into statuses."""
+
+    def __init__(self, calls: Calls, identify: Identify) -> None:
+        self._calls = calls
+        self._identify = identify
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method.rpartition(".")[2]  # "AuditService/GetDecision"
+        if handler is None:
+            return None
+        reading, writing = _reader(handler), handler.response_serializer
+        ours = method.partition("/")[0] in CONTRACT
+        if handler.request_streaming:  # gRPC's own reflection
+            stream: Any = handler.stream_stream
+            return grpc.stream_stream_rpc_method_handler(self._many(method, stream), reading, writing)
+        if handler.response_streaming:
+            stream = self._our_stream(method) if ours else handler.unary_stream
+            return grpc.unary_stream_rpc_method_handler(self._many(method, stream), reading, writing)
+        one: Any = self._our_call(method) if ours else handler.unary_unary
+        return grpc.unary_unary_rpc_method_handler(self._one(method, one, ours=ours), reading, writing)
+
+    def _our_call(self, method: str) -> Callable[..., Awaitable[Any]]:
+        async def call(request: Any, context: Context, caller: Caller) -> Any:
+            return await self._calls.unary(caller, method, request, Message, context)
+
+        return call
+
+    def _our_stream(self, method: str) -> Callable[..., AsyncIterator[Any]]:
+        async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
+            caller = await self._identify(context)
+            seen = asyncio.get_running_loop().time()
+            async for response in self._calls.behaviour(caller, method)(request, context):
+                yield response
+                if asyncio.get_running_loop().time() - seen > CALLER_SECONDS:
+                    seen = asyncio.get_running_loop().time()
+                    require(await self._identify(context), method)
+
+        return stream
+
+    def _one(self, method: str, behaviour: Callable[..., Awaitable[Any]], *, ours: bool) -> Callable[..., Any]:
+        async def answer(request: Any, context: Context) -> Any:
+            caller = NOBODY
+            try:
+                caller = await self._identify(context)
+                require(caller, method)
+                _check(request, method)
+                return await (behaviour(request, context, caller) if ours else behaviour(request, context))
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:  # the boundary of the process: becomes a status
+                return await _abort(context, error, method, caller)
+
+        return answer
+
+    def _many(self, method: str, stream: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
+        async def answer(request: Any, context: Context) -> AsyncIterator[Any]:
+            caller = NOBODY
+            try:
+                caller = await self._identify(context)
+                require(caller, method)
+                _check(request, method)
+                async for response in stream(request, context):
+                    yield response
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:  # the boundary of the process: becomes a status
+                await _abort(context, error, method, caller)
+
+        return answer
+
+
+def _reader(handler: Handler) -> Callable[[bytes], object] | None:
+    deserialize = handler.request_deserializer
+    if deserialize is None:
+        return None
+
+    def read(data: bytes) -> object:
+        try:
+            return deserialize(data)
+        except DecodeError as error:
+            return _Malformed(error=str(error))
+
+    return read
+
+
+def _check(request: object, method: str) -> None:
+    if isinstance(request, _Malformed):
+        raise BadRequestError(f"{method}: the message is not what the contract says: {request.error}")
+
+
+async def _abort(context: Context, error: Exception, method: str, caller: Caller) -> None:
+    failure = failure_of(error)
+    if failure.kind is FailureKind.OURS:
+        log.exception("call_failed", method=method, user=caller.name)
+    if failure.retry_seconds is not None:
+        context.set_trailing_metadata((("retry-after", f"{max(failure.retry_seconds, 1):.0f}"),))
+    await context.abort(STATUS_OF[failure.kind], failure.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrpcServing:
+    """What is served over gRPC, and with which bounds."""
+
+    calls: Calls
     health: health.aio.HealthServicer
     message_bytes_max: int
 
     async def set_serving(self) -> None:
         """What health checks may ask for, and that it is there."""
-        for name in ("", AGENT_SERVICE, AUDIT_SERVICE, OPERATOR_SERVICE, REPORT_SERVICE):
+        for name in ("", *(full for full, _, _ in CONTRACT.values())):
             await self.health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
-    async def start_inner(self, caller: Caller, path: Path) -> InnerServer:
-        """A server for this caller alone, listening on `path` inside the gate's private folder."""
+    async def start_inner(self, path: Path, peers: Peers) -> InnerServer:
+        """A server for whoever comes through the gate, listening on `path` inside its private folder."""
+
+        async def identify(context: Context) -> Caller:
+            return peers.find(context.peer())
+
         size = self.message_bytes_max
         options: Sequence[tuple[str, int]] = (
             ("grpc.max_receive_message_length", size),
             ("grpc.max_send_message_length", 4 * size),
             ("grpc.max_metadata_size", 16 * 1024),
+            ("grpc.max_concurrent_streams", 256),
             ("grpc.so_reuseport", 0),
         )
-        server = grpc.aio.server(interceptors=[RoleGuard(caller)], options=options)
-        agent_pb2_grpc.add_AgentServiceServicer_to_server(self.agent(caller), server)
-        audit_pb2_grpc.add_AuditServiceServicer_to_server(self.audit(caller), server)
-        operator_pb2_grpc.add_OperatorServiceServicer_to_server(self.operator(caller), server)
-        report_pb2_grpc.add_ReportServiceServicer_to_server(self.report(caller), server)
+        server = grpc.aio.server(interceptors=[Guard(self.calls, identify)], options=options)
+        for _, stand_in, add in CONTRACT.values():
+            add(stand_in(), server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
-        reflection.enable_server_reflection(
-            (
-                *(AGENT_SERVICE, AUDIT_SERVICE, OPERATOR_SERVICE, REPORT_SERVICE),
-                *(health.SERVICE_NAME, reflection.SERVICE_NAME),
-            ),
-            server,
-        )
+        names = [full for full, _, _ in CONTRACT.values()]
+        reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         server.add_insecure_port(f"unix:{path}")
         await server.start()
         return server

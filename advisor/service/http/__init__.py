@@ -3,8 +3,12 @@
 The seam. A part of the HTTP side is a plain function that returns routes, `routes(...) -> list[BaseRoute]`; `app.py`
 hands all of them to `compose` (in `application`). What an endpoint can rely on:
 
-* `caller_of(request)` (also `request.state.caller`) is the `Caller`: always there, perhaps `NOBODY`. Who may call what
-  is the table in `advisor.service.access`; an endpoint asks it, and never compares roles itself.
+* `caller_of(request)` (also `request.state.caller`) is the `Caller`: always there, perhaps `NOBODY`.
+* What an endpoint shows or does goes through `await calls.unary(caller, "AuditService/GetDecision", request, Decision)`
+  (`advisor.service.calls`) with messages of the contract, as gRPC does: it asks the table who may
+  (`advisor.service.access`), narrows a user to his own jobs, and withholds text of logs that the caller may not read.
+  What is no method of the contract has an entry there (`require(caller, "GET /metrics")`, `may(...)` to show a button
+  or not). Nobody compares roles.
 * Whatever it raises is answered as over gRPC (`advisor.service.errors`): `BadRequestError` is 400, `NotFoundError` 404,
   `ForbiddenError` 403 and so on, an absent store 503; anything else is logged and told without detail. Answers to
   errors are JSON, `{"error": {"code", "message"}}`, or a page where the dashboard supplies one and HTML was asked for.

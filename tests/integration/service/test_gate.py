@@ -18,10 +18,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from advisor.clock import SystemClock
 from advisor.demo.namespace import inside
-from advisor.service.callers import Accounts, Caller, Callers, Role
+from advisor.service.callers import Accounts, Caller, Callers, Role, granted
+from advisor.service.calls import Calls
 from advisor.service.errors import BadRequestError, SocketTakenError
-from advisor.service.gate import Gate
-from advisor.service.server import Servicers
+from advisor.service.gate import Gate, Peers
+from advisor.service.server import GrpcServing
 from advisor.v1 import (
     agent_pb2,
     agent_pb2_grpc,
@@ -29,7 +30,6 @@ from advisor.v1 import (
     audit_pb2_grpc,
     operator_pb2,
     operator_pb2_grpc,
-    report_pb2_grpc,
 )
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -64,7 +64,7 @@ class FixedCallers(Callers):
         self._roles = roles
 
     async def find(self, uid: int) -> Caller:
-        return Caller(uid=uid, name="somebody", roles=self._roles)
+        return Caller(uid=uid, name="somebody", roles=granted(self._roles))
 
 
 class Agent(agent_pb2_grpc.AgentServiceServicer):
@@ -92,17 +92,12 @@ class Agent(agent_pb2_grpc.AgentServiceServicer):
 
 @asynccontextmanager
 async def gate_of(path: Path, callers: Callers, connections_max: int = 16) -> AsyncIterator[Gate]:
-    servicers = Servicers(
-        agent=Agent,
-        audit=lambda _caller: audit_pb2_grpc.AuditServiceServicer(),
-        operator=lambda _caller: operator_pb2_grpc.OperatorServiceServicer(),
-        report=lambda _caller: report_pb2_grpc.ReportServiceServicer(),
-        health=health.aio.HealthServicer(),
-        message_bytes_max=65_536,
+    serving = GrpcServing(
+        calls=Calls({"AgentService": Agent}), health=health.aio.HealthServicer(), message_bytes_max=65_536
     )
-    await servicers.set_serving()
+    await serving.set_serving()
     gate = Gate(path, callers=callers, connections_max=connections_max)
-    await gate.open(servicers.start_inner)
+    await gate.open(serving.start_inner)
     try:
         yield gate
     finally:
@@ -176,7 +171,7 @@ async def test_a_role_reaches_its_own_methods_only(
         code, text = await _status(modes)
         assert code is operator
         if code is grpc.StatusCode.PERMISSION_DENIED:
-            assert "service.operator_users" in text
+            assert "service.viewer_users" in text
 
 
 async def test_a_stranger_cannot_watch_advice(folder: Path) -> None:
@@ -292,7 +287,7 @@ async def test_a_file_in_the_way_is_never_removed(folder: Path) -> None:
     assert (folder / "s").read_text() == "precious"
 
 
-async def _never(caller: Caller, path: Path) -> grpc.aio.Server:
+async def _never(path: Path, peers: Peers) -> grpc.aio.Server:
     raise AssertionError("nobody may get this far")
 
 

@@ -18,7 +18,14 @@ from starlette.routing import BaseRoute, Route
 
 from advisor.clock import SystemClock
 from advisor.service.callers import Accounts, Callers
-from advisor.service.errors import BadRequestError, ForbiddenError, NotFoundError, TooOftenError, UnauthenticatedError
+from advisor.service.errors import (
+    BadRequestError,
+    ForbiddenError,
+    NotFoundError,
+    TooLateError,
+    TooOftenError,
+    UnauthenticatedError,
+)
 from advisor.service.http.application import caller_of, compose
 from advisor.service.http.identity import by_account
 from advisor.service.http.serving import HttpServer
@@ -31,6 +38,7 @@ ERRORS: dict[str, Exception] = {
     "missing": NotFoundError("there is no such thing"),
     "unknown": UnauthenticatedError("show a token"),
     "forbidden": ForbiddenError("not for you"),
+    "late": TooLateError("it has started already"),
     "often": TooOftenError("too many calls", retry_seconds=2.4),
     "store": OperationalError("SELECT secret", {}, Exception("gone")),
     "broken": KeyError("a secret detail"),
@@ -95,6 +103,7 @@ async def test_the_kernels_word_about_the_caller_reaches_the_endpoint(folder: Pa
         ("unknown", 401, "unauthenticated"),
         ("forbidden", 403, "forbidden"),
         ("missing", 404, "not_found"),
+        ("late", 409, "too_late"),
         ("often", 429, "too_often"),
         ("broken", 500, "internal"),
         ("store", 503, "unavailable"),
@@ -109,7 +118,7 @@ async def test_errors_are_answered_by_kind_and_ours_are_not_shown(
     assert answer.status_code == status
     assert answer.json()["error"]["code"] == code
     assert "secret" not in answer.text
-    if how in {"bad", "missing", "unknown", "forbidden", "often"}:
+    if how in {"bad", "missing", "unknown", "forbidden", "late", "often"}:
         assert answer.json()["error"]["message"] == str(ERRORS[how])
     assert answer.headers.get("Retry-After") == {"often": "2", "store": "1"}.get(how)
     assert answer.headers.get("WWW-Authenticate") == ("Bearer" if how == "unknown" else None)

@@ -6,9 +6,14 @@ from google.protobuf.descriptor import FileDescriptor
 from advisor.service.access import NEEDED, may, require
 from advisor.service.callers import NOBODY, Caller, Proof, Role, granted
 from advisor.service.errors import ForbiddenError, UnauthenticatedError
-from advisor.v1 import agent_pb2, audit_pb2, operator_pb2
+from advisor.v1 import agent_pb2, audit_pb2, common_pb2, operator_pb2, report_pb2
 
-FILES: tuple[FileDescriptor, ...] = (agent_pb2.DESCRIPTOR, audit_pb2.DESCRIPTOR, operator_pb2.DESCRIPTOR)
+FILES: tuple[FileDescriptor, ...] = (
+    agent_pb2.DESCRIPTOR,
+    audit_pb2.DESCRIPTOR,
+    operator_pb2.DESCRIPTOR,
+    report_pb2.DESCRIPTOR,
+)
 METHODS = {
     f"{service.name}/{method.name}"
     for file in FILES
@@ -49,6 +54,18 @@ def test_no_viewer_changes_anything() -> None:
         allowed = {what.partition("/")[2] for what in METHODS if may(_caller(role), what)}
         assert allowed
         assert all(name.startswith(reads) for name in allowed)
+
+
+def test_an_operator_may_stop_but_only_an_admin_may_let_the_advisor_act() -> None:
+    """Monitor can be set by an operator; autonomous, and taking a setting away, needs an admin."""
+    monitor = operator_pb2.SetModeRequest(setting=operator_pb2.ModeSetting(mode=common_pb2.MODE_MONITOR))
+    autonomous = operator_pb2.SetModeRequest(setting=operator_pb2.ModeSetting(mode=common_pb2.MODE_AUTONOMOUS))
+    operator, admin = _caller(Role.OPERATOR), _caller(Role.ADMIN)
+    assert may(operator, "OperatorService/SetMode", monitor)
+    assert not may(operator, "OperatorService/SetMode", autonomous)
+    assert not may(operator, "OperatorService/SetMode", operator_pb2.SetModeRequest())
+    assert not may(operator, "OperatorService/UnsetMode", operator_pb2.UnsetModeRequest())
+    assert may(admin, "OperatorService/SetMode", autonomous)
 
 
 def test_a_refusal_says_what_to_do() -> None:

@@ -1,5 +1,6 @@
 """Configuration: strict, complete in its complaints, and overridable key by key."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -85,8 +86,16 @@ def test_every_key_of_the_schema_has_a_variable() -> None:
         if value == "" or "[" in key:
             continue
         variable = "ADVISOR_" + key.upper().replace(".", "__")
-        text = str(list(value.split(", "))).replace("'", '"') if key.endswith("_users") else value
+        several = isinstance(_at(config.as_tree(given), key), list)
+        text = json.dumps(value.split(", ")) if several else value
         assert config.load(None, {variable: text}).config == given, key
+
+
+def _at(tree: object, key: str) -> object:
+    for part in key.split("."):
+        assert isinstance(tree, dict)
+        tree = tree[part]
+    return tree
 
 
 def test_a_variable_with_a_wrong_name_is_an_error_and_foreign_ones_are_not(tmp_path: Path) -> None:
