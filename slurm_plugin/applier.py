@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -21,10 +22,12 @@ def limit_seconds(requeue_delay_seconds: float) -> float:
 
 
 class Apply(Protocol):
-    async def __call__(self, request: apply.Request) -> apply.Result: ...
+    """`withdrawn` is set when the advice is taken back: what has not begun by then does not happen."""
+
+    async def __call__(self, request: apply.Request, withdrawn: asyncio.Event) -> apply.Result: ...
 
 
-async def apply_in_process(request: apply.Request) -> apply.Result:
+async def apply_in_process(request: apply.Request, withdrawn: asyncio.Event) -> apply.Result:
     """Never raises for what happens to the process: a death or a garbled answer means "look again"."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -38,12 +41,16 @@ async def apply_in_process(request: apply.Request) -> apply.Result:
         env={key: os.environ[key] for key in _KEPT if key in os.environ},
         start_new_session=True,
     )
+    assert process.stdin is not None  # noqa: S101 - asked for above
+    telling = asyncio.create_task(_tell(process.stdin, apply.encode(request), withdrawn))
     try:
         async with asyncio.timeout(request.limit_seconds):
-            out, err = await process.communicate(apply.encode(request))
+            out, err = await asyncio.gather(_all_of(process.stdout), _all_of(process.stderr))
     except TimeoutError:
         return _look_again(f"ended after {request.limit_seconds:g} s, before Slurm's requeue delay could pass")
     finally:
+        telling.cancel()
+        process.stdin.close()
         _end_group(process.pid)
         await process.wait()
     try:
@@ -51,6 +58,21 @@ async def apply_in_process(request: apply.Request) -> apply.Result:
     except (ValueError, KeyError, TypeError):
         said = err.decode("utf-8", "replace").strip().splitlines()
         return _look_again(f"the applying process gave no result: {said[-1][:300] if said else 'nothing said'}")
+
+
+async def _tell(stdin: asyncio.StreamWriter, request: bytes, withdrawn: asyncio.Event) -> None:
+    """The request, and one line more when it is taken back. A process that has ended by then hears nothing."""
+    with suppress(ConnectionError):
+        stdin.write(request + b"\n")
+        await stdin.drain()
+        await withdrawn.wait()
+        stdin.write(b"withdrawn\n")
+        await stdin.drain()
+
+
+async def _all_of(stream: asyncio.StreamReader | None) -> bytes:
+    assert stream is not None  # noqa: S101 - asked for at the start of the process
+    return await stream.read()
 
 
 def _end_group(pid: int) -> None:

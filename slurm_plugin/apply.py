@@ -1,6 +1,7 @@
 """The one short-lived process that acts: fresh look, guard again, verbs, result. Standard library only.
 
-It reads one JSON request on stdin and prints one JSON result. A stale `requeue` kills the next attempt or revives a
+It reads one JSON request on stdin and prints one JSON result; as long as stdin is open the request may be taken back.
+A stale `requeue` kills the next attempt or revives a
 cancelled job, so looking and acting must lie closer together than Slurm's requeue delay: the caller kills this
 process group after `limit_seconds`, and should the caller be dead, an alarm in here does. What race remains (an RPC
 that slurmctld has already queued when its sender is killed) is named in docs/slurm.md.
@@ -10,6 +11,7 @@ Run as a script by `python3 -I -S`, so that it starts fast and nothing of an env
 
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -83,14 +85,32 @@ class Result:
     rpcs: int = field(default=0, compare=False)  # that slurmctld served for it
 
 
+WITHDRAWN = Result(
+    status=Status.SUPERSEDED, reason=Reason.NEWER_GENERATION, detail="taken back just before it was acted on"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
     wall: Callable[[], float] = time.time  # noqa: TID251 - stdlib-only process: no Clock port here
     monotonic: Callable[[], float] = time.monotonic
 
 
-def carry_out(request: Request, run: Run = run_process, clocks: Clocks | None = None) -> Result:
-    """Look at the job and its companions, ask the guard, act. Never raises for what Slurm does."""
+def still_wanted() -> bool:
+    return False
+
+
+def carry_out(
+    request: Request,
+    run: Run = run_process,
+    clocks: Clocks | None = None,
+    withdrawn: Callable[[], bool] = still_wanted,
+) -> Result:
+    """Look at the job and its companions, ask the guard, act. Never raises for what Slurm does.
+
+    `withdrawn` is asked right before the first thing that would change anything: an operator may have taken the advice
+    back since we were started. Once Slurm has accepted a step the others follow, so that what we did bears our mark.
+    """
     sent = 0
 
     def counting(argv: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> Output:
@@ -98,11 +118,11 @@ def carry_out(request: Request, run: Run = run_process, clocks: Clocks | None = 
         sent += rpcs_of(argv)
         return run(argv, environment, timeout_seconds)
 
-    result = _carried_out(request, counting, clocks or Clocks())
+    result = _carried_out(request, counting, clocks or Clocks(), withdrawn)
     return replace(result, rpcs=sent)
 
 
-def _carried_out(request: Request, run: Run, clocks: Clocks) -> Result:
+def _carried_out(request: Request, run: Run, clocks: Clocks, withdrawn: Callable[[], bool]) -> Result:
     slurm = Slurm(
         conf=request.conf,
         bin_dir=request.bin_dir,
@@ -127,8 +147,8 @@ def _carried_out(request: Request, run: Run, clocks: Clocks) -> Result:
         limits = replace(limits, in_scope=limits.in_scope and inside, scope_reason=fresh.reason)
     if request.tends:
         return _tend(request, job, limits, slurm, clocks)
-    result = _primary(request, job, found, limits, slurm, clocks)
-    if job is None or limits.stopped or not sharing.wanted(request.advice, result.status, result.reason):
+    result = _primary(request, job, found, limits, slurm, clocks, withdrawn)
+    if withdrawn() or job is None or limits.stopped or not sharing.wanted(request.advice, result.status, result.reason):
         return result
     if clocks.monotonic() >= request.advice.expires_monotonic:
         return result
@@ -142,6 +162,7 @@ def _primary(
     limits: guard.Limits,
     slurm: Slurm,
     clocks: Clocks,
+    withdrawn: Callable[[], bool],
 ) -> Result:
     """What the advice wants of the job itself."""
     around = _around(request, job, found) if job is not None else guard.ALONE
@@ -151,6 +172,8 @@ def _primary(
             assert job is not None  # noqa: S101 - plan() returns no steps for a job that is gone
             if request.shares_only:
                 return Result(status=Status.PENDING, reason=Reason.STILL_COMPLETING, detail="it changed meanwhile")
+            if withdrawn():
+                return WITHDRAWN
             return _act(request, job, limits, outcome, around, slurm, clocks)
         case guard.Satisfied():
             status = Status.VERIFIED if outcome.by_us else Status.ALREADY_SATISFIED
@@ -374,12 +397,40 @@ def decode_result(raw: bytes) -> Result:
     return Result(**{**_tuples(value), **words, "done": done})
 
 
+@dataclass(slots=True, kw_only=True)
+class Caller:
+    """Whoever started us, at the other end of standard input: one line is the request, anything more takes it back.
+
+    So does its end: a caller that died does not hear any more that an operator takes it back, and its successor asks
+    again for what is still wanted.
+    """
+
+    fd: int
+    gone: bool = False
+
+    def request(self) -> bytes:
+        data = b""
+        while b"\n" not in data and len(data) < REQUEST_BYTES_MAX:
+            more = os.read(self.fd, 65_536)
+            if not more:
+                break
+            data += more
+        line, _, more_words = data.partition(b"\n")
+        self.gone = bool(more_words)
+        return line
+
+    def takes_it_back(self) -> bool:
+        self.gone = self.gone or bool(select.select([self.fd], [], [], 0)[0])
+        return self.gone
+
+
 def main() -> int:
     """Read a request, act, print the result. The alarm is the second belt, in case nobody kills us."""
-    request = decode(sys.stdin.buffer.read(REQUEST_BYTES_MAX))
+    caller = Caller(fd=sys.stdin.fileno())
+    request = decode(caller.request())
     signal.signal(signal.SIGALRM, lambda *_: os.killpg(0, signal.SIGKILL))
     signal.setitimer(signal.ITIMER_REAL, request.limit_seconds)
-    sys.stdout.buffer.write(encode_result(carry_out(request)))
+    sys.stdout.buffer.write(encode_result(carry_out(request, withdrawn=caller.takes_it_back)))
     sys.stdout.flush()
     return 0
 

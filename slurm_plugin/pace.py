@@ -111,13 +111,13 @@ class Pace:
 def paced(apply: Apply, pace: Pace) -> Apply:
     """`apply` that waits for its turn, and is not started at all while slurmctld gives no answer."""
 
-    async def act(request: Request) -> Result:
+    async def act(request: Request, withdrawn: asyncio.Event) -> Result:
         expected = expected_rpcs(request)
         try:
             await asyncio.to_thread(pace.take, expected)
         except SlurmError as error:
             return Result(status=Status.PENDING, reason=Reason.SCHEDULER_UNAVAILABLE, detail=str(error))
-        result = await apply(request)
+        result = await apply(request, withdrawn)
         if result.rpcs:  # a process that was ended says nothing, and may have sent all of it
             pace.settle(result.rpcs - expected)
         return result

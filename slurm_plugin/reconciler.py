@@ -79,6 +79,7 @@ class Reconciler:
     _last: dict[str, guard.Advice] = field(default_factory=dict)  # what was last applied to a job
     _moments: dict[tuple[str, int], set[Kind]] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _under_way: dict[str, tuple[guard.Advice, asyncio.Event]] = field(default_factory=dict)  # by job, set: taken back
     _acting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ATTENDED_MAX))
 
     def __post_init__(self) -> None:
@@ -91,6 +92,9 @@ class Reconciler:
     def heard(self, open_advice: Sequence[guard.Advice]) -> None:
         """All open advice, as of now. New advice is attended to at once, the rest at the next pass."""
         before, self._open = self._open, {advice.advice_id: advice for advice in open_advice}
+        for advice, withdrawn in self._under_way.values():
+            if not self._wanted(advice):
+                withdrawn.set()
         self._said = {key: value for key, value in self._said.items() if key in self._open}
         self._retry_at = {key: value for key, value in self._retry_at.items() if key.partition(" ")[0] in self._open}
         for advice in self._ordered(self.looks.rows):
@@ -106,6 +110,11 @@ class Reconciler:
                     autonomous=advice.autonomous,
                 )
                 self._attend(advice)
+
+    def _wanted(self, advice: guard.Advice) -> bool:
+        """Whether what is being done is still advised. A refinement of the same restart does not hold it up."""
+        about = (advice.job_key, advice.attempt, advice.action)
+        return any((other.job_key, other.attempt, other.action) == about for other in self._open.values())
 
     def told_nothing(self) -> None:
         """Another store listens, or one that was restored: what it does not know is said again."""
@@ -244,7 +253,8 @@ class Reconciler:
         self._retry_at[f"{advice.advice_id} shares"] = self.clock.monotonic() + RETRY_SECONDS
         if guard.identity(advice, row) is not None:
             return
-        result = await self.apply(self.briefing.request(advice, row, self._limits(advice, row), shares_only=True))
+        request = self.briefing.request(advice, row, self._limits(advice, row), shares_only=True)
+        result = await self.apply(request, asyncio.Event())
         log.info("exclusions_shared", job=advice.job_id, advice=advice.advice_id, shared=list(result.shared))
 
     async def _act(self, advice: guard.Advice, row: JobRow) -> Result:
@@ -254,7 +264,12 @@ class Reconciler:
         known = key in self._counted
         self._requeues.append(reserved)
         self._counted.add(key)
-        result = await self.apply(request)
+        withdrawn = asyncio.Event()
+        self._under_way[advice.job_id] = (advice, withdrawn)
+        try:
+            result = await self.apply(request, withdrawn)
+        finally:
+            del self._under_way[advice.job_id]
         if not any(verb.name in _COUNTED for verb in result.done):
             with suppress(ValueError):  # it took so long that it counts no more
                 self._requeues.remove(reserved)

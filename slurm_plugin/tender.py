@@ -1,5 +1,6 @@
 """Looks after waiting jobs that carry exclusions of ours, whether or not advice on them is open (see `tending`)."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -55,7 +56,7 @@ class Tender:
             self._again_at[row.job_id] = now + PAUSE_SECONDS
             self.busy.add(row.job_id)
             try:
-                result = await self.apply(self.briefing.request(asked, row, limits, tends=True))
+                result = await self.apply(self.briefing.request(asked, row, limits, tends=True), asyncio.Event())
             finally:
                 self.busy.discard(row.job_id)
             if result.status is Status.APPLIED:

@@ -46,6 +46,7 @@ _FINAL = frozenset(
         common_pb2.RECONCILIATION_STATUS_WITHHELD,
     }
 )
+_ACCEPTED = {common_pb2.RECONCILIATION_STATUS_APPLIED, common_pb2.RECONCILIATION_STATUS_VERIFIED}
 _ANY_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 # Withheld for now: the advisor keeps it open, as its store says.
 _NOT_FINAL = frozenset(
@@ -65,6 +66,10 @@ class Wish:
     may_end_live_attempt: bool = False
     start_not_before: float | None = None
     decision_deadline: float | None = None
+    action: guard.Action = guard.Action.RESTART
+
+
+VETOED = Wish(exclude=(), action=guard.Action.NONE)
 
 
 @dataclass(slots=True)
@@ -75,6 +80,7 @@ class Database:
     seen: dict[str, agent_pb2.JobObservation] = field(default_factory=dict)  # "job/attempt" → the latest
     advice: dict[str, list[tuple[Wish, guard.Advice]]] = field(default_factory=dict)  # "job/attempt" → generations
     said: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # advice → (status, reason), in order
+    vetoed: set[str] = field(default_factory=set)  # "job/attempt", by an operator
 
     async def used(self) -> None:
         """One statement: refused while the database is down, late while it is stopped."""
@@ -82,6 +88,15 @@ class Database:
             self.process.refused += 1
             raise ConnectionError("the database is away")
         await self.process.passed()
+
+    def accepted(self, key: str) -> bool:
+        """Whether an agent has told that the scheduler accepted something about the attempt."""
+        return any(
+            status in _ACCEPTED
+            for advice_id, said in self.said.items()
+            if advice_id.startswith(f"{key}.")
+            for status, _ in said
+        )
 
     def concluded(self, advice_id: str) -> bool:
         last = self.said.get(advice_id, [(0, 0)])[-1]
@@ -118,12 +133,16 @@ class Advisor:
         await database.used()
         for key, seen in list(database.seen.items()):
             before = database.advice.get(key, [])
-            wish = self.decide(seen, self.site.loop.time(), len(before))
+            vetoed = key in database.vetoed
+            wish = VETOED if vetoed else self.decide(seen, self.site.loop.time(), len(before))
             if wish is None or (before and before[-1][0] == wish):
                 continue
             self.site.step("tick: commit", process)
             await process.passed()
             await database.used()
+            if vetoed != (key in database.vetoed):
+                self.wake.set()  # an operator spoke since: decided again, not committed
+                continue
             database.advice.setdefault(key, []).append((wish, self._advice(seen, wish, len(before) + 1)))
             self.site.step("tick: committed", process)
             await process.passed()
@@ -143,7 +162,7 @@ class Advisor:
             submitted_at=seen.attempt.submitted_at.seconds,
             user=seen.attempt.user,
             generation=generation,
-            action=guard.Action.RESTART,
+            action=wish.action,
             exclude=wish.exclude,
             autonomous=True,
             may_end_live_attempt=wish.may_end_live_attempt,
@@ -153,8 +172,26 @@ class Advisor:
         )
 
     def open(self) -> list[guard.Advice]:
-        newest = [generations[-1][1] for generations in self.site.database.advice.values()]
-        return [advice for advice in newest if not self.site.database.concluded(advice.advice_id)]
+        database = self.site.database
+        newest = {key: generations[-1][1] for key, generations in database.advice.items()}
+        return [
+            advice
+            for key, advice in newest.items()
+            if not database.concluded(advice.advice_id)
+            # What an operator speaks against is closed in the moment that he does.
+            and not (key in database.vetoed and advice.action is not guard.Action.NONE)
+        ]
+
+    async def veto(self, key: str) -> bool:
+        """An operator's call. False: it came too late, the scheduler had accepted something, and that is answered."""
+        await self.process.passed()
+        await self.site.database.used()
+        if self.site.database.accepted(key):
+            return False
+        self.site.database.vetoed.add(key)
+        self.wake.set()
+        await self.publish()
+        return True
 
     async def publish(self) -> None:
         message = self.open()
@@ -290,6 +327,7 @@ class Site:
     decide: Decide
     agents: int = 1
     scheduler_first: bool = False
+    look_seconds: float = 0.0  # that a look takes, for what is to happen meanwhile
     step_hook: Callable[[str], None] = lambda step: None
     slurmctld: Process = field(init=False)
     database: Database = field(init=False)
@@ -361,12 +399,12 @@ class Site:
         return Agent(
             config,
             Slurm(run=lambda argv, env, seconds: self.tool(process, argv, env, seconds), wall=self.clock.wall),
-            apply=lambda request: self._apply(process, request),
+            apply=lambda request, withdrawn: self._apply(process, request, withdrawn),
             clock=self.clock,
             connect=lambda target, cluster, registration, heard, clock: ModelLink(self, process, heard),  # type: ignore[arg-type,return-value]  # as much of a link as the agent uses
         )
 
-    async def _apply(self, agent: Process, request: apply.Request) -> apply.Result:
+    async def _apply(self, agent: Process, request: apply.Request, withdrawn: asyncio.Event) -> apply.Result:
         """The short-lived process: it outlives its agent, but not its own alarm."""
         self.step("applying process: start", agent)
         await agent.passed()
@@ -374,7 +412,13 @@ class Site:
         alarm = self.loop.call_later(request.limit_seconds, process.kill)
         clocks = apply.Clocks(wall=self.clock.wall, monotonic=self.clock.monotonic)
         working = self.loop.run_in_executor(
-            None, lambda: apply.carry_out(request, lambda *call: self.tool(process, *call), clocks)
+            None,
+            lambda: apply.carry_out(
+                request,
+                lambda *call: self.tool(process, *call),
+                clocks,
+                lambda: withdrawn.is_set() or not agent.alive,
+            ),
         )
         working.add_done_callback(_noticed)
         done, _ = await asyncio.wait({working}, timeout=request.limit_seconds)
@@ -437,8 +481,9 @@ class Site:
         self.step(before, process)
         process.gate()
         changing = argv[0] == "scancel" or (argv[0] == "scontrol" and "show" not in argv)
-        if changing:
-            sleep_blocking(self.loop, VERB_SECONDS)
+        slow = VERB_SECONDS if changing else self.look_seconds
+        if slow:
+            sleep_blocking(self.loop, slow)
             process.gate()
         answer = self._rpc(lambda: self._answer(process, argv, env, seconds), argv[0], seconds)
         if after:

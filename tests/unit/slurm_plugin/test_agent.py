@@ -144,9 +144,9 @@ class Bench:
             slurm=SlurmSection(),
         )
 
-    async def _apply(self, request: apply.Request) -> apply.Result:
+    async def _apply(self, request: apply.Request, withdrawn: asyncio.Event) -> apply.Result:
         clocks = apply.Clocks(wall=lambda: self.slurm.now)
-        return await asyncio.to_thread(apply.carry_out, request, self.slurm, clocks)
+        return await asyncio.to_thread(apply.carry_out, request, self.slurm, clocks, withdrawn.is_set)
 
     def start(self, clock: "WorldClock | None" = None) -> Agent:
         self._stop = asyncio.Event()
@@ -495,7 +495,7 @@ async def test_what_takes_longer_than_the_caps_minute_is_told_all_the_same(bench
     clock = WorldClock(bench.slurm)
     refused = apply.Result(status=Status.WITHHELD, reason=Reason.SCHEDULER_REFUSED, detail="no")
 
-    async def late(request: apply.Request) -> apply.Result:
+    async def late(request: apply.Request, withdrawn: asyncio.Event) -> apply.Result:
         clock.later += 61.0
         looked = len(bench.advisor.reports)
         bench.slurm.add(FakeJob(job_id=str(100 + looked)))
@@ -561,15 +561,15 @@ async def test_time_to_live_does_not_grow_by_repetition(bench: Bench) -> None:
 
 
 async def test_advice_withdrawn_before_its_turn_is_not_acted_on(bench: Bench) -> None:
-    """A hundred jobs fail at once and an operator says stop: those that still wait for their turn are left alone."""
+    """Many jobs fail at once and an operator says stop: who waits for a turn, or has not acted in it, leaves them."""
     begun: list[str] = []
     go_on = asyncio.Event()
     carry_out = bench._apply
 
-    async def slow(request: apply.Request) -> apply.Result:
+    async def slow(request: apply.Request, withdrawn: asyncio.Event) -> apply.Result:
         begun.append(request.advice.job_id)
         await go_on.wait()
-        return await carry_out(request)
+        return await carry_out(request, withdrawn)
 
     many = []
     for number in range(ATTENDED_MAX + 3):
@@ -585,7 +585,7 @@ async def test_advice_withdrawn_before_its_turn_is_not_acted_on(bench: Bench) ->
     await until(lambda: not agent.reconciler._open)
     go_on.set()
     await until(lambda: not agent.reconciler.busy)
-    assert (bench.slurm.requeues, len(begun)) == (ATTENDED_MAX, ATTENDED_MAX)
+    assert (bench.slurm.requeues, len(begun)) == (0, ATTENDED_MAX)
 
 
 async def test_the_tick_file_is_written_from_the_advisors_words_only(bench: Bench) -> None:

@@ -1,5 +1,6 @@
 """The acting process against a Slurm that changes under it: races, refusals, and death after any step."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -261,3 +262,42 @@ def test_the_alarm_ends_the_whole_group(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (-9, b"")
+
+
+def test_what_was_taken_back_just_before_is_not_done() -> None:
+    """The look was made, the guard agreed, and then an operator said no: nothing is sent."""
+    slurm, job = world()
+    result = carry_out(REQUEST, slurm, Clocks(wall=lambda: slurm.now, monotonic=lambda: 0.0), lambda: True)
+    assert (result.status, result.reason, slurm.verbs) == (Status.SUPERSEDED, Reason.NEWER_GENERATION, [])
+    assert (job.state, job.restarts) == ("FAILED", 0)
+
+
+def test_what_slurm_has_accepted_gets_its_mark_although_it_was_taken_back() -> None:
+    """Taken back between requeue and update: the job waits with our mark, so that a stop can still call it off."""
+    slurm, job = world()
+    taken_back: list[bool] = []
+    before_verb(slurm, "update", lambda: taken_back.append(True))
+    result = carry_out(
+        REQUEST, slurm, Clocks(wall=lambda: slurm.now, monotonic=lambda: 0.0), lambda: "requeue" in said_to(slurm)
+    )
+    assert ([verb.name for verb in result.done], taken_back) == (["requeue", "update"], [True])
+    assert mark.find(job.admin_comment) is not None
+
+
+def said_to(slurm: FakeSlurm) -> set[str]:
+    return {verb[0] for verb in slurm.verbs}
+
+
+@pytest.mark.parametrize("how", ["one more line", "its death"])
+def test_a_caller_takes_it_back_by_a_word_or_by_dying(how: str) -> None:
+    """What follows the request says so; and a dead caller cannot say any more what an operator wants."""
+    ours, theirs = os.pipe()
+    os.write(theirs, apply.encode(REQUEST) + b"\n")
+    caller = apply.Caller(fd=ours)
+    assert apply.decode(caller.request()) == REQUEST
+    assert not caller.takes_it_back()
+    if how == "one more line":
+        os.write(theirs, b"withdrawn\n")
+    os.close(theirs)
+    assert (caller.takes_it_back(), caller.takes_it_back()) == (True, True)
+    os.close(ours)

@@ -1,5 +1,6 @@
 """How often slurmctld is asked: a rate, and a growing pause while it gives no answer."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -64,13 +65,13 @@ async def test_an_acting_process_is_charged_what_it_sent() -> None:
     pace = controller.pace()
     told = iter((ACTING_RPCS, 50, 3, 0))
 
-    async def apply(request: Request) -> Result:
+    async def apply(request: Request, withdrawn: asyncio.Event) -> Result:
         return Result(status=Status.APPLIED, reason=Reason.OBSERVED, rpcs=next(told))
 
     request = cast(Request, SimpleNamespace(companions=()))
     total = 0
     for charged in (ACTING_RPCS, 50, 3, ACTING_RPCS):
-        assert (await paced(apply, pace)(request)).status is Status.APPLIED
+        assert (await paced(apply, pace)(request, asyncio.Event())).status is Status.APPLIED
         total += charged
         assert pace.sent == total
     ask(pace)
