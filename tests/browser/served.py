@@ -16,7 +16,9 @@ from markupsafe import Markup
 from starlette.requests import HTTPConnection, Request
 
 from advisor.board import Board
+from advisor.core.people import ShadowRules
 from advisor.core.policy import Policy
+from advisor.reporting import Reporting
 from advisor.service.audit_servicer import AuditServicer
 from advisor.service.callers import Caller, Proof, Role, granted
 from advisor.service.calls import Calls
@@ -27,6 +29,7 @@ from advisor.service.dashboard.verbs import Verbs
 from advisor.service.http.application import compose
 from advisor.service.http.serving import HttpServer
 from advisor.service.operator_servicer import OperatorServicer, OperatorServices, SourceHealth
+from advisor.service.report_servicer import ReportServicer, ReportServices
 from advisor.store.store import Store
 from tests.browser.seeded import NOW, Seeded, seed
 
@@ -144,8 +147,13 @@ async def _serving(url: str, nodes: int, history: int) -> AsyncIterator[Site]:
         sources=lambda: running.sources,
     )
     audit = AuditServicer(store=store, clock=clock, evidence_max=50, suspect_score=POLICY.suspect_score)
+    reports = ReportServices(store=store, reporting=Reporting(store, ShadowRules()), clock=clock)
     calls = Calls(
-        {"AuditService": lambda _: audit, "OperatorService": lambda caller: OperatorServicer(operator, caller)}
+        {
+            "AuditService": lambda _: audit,
+            "OperatorService": lambda caller: OperatorServicer(operator, caller),
+            "ReportService": lambda caller: ReportServicer(reports, caller),
+        }
     )
     renderer = Renderer(clock)
     dashboard = Dashboard(

@@ -132,6 +132,8 @@ def _field(name: str, value: str) -> Field:
         choices = (("", "any"), *((word, words(word)) for word in _STATUSES))
     elif name == "category":
         choices = (("", "any"), *CATEGORIES)
+    elif name == "by":
+        choices = (("", "all together"), *((word, word) for word in ("cluster", "partition", "user", "job")))
     elif name == "open":
         choices = (("", "all"), ("1", "open only"))
     elif name == "everything":

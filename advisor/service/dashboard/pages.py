@@ -25,12 +25,14 @@ from advisor.service.dashboard.views.jobs import job_page, listed_attempt
 from advisor.service.dashboard.views.nodes import map_page, node_page
 from advisor.service.dashboard.views.now import mode_in_short, mode_lines, now_page, pause_lines
 from advisor.service.dashboard.views.orders import correction_lines, order_lines
+from advisor.service.dashboard.views.reports import reliability_page, shadow_page
 from advisor.service.dashboard.views.shown import Chip, clock_text, time_of
 from advisor.service.errors import NotFoundError
 from advisor.service.http.application import caller_of
 from advisor.store.store import Store
-from advisor.v1 import audit_pb2
+from advisor.v1 import audit_pb2, report_pb2
 
+CASES_SHOWN = 100
 QUICK_SECONDS, CALM_SECONDS = 5, 15  # how often a script asks again
 # What stops or lets go: whoever may do it sees the forms.
 OPERATING = "OperatorService/Pause"
@@ -73,6 +75,8 @@ class Pages:
             Route("/jobs/{job_key}", self.job),
             Route("/nodes", self.nodes),
             Route("/nodes/{cluster}/{name}", self.node),
+            Route("/shadow", self.shadow),
+            Route("/reliability", self.reliability),
             Route("/audit", self.audit),
             Route("/controls", self.controls),
             Route("/help", self.help),
@@ -201,6 +205,37 @@ class Pages:
             next_href=f"{path}?{urlencode({'cursor': history.next_cursor})}" if history.next_cursor else "",
             first_href=path if cursor else "",
         )
+
+    async def shadow(self, request: Request) -> Response:
+        reads = self._reads(request)
+        wanted = self._chosen(request, "cluster", "partition", "user", "job", "category", "since")
+        asked = report_pb2.GetShadowReportRequest(
+            cluster=wanted.value("cluster"),
+            partition=wanted.value("partition"),
+            user=wanted.value("user"),
+            job_id=wanted.value("job"),
+            category=wanted.value("category"),
+            since=_stamp(wanted.since),
+            cases_max=CASES_SHOWN,
+        )
+        view = shadow_page(await reads.ask("ReportService/GetShadowReport", asked, report_pb2.ShadowReport))
+        filters = _filters("/shadow", wanted)
+        return await self._page(request, reads, "shadow.html", page="shadow", view=view, **filters)
+
+    async def reliability(self, request: Request) -> Response:
+        reads = self._reads(request)
+        wanted = self._chosen(request, "cluster", "partition", "user", "job", "by", "since")
+        asked = report_pb2.GetReliabilityRequest(
+            cluster=wanted.value("cluster"),
+            partition=wanted.value("partition"),
+            user=wanted.value("user"),
+            job_id=wanted.value("job"),
+            by=wanted.value("by"),
+            since=_stamp(wanted.since),
+        )
+        view = reliability_page(await reads.ask("ReportService/GetReliability", asked, report_pb2.ReliabilityReport))
+        by, filters = wanted.value("by"), _filters("/reliability", wanted)
+        return await self._page(request, reads, "reliability.html", page="reliability", view=view, by=by, **filters)
 
     async def audit(self, request: Request) -> Response:
         reads = self._reads(request)

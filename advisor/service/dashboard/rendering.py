@@ -52,6 +52,8 @@ MENU = (
     MenuItem(name="decisions", href="/decisions", text="Decisions", key="d"),
     MenuItem(name="jobs", href="/jobs", text="Jobs", key="j"),
     MenuItem(name="nodes", href="/nodes", text="Nodes", key="m"),
+    MenuItem(name="shadow", href="/shadow", text="Shadow", key="s"),
+    MenuItem(name="reliability", href="/reliability", text="Reliability", key="r"),
     MenuItem(name="audit", href="/audit", text="Audit", key="a"),
     MenuItem(name="controls", href="/controls", text="Controls", key="c"),
 )

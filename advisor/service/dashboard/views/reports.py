@@ -1,0 +1,465 @@
+"""The shadow report and the reliability figures, with the intervals that belong to them."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from advisor.client import action_name
+from advisor.service.dashboard.views.decisions import JobName, job_name
+from advisor.service.dashboard.views.shown import (
+    Chip,
+    few,
+    number_text,
+    percent_text,
+    plural,
+    span_text,
+    time_of,
+    words,
+)
+from advisor.v1 import report_pb2
+
+_OUTCOMES = {
+    "agreed": Chip(text="agreed", tone="good"),
+    "we_restart": Chip(text="we would restart, they did not", tone="warn"),
+    "they_restart": Chip(text="we would not, they restarted", tone="bad"),
+    "other_nodes": Chip(text="other nodes", tone="warn"),
+    "corrected": Chip(text="corrected", tone="bad"),
+}
+_PROOFS = {
+    "bad": Chip(text="proved bad", tone="good"),
+    "good": Chip(text="proved good", tone="bad"),
+    "open": Chip(text="open"),
+}
+_RTO_PARTS = ("detect", "decide", "act", "slurm_delay", "queue", "start", "catch_up")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A share with its interval, as text and as places on a line of 0 to 100."""
+
+    told: str
+    interval: str
+    value: float | None
+    low: float | None
+    high: float | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CategoryLine:
+    category: str
+    agreement: Share
+    agreed: int
+    we_restart: int
+    they_restart: int
+    other_nodes: int
+    corrected: int
+    not_counted: int
+    saved: str
+    nodes: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseLine:
+    job: JobName
+    decision_id: str
+    category: str
+    advised: str
+    advised_at: datetime | None
+    outcome: Chip
+    did: str
+    did_at: datetime | None
+    delay: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvedNode:
+    node: str
+    cluster: str
+    category: str
+    decision_id: str
+    at: datetime | None
+    proof: Chip
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarnedLine:
+    cluster: str
+    category: str
+    state: Chip
+    told: str
+    since: datetime | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    name: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowPage:
+    since: datetime | None
+    until: datetime | None
+    figures: tuple[Figure, ...]
+    categories: tuple[CategoryLine, ...]
+    cases: tuple[CaseLine, ...]
+    cases_left_out: int
+    nodes: tuple[ProvedNode, ...]
+    earned: tuple[EarnedLine, ...]
+    assumptions: tuple[str, ...]
+    capped: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartLine:
+    """One part of the time to recover: its median as a share of the sum of the medians, as a bar is drawn."""
+
+    name: str
+    told: str
+    p90: str
+    count: int
+    from_share: float
+    bar_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeLine:
+    size: str
+    hours: str
+    failures: int
+    mttf: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLine:
+    name: str
+    node_days: str
+    failures: int
+    rate: str
+    ettr: str
+    rto: str
+    restarts: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LemonLine:
+    cluster: str
+    node: str
+    score: float
+    failures: int
+    jobs: int
+    chance: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliabilityPage:
+    since: datetime | None
+    until: datetime | None
+    figures: tuple[Figure, ...]
+    parts: tuple[PartLine, ...]
+    sizes: tuple[SizeLine, ...]
+    checkpoint: tuple[str, ...]
+    groups: tuple[GroupLine, ...]
+    groups_left_out: int
+    lemons: tuple[LemonLine, ...]
+    definitions: tuple[str, ...]
+    capped: bool
+
+
+def share_of(item: report_pb2.Estimate) -> Share:
+    value = item.value if item.HasField("value") else None
+    low = item.low if item.HasField("low") else None
+    high = item.high if item.HasField("high") else None
+    return Share(
+        told=percent_text(value),
+        interval=f"{percent_text(low)} to {percent_text(high)}" if low is not None and high is not None else "",
+        value=_place(value),
+        low=_place(low),
+        high=_place(high),
+        count=item.count,
+    )
+
+
+def _place(share: float | None) -> float | None:
+    return None if share is None else round(100 * min(max(share, 0.0), 1.0), 1)
+
+
+def shadow_page(report: report_pb2.ShadowReport) -> ShadowPage:
+    rows = report.categories
+    counted = sum(_counted(row) for row in rows)
+    agreed = sum(row.agreed for row in rows)
+    held, waited = sum(row.gpu_hours_held for row in rows), sum(row.gpu_hours_waited for row in rows)
+    wasted = sum(row.gpu_hours_wasted for row in rows)
+    bad, good = sum(row.nodes_bad for row in rows), sum(row.nodes_good for row in rows)
+    return ShadowPage(
+        since=time_of(report, "since"),
+        until=time_of(report, "until"),
+        figures=(
+            Figure(
+                name="agreement with what people did",
+                value=percent_text(agreed / counted) if counted else "–",
+                note=f"{number_text(agreed)} of {plural(counted, 'case')}",
+            ),
+            Figure(
+                name="GPU-hours saved, had we acted",
+                value=number_text(held + waited) if held + waited else "–",
+                note=f"{number_text(held)} held idle, {number_text(waited)} waited",
+            ),
+            Figure(
+                name="GPU-hours wasted on attempts we would have stopped",
+                value=number_text(wasted) if wasted else "–",
+                note="",
+            ),
+            Figure(
+                name="nodes we would have excluded",
+                value=f"{bad} bad, {good} good",
+                note="as later failures proved",
+            ),
+        ),
+        categories=tuple(_category(row) for row in rows),
+        cases=tuple(_case(item) for item in report.cases),
+        cases_left_out=report.cases_left_out,
+        nodes=tuple(
+            ProvedNode(
+                node=item.node,
+                cluster=item.cluster,
+                category=words(item.category),
+                decision_id=item.decision_id,
+                at=time_of(item, "at"),
+                proof=_PROOFS.get(item.proof, Chip(text=words(item.proof))),
+                why=item.why,
+            )
+            for item in report.nodes
+        ),
+        earned=tuple(_earned(item) for item in report.earned),
+        assumptions=tuple(report.assumptions),
+        capped=report.capped,
+    )
+
+
+def _counted(row: report_pb2.ShadowCategory) -> int:
+    return row.agreed + row.we_restart + row.they_restart + row.other_nodes + row.corrected
+
+
+def _category(row: report_pb2.ShadowCategory) -> CategoryLine:
+    hours = row.gpu_hours_held + row.gpu_hours_waited
+    nodes = [
+        f"{count} {text}"
+        for count, text in ((row.nodes_bad, "bad"), (row.nodes_good, "good"), (row.nodes_open, "open"))
+        if count
+    ]
+    return CategoryLine(
+        category=words(row.category),
+        agreement=share_of(row.agreement),
+        agreed=row.agreed,
+        we_restart=row.we_restart,
+        they_restart=row.they_restart,
+        other_nodes=row.other_nodes,
+        corrected=row.corrected,
+        not_counted=row.unclear + row.waiting + row.no_advice + row.nobodys,
+        saved=number_text(hours) if hours else "–",
+        nodes=", ".join(nodes) or "–",
+    )
+
+
+def _case(item: report_pb2.ShadowCase) -> CaseLine:
+    did = words(item.did)
+    if item.resubmitted_as:
+        did = f"{did} as {item.resubmitted_as}"
+    if item.their_nodes:
+        did = f"{did} without {few(item.their_nodes, 4)}"
+    advised = action_name(item.advised) or "none"
+    if item.our_nodes:
+        advised = f"{advised} without {few(item.our_nodes, 4)}"
+    return CaseLine(
+        job=job_name(item.attempt),
+        decision_id=item.decision_id,
+        category=words(item.category),
+        advised=advised,
+        advised_at=time_of(item, "advised_at"),
+        outcome=_OUTCOMES.get(item.outcome, Chip(text=words(item.outcome))),
+        did=did,
+        did_at=time_of(item, "did_at"),
+        delay=span_text(item.delay_seconds) if item.HasField("delay_seconds") else "",
+        why=item.why,
+    )
+
+
+def _earned(item: report_pb2.EarnedAutonomy) -> EarnedLine:
+    return EarnedLine(
+        cluster=item.cluster,
+        category=words(item.category),
+        state=Chip(text="autonomous", tone="info") if item.held else Chip(text="not any more", tone="warn"),
+        told=f"{item.agreed} of {item.counted} agreed, lower bound {percent_text(item.lower_bound)}",
+        since=time_of(item, "since"),
+        why=item.why,
+    )
+
+
+def reliability_page(report: report_pb2.ReliabilityReport) -> ReliabilityPage:
+    every = report.all
+    return ReliabilityPage(
+        since=time_of(report, "since"),
+        until=time_of(report, "until"),
+        figures=_figures(every),
+        parts=_parts(every),
+        sizes=tuple(
+            SizeLine(
+                size=_size(row), hours=number_text(row.hours), failures=row.failures, mttf=_told(row.mttf_hours, "h")
+            )
+            for row in every.sizes
+        ),
+        checkpoint=_checkpoint(every.checkpoint_interval),
+        groups=tuple(_group(item) for item in report.groups),
+        groups_left_out=report.groups_left_out,
+        lemons=tuple(
+            LemonLine(
+                cluster=item.cluster,
+                node=item.node,
+                score=item.score,
+                failures=item.failures,
+                jobs=item.jobs,
+                chance=percent_text(item.fails_within_week) if item.HasField("fails_within_week") else "–",
+            )
+            for item in report.lemons
+        ),
+        definitions=tuple(report.definitions),
+        capped=report.capped,
+    )
+
+
+def _figures(item: report_pb2.Figures) -> tuple[Figure, ...]:
+    middle = (
+        f"middle half {percent_text(item.ettr_low_quartile)} to {percent_text(item.ettr_high_quartile)}, "
+        if item.HasField("ettr_low_quartile")
+        else ""
+    )
+    return (
+        Figure(
+            name="ETTR: share of time with new progress",
+            value=_ettr(item),
+            note=f"{middle}of {plural(item.ettr_jobs, 'job')}",
+        ),
+        Figure(
+            name="failures per 1,000 node-days",
+            value=_told(item.failures_per_1000_node_days),
+            note=f"{plural(item.failures, 'failure')} in {number_text(item.node_days)} node-days",
+        ),
+        Figure(
+            name="of these by infrastructure",
+            value=_told(item.infrastructure_failures_per_1000_node_days),
+            note=_interval(item.infrastructure_failures_per_1000_node_days),
+        ),
+        Figure(
+            name="RTO: fault to back where it was",
+            value=_span(item.rto_seconds),
+            note=_p90(item.rto_seconds),
+        ),
+        Figure(
+            name="RPO: steps done again",
+            value=_told(item.rpo_steps.median),
+            note=f"{_span(item.rpo_seconds)} of work" if item.rpo_seconds.median.HasField("value") else "",
+        ),
+        Figure(
+            name="restarts that worked",
+            value=share_of(item.restart_success).told,
+            note=_trials(item.restart_success),
+        ),
+        Figure(
+            name="false alarms",
+            value=share_of(item.false_alarms).told,
+            note=_trials(item.false_alarms),
+        ),
+    )
+
+
+def _parts(item: report_pb2.Figures) -> tuple[PartLine, ...]:
+    medians = [
+        (name, item.rto_parts_seconds[name])
+        for name in _RTO_PARTS
+        if name in item.rto_parts_seconds and item.rto_parts_seconds[name].median.HasField("value")
+    ]
+    whole = sum(spread.median.value for _, spread in medians) or 1.0
+    parts, before = [], 0.0
+    for name, spread in medians:
+        value = spread.median.value
+        parts.append(
+            PartLine(
+                name=words(name),
+                told=span_text(value),
+                p90=_p90(spread),
+                count=spread.median.count,
+                from_share=round(100 * before / whole, 1),
+                bar_share=round(max(100 * value / whole, 0.8), 1),
+            )
+        )
+        before += value
+    return tuple(parts)
+
+
+def _size(row: report_pb2.SizeFigures) -> str:
+    if not row.HasField("gpus_from"):
+        return "GPUs not known"
+    if row.HasField("gpus_to") and row.gpus_to == row.gpus_from:
+        return plural(row.gpus_from, "GPU")
+    until = f" to {number_text(row.gpus_to)}" if row.HasField("gpus_to") else " and more"
+    return f"{number_text(row.gpus_from)}{until} GPUs"
+
+
+def _checkpoint(item: report_pb2.CheckpointInterval) -> tuple[str, ...]:
+    if item.why_not or not item.HasField("daly_seconds"):
+        return (f"No interval can be recommended: {item.why_not or 'too little is known'}.",)
+    told = [f"Save every {span_text(item.daly_seconds)} (Daly), {span_text(item.young_seconds)} (Young)."]
+    if item.HasField("low_seconds") and item.HasField("high_seconds"):
+        told.append(
+            f"With the interval of the failure rate: {span_text(item.low_seconds)} to {span_text(item.high_seconds)}."
+        )
+    if item.HasField("cost_seconds"):
+        told.append(f"A save was seen to cost {span_text(item.cost_seconds)}, over {plural(item.saves, 'save')}.")
+    return tuple(told)
+
+
+def _group(item: report_pb2.Figures) -> GroupLine:
+    return GroupLine(
+        name=item.group or "–",
+        node_days=number_text(item.node_days),
+        failures=item.failures,
+        rate=_told(item.failures_per_1000_node_days),
+        ettr=_ettr(item),
+        rto=_span(item.rto_seconds),
+        restarts=share_of(item.restart_success).told,
+    )
+
+
+def _ettr(item: report_pb2.Figures) -> str:
+    return f"{100 * item.ettr:.1f} %" if item.HasField("ettr") else "–"
+
+
+def _told(item: report_pb2.Estimate, unit: str = "") -> str:
+    if not item.HasField("value"):
+        return "–"
+    text = number_text(item.value) if item.value >= 100 else f"{item.value:.1f}"
+    return f"{text} {unit}".strip()
+
+
+def _interval(item: report_pb2.Estimate) -> str:
+    if not item.HasField("low") or not item.HasField("high"):
+        return ""
+    return f"95 %: {item.low:.1f} to {item.high:.1f}"
+
+
+def _trials(item: report_pb2.Estimate) -> str:
+    share = share_of(item)
+    return f"{share.interval}, of {plural(item.count, 'case')}" if share.interval else plural(item.count, "case")
+
+
+def _span(item: report_pb2.Spread) -> str:
+    return span_text(item.median.value) if item.median.HasField("value") else "–"
+
+
+def _p90(item: report_pb2.Spread) -> str:
+    return f"9 of 10 within {span_text(item.p90)}, of {item.median.count}" if item.HasField("p90") else ""
