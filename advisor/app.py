@@ -38,6 +38,7 @@ from advisor.notifying import Channel, Notifying
 from advisor.pipeline import Pipeline, Rulebook, TicksFailedError
 from advisor.ports import Clock, LogSource, MetricsSource, Newsworthy, Notifier
 from advisor.reporting import Reporting
+from advisor.retaining import Retention
 from advisor.rules.job_rules import CONFIGURATION_BYTES_MAX
 from advisor.rules.loader import RulesError, load_rules
 from advisor.rules.policy import PolicyError, check_timing, load_policy
@@ -291,6 +292,11 @@ class Service:
             history=store.history(), key=seal_key, clock=clock, interval_seconds=config.seal.interval_seconds
         )
         stack.push_async_callback(_cancel, self._start(sealer.run()))
+        if config.retention.months:
+            retention = Retention(
+                history=store.history(), key=seal_key, clock=clock, months=config.retention.months
+            )
+            stack.push_async_callback(_cancel, self._start(retention.run()))
         channels = open_channels(config, clock)
         if channels:
             telling = Notifying(store=store, channels=channels, clock=clock)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import pwd
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -16,10 +17,13 @@ from advisor.commands.database import database_url, one_moment, opened
 from advisor.commands.options import ConfigOption, FormatOption, load_config
 from advisor.commands.output import CommandError, Format, harmless, one_line, print_json
 from advisor.commands.progress import Bar
+from advisor.retaining import Retention
 from advisor.seals.chain import Chain, Finding, compare_copies
 from advisor.seals.documents import StoredSeal
 from advisor.seals.keys import PublicKey, SealKey, SealKeyError, load_key, load_public_key
 from advisor.store import seal_verify, seals
+from advisor.store.history import History
+from advisor.store.incarnation import current_incarnation
 
 app = typer.Typer(rich_markup_mode=None, help="Is the history what it was? Keys, seals, and how long it is kept.")
 keys = typer.Typer(rich_markup_mode=None, help="Keys that sign the seals.")
@@ -197,6 +201,59 @@ async def _verify(
         waiting = await seal_verify.waiting(connection, chain)
     findings.extend(seal_verify.overdue(waiting, now=SystemClock().now(), after=UNSEALED_AFTER))
     return findings, waiting
+
+
+@app.command("retention")
+def drop_old(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    months: Annotated[
+        int | None, typer.Option(min=1, max=1200, help="Whole months to keep. Default: retention.months.")
+    ] = None,
+    dsn_file: DsnOption = None,
+    configuration: ConfigOption = None,
+) -> None:
+    """Drop months that are older than the configuration keeps, as the service does by itself every hour.
+
+    What goes is compared with its seals first; how many rows of what kind went is kept in the chain, signed.
+
+    
+    Examples:
+      advisor audit retention --dry-run --months 13
+    """
+    config = load_config(configuration).config
+    kept = months or config.retention.months
+    if not kept:
+        print("everything is kept: retention.months is 0")
+        return
+    key = None
+    if not dry_run and config.seal.key_file is not None:
+        try:
+            key = load_key(config.seal.key_file)
+        except SealKeyError as error:
+            raise CommandError(str(error), code=2) from None
+    who = pwd.getpwuid(os.geteuid()).pw_name
+    asyncio.run(_drop_old(database_url(config, dsn_file), kept, who=who, key=key, dry_run=dry_run))
+
+
+async def _drop_old(url: str, months: int, *, who: str, key: SealKey | None, dry_run: bool) -> None:
+    clock = SystemClock()
+    async with opened(url) as engine:
+        async with engine.begin() as connection:
+            history = History(engine, await current_incarnation(connection))
+        if dry_run:
+            found = await history.too_old(months=months, now=clock.now())
+            for item in found:
+                held = f"  stays: {item.held_back}" if item.held_back else ""
+                print(f"{item.part.name:<28} {item.rows:>10} rows {item.size_bytes / 1e6:>10.1f} MB{held}")
+            print(f"{sum(not item.held_back for item in found)} parts would go, and what only they refer to")
+            return
+        went = Retention(history=history, key=key, clock=clock, months=months, who=who, origin="command line")
+        refused = 0
+        async for item in went.once():
+            refused += bool(item.refused)
+            print(harmless(f"{item.what:<28} {item.refused or f'{item.rows} rows dropped'}"))
+    if refused:
+        raise typer.Exit(1)
 
 
 def _trusted(paths: list[Path] | None) -> dict[str, PublicKey]:

@@ -54,19 +54,19 @@ def digest_of(packed: bytes) -> str:
     return hashlib.sha256(packed).hexdigest()
 
 
-def ranges_of(dropped: Iterable[int], kept: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """The fewest [first, last] that hold every serial number of `dropped` and none of `kept`. Both ascending."""
-    found: list[tuple[int, int]] = []
-    others = iter(kept)
-    other = next(others, None)
-    for seq in dropped:
-        between = False
-        while other is not None and other < seq:
-            between, other = True, next(others, None)
-        if other == seq:
-            raise ValueError(f"{seq} is dropped and kept")
-        if found and not between:
-            found[-1] = (found[-1][0], seq)
-        else:
-            found.append((seq, seq))
-    return tuple(found)
+class Ranges:
+    """The fewest [first, last] that hold every number that was dropped and none that was kept, fed ascending."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[int, int]] = []
+        self._open = False
+
+    def add(self, number: int, *, dropped: bool) -> None:
+        if dropped and self._open:
+            self._found[-1] = (self._found[-1][0], number)
+        elif dropped:
+            self._found.append((number, number))
+        self._open = dropped
+
+    def all(self) -> tuple[tuple[int, int], ...]:
+        return tuple(self._found)

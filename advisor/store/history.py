@@ -3,12 +3,18 @@
 from collections.abc import Mapping
 from datetime import datetime
 
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from advisor.seals.keys import SealKey
-from advisor.store import months, seal_rows, seals
+from advisor.store import months, retention, seal_rows, seals
+from advisor.store.retention import Droppable, Ground
 from advisor.store.seal_rows import Bounds
 from advisor.store.seals import SealStatus, Written
+
+# Looking over a whole month takes longer than a statement of the service may; a lock on a big table must not be waited
+# for long, as others then wait behind us.
+_UNHURRIED = "SET LOCAL statement_timeout = '15min'; SET LOCAL lock_timeout = '2s'"
 
 
 class History:
@@ -43,3 +49,33 @@ class History:
         """Make what is missing of this month and the next two. Returns the names of what was made."""
         async with self._engine.begin() as connection:
             return await months.ahead(connection, now)
+
+    async def too_old(self, *, months: int, now: datetime) -> tuple[Droppable, ...]:
+        async with self._engine.connect() as connection:
+            await connection.execute(text(_UNHURRIED))
+            return await retention.plan(connection, months=months, now=now)
+
+    async def drop(self, chosen: Droppable, ground: Ground) -> int:
+        """Returns how many rows went. Raises `retention.TamperedError`."""
+        async with self._engine.begin() as connection:
+            await connection.execute(text(_UNHURRIED))
+            return await retention.drop_part(connection, chosen.part, ground)
+
+    async def sweep(self, *, months: int, ground: Ground) -> tuple[int, int]:
+        """Content and milestones that only dropped decisions needed: how many of each went, a batch at most."""
+        before = retention.horizon(months, ground.now)
+        async with self._engine.connect() as connection:
+            await connection.execute(text(_UNHURRIED))
+            unused, decided = await retention.unreferred_blobs(connection, before)
+            orphaned = await retention.orphaned_milestones(connection, before)
+        blobs = milestones = 0
+        if unused:
+            async with self._engine.begin() as connection:
+                blobs = await retention.drop_blobs(connection, unused, decided, ground)
+        if orphaned:
+            async with self._engine.begin() as connection:
+                milestones = await retention.drop_milestones(connection, orphaned, ground)
+        return blobs, milestones
+
+    def ground(self, *, who: str, origin: str, why: str, key: SealKey | None, now: datetime) -> Ground:
+        return Ground(who=who, origin=origin, why=why, key=key, incarnation=self._incarnation, now=now)

@@ -71,16 +71,23 @@ async def leaves(
     after: int | None,
     upto: int | None,
     most: int | None = None,
+    part: str | None = None,
+    only: Sequence[int] | None = None,
 ) -> AsyncIterator[Leaf]:
-    """Of rows with serial numbers above `after` up to `upto`, ascending. None: no such bound."""
+    """Of rows with serial numbers above `after` up to `upto`, ascending. None: no such bound.
+
+    `part`: only rows in this part of the table. `only`: rows with these numbers.
+    """
     conditions: list[sql.Composable] = []
     if after is not None:
         conditions.append(sql.SQL("seq > {}").format(after))
     if upto is not None:
         conditions.append(sql.SQL("seq <= {}").format(upto))
+    if only is not None:
+        conditions.append(sql.SQL("seq = ANY({})").format(list(only)))
     query = sql.SQL("COPY (SELECT {columns} FROM {table} WHERE {where} ORDER BY seq{limit}) TO STDOUT").format(
         columns=sql.SQL(", ").join(map(sql.Identifier, columns)),
-        table=sql.Identifier(table),
+        table=sql.Identifier(part or table),
         where=sql.SQL(" AND ").join(conditions or [sql.SQL("true")]),
         limit=sql.SQL(" LIMIT {}").format(most) if most is not None else sql.SQL(""),
     )

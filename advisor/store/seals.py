@@ -108,7 +108,16 @@ async def seal_rows(
     written = await append(connection, document, key=key, former=before.key if before is not None else "")
     await connection.execute(
         insert(seal_leaves),
-        [{"number": written.number, "table_name": table, "leaves": data} for table, data in packed.items()],
+        [
+            {
+                "number": written.number,
+                "table_name": table,
+                "after": sealed[table].after,
+                "upto": sealed[table].upto,
+                "leaves": data,
+            }
+            for table, data in packed.items()
+        ],
     )
     return Written(seal=written, rows=sum(rows.rows for rows in sealed.values()), more=more)
 
@@ -174,6 +183,28 @@ async def leaves_of(connection: AsyncConnection, table: str, numbers: Sequence[i
         )
     )
     return {row.number: row.leaves for row in found}
+
+
+async def heads_before(connection: AsyncConnection, moment: datetime) -> Mapping[str, int]:
+    """What had been sealed before then: the last row of each table. Found by halving, as seals are in time's order."""
+    last = await newest(connection)
+    low, high = 1, last.number if last is not None else 0
+    heads: Mapping[str, int] = {}
+    while low <= high:
+        middle = (low + high) // 2
+        data = (await connection.execute(select(seals.c.document).where(seals.c.number == middle))).scalar_one()
+        document = documents.read(data)
+        if document.at < moment:
+            heads, low = document.heads, middle + 1
+        else:
+            high = middle - 1
+    return heads
+
+
+async def sealed_in(connection: AsyncConnection, number: int, table: str) -> TableSeal | None:
+    found = await connection.execute(select(seals.c.document).where(seals.c.number == number))
+    data = found.scalar_one_or_none()
+    return None if data is None else documents.read(data).tables.get(table)
 
 
 async def forget_leaves(connection: AsyncConnection, table: str, numbers: Sequence[int]) -> None:

@@ -107,6 +107,7 @@ _AUDIT_SESSION = (
 _AUDIT_CONNECTIONS = 4
 _AUDIT_WAIT_SECONDS = 10
 _KNOWN_BLOBS_MAX = 1000
+_KNOWN_BLOBS_FOR = timedelta(days=1)
 
 
 def _engine(url: str, session: str, *, connections: int, wait_seconds: float) -> AsyncEngine:
@@ -132,7 +133,7 @@ class Store:
         self._reading_engine = reading
         self._incarnation = current
         self._policy = policy
-        self._known_blobs: frozenset[str] = frozenset()
+        self._known_blobs: Mapping[str, datetime] = {}
 
     @classmethod
     async def open(cls, url: str, *, policy: Policy | None = None) -> "Store":
@@ -266,21 +267,27 @@ class Store:
         An error of the database or of a record's coding is raised: then none of them is committed.
         """
         batch = await asyncio.to_thread(
-            commit.Batch.of, records, incarnation=self._incarnation, known=self._known_blobs
+            commit.Batch.of, records, incarnation=self._incarnation, known=self._known(records)
         )
         async with self._engine.begin() as connection:
             outcomes = await commit.commit_decisions(connection, batch, incarnation=self._incarnation)
         # Only now are they surely there. Rules and policy come again with every decision.
         common = {
-            name
+            name: item.record.created_at
             for item, outcome in zip(batch.items, outcomes, strict=True)
             if isinstance(outcome, CommittedDecision)
             for name in (item.rules_hash, item.policy_hash)
         }
-        self._known_blobs = frozenset(
-            common | (self._known_blobs if len(self._known_blobs) < _KNOWN_BLOBS_MAX else set())
-        )
+        kept = self._known_blobs if len(self._known_blobs) < _KNOWN_BLOBS_MAX else {}
+        self._known_blobs = {**kept, **common}
         return outcomes
+
+    def _known(self, records: Sequence[DecisionRecord]) -> frozenset[str]:
+        """Content that decisions of ours refer to that are too young for retention to have dropped."""
+        now = max((record.created_at for record in records), default=None)
+        return frozenset(
+            name for name, at in self._known_blobs.items() if now is not None and now - at < _KNOWN_BLOBS_FOR
+        )
 
     async def expire_advice(self, now: datetime) -> int:
         """Close advice past its time to live as EXPIRED; once per tick. Returns how many."""

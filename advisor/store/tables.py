@@ -703,5 +703,8 @@ seal_leaves = Table(
     metadata,
     Column("number", BigInteger(), primary_key=True, autoincrement=False),
     Column("table_name", Text(), primary_key=True),
+    Column("after", BigInteger(), nullable=False),
+    Column("upto", BigInteger(), nullable=False),
     Column("leaves", LargeBinary(), nullable=False),
+    Index(None, "table_name", "upto"),
 )

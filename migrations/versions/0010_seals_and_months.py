@@ -218,9 +218,12 @@ def _create_seals() -> None:
         "seal_leaves",
         sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("table_name", sa.Text(), nullable=False),
+        sa.Column("after", sa.BigInteger(), nullable=False),
+        sa.Column("upto", sa.BigInteger(), nullable=False),
         sa.Column("leaves", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("number", "table_name", name="seal_leaves_pkey"),
     )
+    op.create_index("seal_leaves_table_name_upto_idx", "seal_leaves", ["table_name", "upto"])
     for table in ("seals", "seal_leaves"):
         _protect(table)
 
