@@ -216,7 +216,7 @@ def drop_old(
 
     What goes is compared with its seals first; how many rows of what kind went is kept in the chain, signed.
 
-    
+    \b
     Examples:
       advisor audit retention --dry-run --months 13
     """
@@ -249,9 +249,9 @@ async def _drop_old(url: str, months: int, *, who: str, key: SealKey | None, dry
             return
         went = Retention(history=history, key=key, clock=clock, months=months, who=who, origin="command line")
         refused = 0
-        async for item in went.once():
-            refused += bool(item.refused)
-            print(harmless(f"{item.what:<28} {item.refused or f'{item.rows} rows dropped'}"))
+        async for piece in went.once():
+            refused += bool(piece.refused)
+            print(harmless(f"{piece.what:<28} {piece.refused or f'{piece.rows} rows dropped'}"))
     if refused:
         raise typer.Exit(1)
 
