@@ -11,10 +11,12 @@ What was measured on real servers and shapes this module:
 * Range ends are exclusive; times must be nanoseconds, for milliseconds are taken and answered with nothing.
 """
 
+import asyncio
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -28,8 +30,13 @@ from connectors.web.server import AskError, Server
 PAGE_LINES = 5_000
 PAGES_MAX = 40  # of one question
 SERIES_MAX = 400  # of one metric query; 500 is the server's own bound
+WINDOWS = 3  # of the past, asked at once
+WINDOW_SHARE = 0.8  # of a page that a window is to fill
+SPAN_NS_FIRST = 60 * NS
+SPAN_NS_MAX = 3_600 * NS
 PARTS_MAX = 60  # questions that the lines of one nanosecond may take
-MADE_UP = frozenset({"detected_level", "service_name"})
+MADE_UP_LEVEL = "detected_level"
+MADE_UP = frozenset({MADE_UP_LEVEL, "service_name"})
 _HEADERS = {"X-Loki-Response-Encoding-Flags": "categorize-labels"}
 _ENTRIES = re.compile(r"max_entries_limit\w* ?\(?\d* ?>? ?(\d+)\)")
 _SELECTOR = re.compile(r"\{[^{}]*\}")
@@ -49,6 +56,7 @@ class Loki:
         self._chosen = chosen
         self.filters = chosen is not None
         self._page_lines = PAGE_LINES
+        self._span_ns = SPAN_NS_FIRST  # of a window of the past that holds about a page
 
     async def lines(self, ask: Ask) -> Answer:
         try:
@@ -63,12 +71,30 @@ class Loki:
     async def _lines(self, ask: Ask) -> Answer:
         query = self._query(ask.jobs, whole=ask.whole)
         got = _Gathered(self._labels)
-        start_ns = ask.start_ns
+        if ask.urgent:
+            return got.answer(await self._range(query, ask.start_ns, ask.end_ns, got, ask))
+        # The past, in windows that hold about a page: a range that ends soon costs the server half of one that does
+        # not, and several at once take less time than one after the other.
+        edges = [min(ask.end_ns, ask.start_ns + n * self._span_ns) for n in range(WINDOWS + 1)]
+        windows = [(start_ns, end_ns) for start_ns, end_ns in pairwise(edges) if start_ns < end_ns]
+        pages = await _all(self._page(query, *window, urgent=False) for window in windows)
+        share = WINDOW_SHARE * self._page_lines * len(windows) / max(1, sum(len(page.times) for page in pages))
+        self._span_ns = int(min(SPAN_NS_MAX, max(1, self._span_ns * min(4.0, share))))
+        for (start_ns, end_ns), page in zip(windows, pages, strict=True):
+            reached_ns = await self._range(query, start_ns, end_ns, got, ask, page)
+            if reached_ns < end_ns or got.size >= ask.bytes_max:
+                return got.answer(reached_ns)
+        return got.answer(edges[-1])
+
+    async def _range(
+        self, query: str, start_ns: int, end_ns: int, got: "_Gathered", ask: Ask, page: "_Page | None" = None
+    ) -> int:
+        """A stretch of time page by page, as far as an answer may hold; up to where. `page`: its first, if known."""
         for _ in range(PAGES_MAX):
-            page = await self._page(query, start_ns, ask.end_ns, urgent=ask.urgent)
+            page = page or await self._page(query, start_ns, end_ns, urgent=ask.urgent)
             if len(page.times) < self._page_lines:
-                got.take(page, ask.end_ns)
-                return got.answer(ask.end_ns)
+                got.take(page, end_ns)
+                return end_ns
             last_ns = max(page.times)
             if min(page.times) < last_ns:
                 got.take(page, last_ns)
@@ -78,7 +104,8 @@ class Loki:
                 start_ns = last_ns + 1
             if got.size >= ask.bytes_max:
                 break
-        return got.answer(start_ns)
+            page = None
+        return start_ns
 
     async def counts(self, jobs: Sequence[str], start_ns: int, end_ns: int) -> Mapping[str, int]:
         seconds = max(1, -(-(end_ns - start_ns) // NS))
@@ -254,17 +281,25 @@ class _Gathered:
     def take(self, page: _Page, before_ns: int) -> None:
         for labels, values in page.parts:
             plain: Stream | None = None
+            known: dict[str, tuple[Stream, int]] = {}  # by what Loki made up of a line alone: a handful of levels
             for value in values:
                 ns = int(value[0])
                 if ns >= before_ns:
                     continue
                 metadata = value[2].get("structuredMetadata") if len(value) > 2 else None
-                if metadata:
-                    stream, mark = self._stream(labels, metadata), _mark(metadata)
+                if not metadata:
+                    stream, mark = plain or self._stream(labels, {}), 0
+                    plain = stream
+                elif len(metadata) == 1 and MADE_UP_LEVEL in metadata:
+                    level = metadata[MADE_UP_LEVEL]
+                    if level not in known:
+                        known[level] = self._stream(labels, metadata), _mark(metadata)
+                    stream, mark = known[level]
                 else:
-                    plain = stream = plain or self._stream(labels, {})
-                    mark = 0
-                self._put(stream, ns, value[1], mark)
+                    stream, mark = self._stream(labels, metadata), _mark(metadata)
+                data = value[1].encode("utf-8", "replace")
+                stream.lines.append((ns, data, mark))
+                self.size += len(data) + 1
 
     def take_once(self, page: _Page, before_ns: int) -> None:
         """Lines that several pages may hold."""
@@ -298,6 +333,15 @@ class _Gathered:
             known = Stream(job=job, name=name, node=named.get(chosen.node) or None)
             self._by_key[job, name] = known
         return known
+
+
+async def _all(questions: Iterable[Coroutine[Any, Any, _Page]]) -> list[_Page]:
+    """All answers, or the first failure once all have ended. Raises `AskError`."""
+    found = await asyncio.gather(*questions, return_exceptions=True)
+    for answer in found:
+        if isinstance(answer, BaseException):
+            raise answer
+    return [answer for answer in found if isinstance(answer, _Page)]
 
 
 def _expect(found: object, kind: str) -> None:

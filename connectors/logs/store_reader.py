@@ -23,9 +23,11 @@ a line is looked for without the filter, and answered `Unavailable(missing)` unt
 """
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
@@ -33,6 +35,7 @@ from advisor.core.hostlist import short
 from advisor.core.model import Unavailable
 from advisor.core.words import Trust, UnavailableReason
 from advisor.ports import Clock, LogBatch, LogChunk, LogRequest
+from connectors.logs.ahead import Ahead
 from connectors.logs.cursor import CursorError
 from connectors.logs.store import NS, Answer, Ask, LogStore, Stream
 from connectors.logs.store_cursor import Position, decode, encode, line_sum, stream_hash
@@ -106,11 +109,12 @@ class _Pass:
 class _Left:
     """What was read for one attempt and did not fit into its last batch, for the cursor that this batch ended with.
 
-    `given`: how many of the lines, which are in order, were in batches already.
+    `sums`: how long the lines, which are in order, are up to each of them. `given`: how many were in batches already.
     """
 
     cursor: str
     lines: list[Item]
+    sums: list[int]
     given: int
     streams: Sequence[Stream]
     until_ns: int
@@ -153,6 +157,7 @@ class StoreLogs:
         self.name = name
         self.trust = trust
         self.store = store
+        self._ahead = Ahead(store)
         self._clock = clock
         self._limits = limits or StoreLimits()
         self._whole = whole
@@ -212,6 +217,7 @@ class StoreLogs:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._running.clear()
+        await self._ahead.close()
         await self.store.close()
 
     # Planning
@@ -234,7 +240,7 @@ class StoreLogs:
         left = self._left.pop(request.key, None)
         if left is not None and left.cursor == request.cursor:
             left.wish.request, left.wish.position = request, position
-            return self._cut(left.wish, left.lines, left.given, left.streams, left.until_ns, (), now_ns)
+            return self._cut(left.wish, left.lines, left.sums, left.given, left.streams, left.until_ns, (), now_ns)
         if not position.read_ns:
             position = replace(position, read_ns=first_ns, settled_ns=first_ns, swept_ns=now_ns)
         under_way = self._passes.get(request.key)
@@ -296,7 +302,7 @@ class StoreLogs:
             bytes_max=self._limits.answer_bytes,
             urgent=wishes[0].live,
         )
-        task = asyncio.create_task(self.store.lines(ask))
+        task = asyncio.create_task(self._ahead.lines(ask))
         known = {wish.request.key: wish for wish in wishes}
         self._running.append(_Running(task, known, ask, self._clock.monotonic(), now_ns))
 
@@ -360,13 +366,15 @@ class StoreLogs:
                 mine = [item for item in mine if first_ns <= item[0] < last_ns]
             lines += [(ns, number, text, mark) for ns, text, mark in mine]
         lines.sort(key=itemgetter(0))  # lines of one nanosecond stay as they came, stream by stream
+        sums = list(accumulate(len(item[2]) + 1 for item in lines))
         until_ns = min(answer.until_ns, asked_ns)
-        return self._cut(wish, lines, 0, streams, until_ns, answer.gaps, asked_ns)
+        return self._cut(wish, lines, sums, 0, streams, until_ns, answer.gaps, asked_ns)
 
     def _cut(
         self,
         wish: _Wish,
         lines: list[Item],
+        sums: list[int],
         given: int,
         streams: Sequence[Stream],
         until_ns: int,
@@ -374,7 +382,7 @@ class StoreLogs:
         now_ns: int,
     ) -> LogBatch:
         """The next lines that fit, and the cursor after them; the rest is kept for that cursor."""
-        end = _fitting(lines, given, wish.request.bytes_max)
+        end = _fitting(lines, sums, given, wish.request.bytes_max)
         taken, rest = lines[given:end], end < len(lines)
         reached_ns = min(until_ns, lines[end][0]) if rest else until_ns
         complete = not rest and until_ns >= min(now_ns, wish.last_ns)
@@ -393,7 +401,7 @@ class StoreLogs:
             return LogBatch(chunks=(), cursor=wish.request.cursor)  # nothing to remember: writing it is saved
         cursor = encode(position)
         if rest:
-            self._left[wish.request.key] = _Left(cursor, lines, end, streams, until_ns, wish)
+            self._left[wish.request.key] = _Left(cursor, lines, sums, end, streams, until_ns, wish)
         batch = LogBatch(
             chunks=self._chunks(wish, taken, streams),
             cursor=cursor,
@@ -446,11 +454,19 @@ class StoreLogs:
             newest.append(max((entry[0] for entry in known), default=0))
         parts: dict[tuple[int, bool], list[bytes]] = {}
         last: dict[tuple[int, bool], int] = {}
-        for ns, number, text, _ in taken:
+        if self._written is not None:
+            taken = [(ns, at, self._written(ns, streams[at], text), mark) for ns, at, text, mark in taken]
+        if not any(newest):
+            texts: list[list[bytes]] = [[] for _ in streams]
+            moments = [0] * len(streams)
+            for ns, number, text, _ in taken:
+                texts[number].append(text)
+                moments[number] = ns
+            parts = {(number, False): some for number, some in enumerate(texts) if some}
+            last = {(number, False): moments[number] for number, _ in parts}
+        for ns, number, text, _ in taken if any(newest) else ():
             place = number, ns < newest[number]
-            parts.setdefault(place, []).append(
-                self._written(ns, streams[number], text) if self._written is not None else text
-            )
+            parts.setdefault(place, []).append(text)
             last[place] = ns
         return tuple(
             LogChunk(
@@ -573,11 +589,10 @@ class StoreLogs:
         return Unavailable(source=self.name, reason=reason, detail=detail)
 
 
-def _fitting(lines: Sequence[Item], first: int, bytes_max: int) -> int:
+def _fitting(lines: Sequence[Item], sums: Sequence[int], first: int, bytes_max: int) -> int:
     """Where the lines from `first` on that fit end. Lines of one nanosecond go together, whatever they weigh."""
-    size = 0
-    for at in range(first, len(lines)):
-        size += len(lines[at][2]) + 1
-        if size > bytes_max and at > first and lines[at - 1][0] != lines[at][0]:
-            return at
-    return len(lines)
+    before = sums[first - 1] if first else 0
+    at = max(first + 1, bisect_right(sums, before + bytes_max, first))
+    while at < len(lines) and lines[at - 1][0] == lines[at][0]:
+        at += 1
+    return min(at, len(lines))
