@@ -15,13 +15,16 @@ from typing import cast
 
 from slurm_plugin.hostlist import HostlistError, expand
 from slurm_plugin.records import JobDetails, JobRow, SlurmError
+from slurm_plugin.stdout_paths import expand_rest
 
 # Slurm tells these beside a base state; the first that applies is the one that squeue's State column shows.
 _FLAGS = (
     *("COMPLETING", "STAGE_OUT", "CONFIGURING", "RESIZING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"),
     *("SPECIAL_EXIT", "STOPPED", "REVOKED", "RESV_DEL_HOLD", "SIGNALING"),
 )
-_EXPANDED_SINCE, _EXPANDED_UNTIL = (23, 2), (24, 11)  # then `standard_output` again, and `stdout_expanded` beside it
+# Where `standard_output` is expanded, but for `%J %s %n %t`. Later on it is as given, with `stdout_expanded` beside it.
+_EXPANDED_SINCE, _EXPANDED_UNTIL = (23, 2), (24, 11)
+_EXPANDED = {"output": "stdout_expanded", "error": "stderr_expanded"}
 Record = Mapping[str, object]
 
 
@@ -81,7 +84,18 @@ def _number(job: Record, key: str) -> int:
     return _set(job, key) or 0
 
 
+def _output(job: Record, name: str, version: tuple[int, int]) -> tuple[str, bool]:
+    """(path or pattern, whether Slurm has expanded it)."""
+    given, done = _text(job, f"standard_{name}"), _text(job, _EXPANDED[name])
+    if done:
+        return done, True
+    if given and _EXPANDED_SINCE <= version <= _EXPANDED_UNTIL:
+        return expand_rest(given, str(_number(job, "job_id"))), True
+    return given, False
+
+
 def _details(job: Record, version: tuple[int, int]) -> JobDetails:
+    (stdout, expanded), (stderr, _) = _output(job, "output", version), _output(job, "error", version)
     cpus = max(_number(job, "minimum_cpus_per_node"), _number(job, "cpus_per_task") * _per_node(job), 1)
     return JobDetails(
         job_id=str(_number(job, "job_id")),
@@ -90,9 +104,9 @@ def _details(job: Record, version: tuple[int, int]) -> JobDetails:
         comment=_text(job, "comment"),
         account=_text(job, "account"),
         work_dir=_text(job, "current_working_directory"),
-        stdout=_text(job, "standard_output"),
-        stderr=_text(job, "standard_error"),
-        expanded=_EXPANDED_SINCE <= version <= _EXPANDED_UNTIL,
+        stdout=stdout,
+        stderr=stderr,
+        expanded=expanded,
         features=_text(job, "features"),
         cpus_per_node=cpus,
         memory_mb_per_node=max(_number(job, "memory_per_node"), _number(job, "memory_per_cpu") * cpus),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 PATH_CHARACTERS_MAX = 4096
 _PATTERN = re.compile(r"%(\d{0,2})([A-Za-z%])", re.ASCII)
+_REST = re.compile(r"%(\d{0,2})([Jsnt])", re.ASCII)
 _PADDING_MAX = 10
 
 
@@ -45,6 +46,15 @@ def expand_path(pattern: str, values: PatternValues, *, expanded: bool = False) 
             return ""
         path = f"{values.work_dir.rstrip('/')}/{path}"
     return path if len(path) <= PATH_CHARACTERS_MAX and "\x00" not in path else ""
+
+
+def expand_rest(path: str, job_id: str) -> str:
+    """What Slurm's own tools of 23.02 to 24.11 leave in a path and slurmd does not: `%J %s %n %t`.
+
+    Not undone: with `\\\\` in it, which tells slurmd to leave patterns alone, these tools expand all the same.
+    """
+    values = PatternValues(job_id=job_id)
+    return _REST.sub(lambda found: _value(found, values), path)
 
 
 def _value(found: re.Match[str], values: PatternValues) -> str:

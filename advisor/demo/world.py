@@ -9,7 +9,7 @@ from typing import Any
 
 import slurm_plugin
 from advisor.demo.cluster import Cluster, Shape
-from advisor.demo.namespace import require
+from advisor.demo.namespace import Runtime, require
 from advisor.demo.squeue import JobRow
 from advisor.demo.stack import Stack, hook_socket
 from advisor.demo.training import KernelLogWriter, Training, install, launch, output_file
@@ -105,12 +105,13 @@ def running_cluster(
     *,
     hook: Path | None = HOOK,
     before_controller: Callable[[Cluster], None] | None = None,
+    runtime: Runtime | None = None,
 ) -> Iterator[tuple[Cluster, KernelLogWriter]]:
     """Slurm with our hook in place, and somebody to write kernel logs. None of our programs runs yet.
 
-    Without a hook the agent learns of an end by polling only.
+    Without a hook the agent learns of an end by polling only. `runtime`: another place than this process's own.
     """
-    runtime = require()
+    runtime = runtime or require()
     cluster = Cluster(
         runtime=runtime,
         shape=shape,

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from advisor.demo.cluster import SLURM_USER, Cluster, ClusterError, Shape
-from advisor.demo.namespace import HOST_NAME
+from advisor.demo.namespace import HOST_NAME, require
 from advisor.demo.waiting import wait_for
 from advisor.demo.world import running_cluster
 
@@ -156,7 +156,10 @@ def running_with_accounting(shape: Shape) -> Iterator[tuple[Cluster, Accounting]
     accounting = Accounting()
     chosen = replace(shape, extra=(*shape.extra, *accounting.settings()))
     try:
-        with running_cluster(chosen, before_controller=accounting.start) as (cluster, _):
+        with running_cluster(chosen, before_controller=accounting.start, runtime=require().apart("books")) as (
+            cluster,
+            _,
+        ):
             yield cluster, accounting
     finally:
         accounting.stop()

@@ -114,6 +114,7 @@ def test_a_forgotten_job_is_still_found_by_its_id(books: Cluster) -> None:
     assert asyncio.run(SlurmCli(conf=str(books.conf)).job("99999")) is None
 
 
+@pytest.mark.long
 def test_what_ended_while_the_service_was_down_is_on_record_afterwards(books: Cluster) -> None:
     """Service stopped, a job fails, Slurm forgets it, service back: the job's end, exit and nodes are known."""
     stack = Stack(cluster=books, policy={}, mode="monitor")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from advisor.core.hostlist import HostlistError, expand, fold
 from advisor.demo.cluster import Cluster, Shape
+from advisor.demo.namespace import require
 from advisor.demo.waiting import wait_for
 from advisor.demo.world import running_cluster
 from slurm_plugin import capacity
@@ -28,7 +29,7 @@ SHARING = (
 
 @pytest.fixture(scope="module")
 def zoo() -> Iterator[tuple[Cluster, dict[str, int]]]:
-    with running_cluster(Shape(nodes=6, extra=SHARING)) as (cluster, _):
+    with running_cluster(Shape(nodes=6, extra=SHARING), runtime=require().apart("zoo")) as (cluster, _):
         made = make_zoo(cluster)
         yield cluster, made
         for job in made.values():
@@ -124,6 +125,11 @@ def test_the_output_is_where_we_look_for_it(slurm: Slurm, zoo: tuple[Cluster, di
     home.chmod(0o777)
     for old in home.iterdir():
         old.unlink()
+    settings = slurm.config()
+    if "\\\\" in pattern and "23.02" <= settings.version < "25":
+        pytest.xfail("this release's tools expand what they tell slurmd to leave alone: docs/slurm.md")
+    if "%b" in pattern and settings.version < "23":
+        pattern = pattern.replace("%b", "%%")  # not a pattern there yet
     job = cluster.submit("bob", "#!/bin/sh\nexit 1\n", "-N1", "-J", "na%me", "-o", f"{home}/{pattern}")
     row = _wait(slurm, job, "FAILED")
     details = next(item for (job_id, _), item in slurm.details(str(job)).items() if job_id == str(job))

@@ -103,10 +103,18 @@ def test_holds_and_dependencies(version: str) -> None:
 
 @each_version
 def test_where_the_output_is(version: str) -> None:
-    """Patterns as given, or, in 23.02 to 24.11, as Slurm expanded them: then nobody expands them again."""
+    """Patterns as given, or, from 23.02 on, as Slurm expanded them: then nobody expands them again."""
     pattern, expanded = details(version)["signal"].stdout, details(version)["signal"].expanded
-    assert expanded is (version == "24.11")
+    assert expanded is (version != "22.05")
     assert pattern == "/srv/ra/home/alice/" + ("alice-00003-sbatch.log" if expanded else "%u-%5j-%x.log")
+
+
+def test_what_slurms_own_tools_leave_in_a_path_is_expanded_by_us() -> None:
+    """24.11's JSON has these four as they were given; a `%` of the job's name stays."""
+    job = b'{"job_id": 5, "standard_output": "/o/%J-%s-%n-%3t-na%me.log", "standard_error": ""}'
+    raw = b'{"meta": {"slurm": {"release": "24.11.5"}}, "jobs": [' + job + b"]}"
+    (found,) = parse_details(raw).values()
+    assert (found.stdout, found.expanded) == ("/o/5-batch-0-000-na%me.log", True)
 
 
 @each_version
