@@ -44,7 +44,8 @@ test: venv test-packages ## the whole suite, real Slurm and Postgres included
 	@$(INSIDE) true
 	$(PYTEST) -m "not long" $(PYTEST_ARGS)
 
-test-long: venv test-packages ## also what takes long
+test-long: venv test-packages ## also what takes long; a later Debian's Slurm among it (NEWER_SUITES="trixie forky")
+	@deploy/debian-packages mmdebstrap
 	@$(INSIDE) true
 	$(PYTEST) $(PYTEST_ARGS)
 
