@@ -48,6 +48,7 @@ from advisor.service.agent_servicer import AgentServicer, AgentServices
 from advisor.service.audit_servicer import AuditServicer
 from advisor.service.calls import Calls
 from advisor.service.errors import ServiceError
+from advisor.service.http import api as http_api
 from advisor.service.http import health as http_health
 from advisor.service.operator_servicer import OperatorServicer, OperatorServices, SourceHealth
 from advisor.service.report_servicer import ReportServicer, ReportServices
@@ -284,7 +285,7 @@ class Service:
         pipeline, gatherer = self._pipeline(rulebook, store, board, sources, brought, measurer)
         calls = self._calls(rulebook, store, board, gatherer, measurer)
         stack.push_async_callback(front.close)
-        await front.open(calls, self._routes(store, board))
+        await front.open(calls, self._routes(calls, store, board))
         stack.push_async_callback(board.close)
         stack.push_async_callback(_cancel, self._start(pipeline.run()))
         await self._earn(store, board)
@@ -315,10 +316,10 @@ class Service:
         )
         return Running(socket=config.service.socket, store=store, board=board, pipeline=pipeline)
 
-    def _routes(self, store: Store, board: Board) -> list[list[BaseRoute]]:
+    def _routes(self, calls: Calls, store: Store, board: Board) -> list[list[BaseRoute]]:
         """Everything that HTTP serves comes together here."""
         interval = self._config.tick.interval_seconds
-        return [http_health.routes(store, board, interval_seconds=interval)]
+        return [http_health.routes(store, board, interval_seconds=interval), http_api.routes(calls)]
 
     def _database(self) -> str:
         store = self._config.store
