@@ -95,15 +95,28 @@ def _not_opted_in(comment: str) -> str:
 
 
 def _document(comment: str) -> dict[str, object]:
-    """The first JSON object of a comment, empty when there is none."""
-    start = comment.find("{") if len(comment) <= COMMENT_CHARACTERS_MAX else -1
-    if start < 0:
-        return {}
-    try:
-        value, _ = json.JSONDecoder().raw_decode(comment, start)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    """The keys of the JSON objects of a comment, beside whatever text; of a key that stands twice the first holds.
+
+    Several tools may each have written an object of its own. What follows text that looks like one and is none is not
+    read: a guess there could be an opt-in that nobody gave.
+    """
+    found: dict[str, object] = {}
+    at = comment.find("{") if len(comment) <= COMMENT_CHARACTERS_MAX else -1
+    while at >= 0:
+        try:
+            value, at = _DECODER.raw_decode(comment, at)
+        except (ValueError, RecursionError):
+            break
+        found = value | found
+        at = comment.find("{", at)
+    return found
+
+
+def _no_number(word: str) -> object:
+    raise ValueError(f"{word} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
 
 
 def _wish(comment: str) -> tuple[bool | None, int | None]:

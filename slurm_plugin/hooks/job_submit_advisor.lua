@@ -145,19 +145,28 @@ read_value = function(text, at, depth)
   return read_number(text, at)
 end
 
--- The first JSON object of a text: (object, nil), (nil, problem), or nothing where there is no brace.
-local function first_object(text)
-  local at = text:find("{", 1, true)
-  if not at then
-    return nil, nil
+-- The keys of the JSON objects of a text, of a key that stands twice the first; as the agent reads them (scope.py):
+-- (keys, nil), (nil, problem), or nothing where there is no brace.
+local function all_objects(text)
+  local found, at = nil, text:find("{", 1, true)
+  while at do
+    local good, value, stop = pcall(read_value, text, at, 1)
+    if not good and type(value) ~= "table" then
+      error(value, 0)
+    elseif not good and found then
+      return found, nil
+    elseif not good then
+      return nil, ("character %d: %s"):format(value.at, value.text)
+    end
+    found = found or {}
+    for key, item in pairs(value.object) do
+      if found[key] == nil then
+        found[key] = item
+      end
+    end
+    at = text:find("{", stop, true)
   end
-  local good, value = pcall(read_value, text, at, 1)
-  if good then
-    return value.object, nil
-  elseif type(value) == "table" then
-    return nil, ("character %d: %s"):format(value.at, value.text)
-  end
-  error(value, 0)
+  return found, nil
 end
 
 -- What the comment asks for: {wish = true | false | nil, refuse = sentence | nil, warn = sentence | nil}. A comment that
@@ -218,7 +227,7 @@ local function judge(comment)
     end
     return { refuse = ("%d bytes are more than the %d that are read"):format(#comment, COMMENT_BYTES_MAX) }
   end
-  local keys, problem = first_object(comment)
+  local keys, problem = all_objects(comment)
   if problem and speaks_of_us(comment) then
     return { refuse = "not JSON at " .. problem .. "; an opt-in is " .. OPT_IN }
   elseif not keys then
@@ -250,7 +259,7 @@ local function isolated_nodes(path, now)
   if #text > FILE_BYTES_MAX or text:sub(1, 1) ~= "{" then
     return {}, {}
   end
-  local keys = first_object(text)
+  local keys = all_objects(text)
   local version, written, nodes = keys and keys.v, keys and keys.written, keys and keys.nodes
   if not is_whole(version) or version.number ~= "1" or type(written) ~= "table" or type(nodes) ~= "table" then
     return {}, {}

@@ -114,6 +114,7 @@ JSON = st.recursive(
     comment=st.lists(WORDS, max_size=24).map("".join)
     | JSON.map(json.dumps)
     | JSON.map(lambda v: f"t {json.dumps(v)} t")
+    | st.lists(JSON, max_size=3).map(lambda values: " and ".join(map(json.dumps, values)))
 )
 def test_lua_and_the_agent_read_a_comment_alike(comment: str) -> None:
     """Whatever is accepted means at submission what the agent will make of it; and nothing makes Lua stumble."""
