@@ -91,9 +91,9 @@ class Reporting:
 
 
 def advised_at(case: Case) -> datetime:
-    if case.advice is None:
+    if case.advised_at is None:
         raise ValueError("a case without advice names no nodes")
-    return case.advice.at
+    return case.advised_at
 
 
 def _compared(watched: Sequence[Watched], now: datetime, rules: ShadowRules) -> tuple[Case, ...]:

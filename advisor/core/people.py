@@ -410,5 +410,15 @@ def advice_before(advised: Sequence[Advised], at: datetime | None) -> Advised | 
     return standing[-1] if standing else None
 
 
+def stands_since(advised: Sequence[Advised], advice: Advised) -> datetime:
+    """Since when that action was advised without a break: later decisions only refined it."""
+    since = advice.at
+    for item in reversed(advised[: advised.index(advice) + 1]):
+        if item.action is not advice.action:
+            break
+        since = item.at
+    return since
+
+
 # Decided because people, or the scheduler, had acted already.
 _AFTERWARDS = frozenset({Reason.ALREADY_REQUEUED, Reason.USER_CANCELLED, Reason.HELD_BY_OTHERS})

@@ -25,6 +25,7 @@ from advisor.core.people import (
     advice_before,
     drained_by,
     infer,
+    stands_since,
 )
 from advisor.core.words import Action, AttemptState, Category, NodeState
 
@@ -68,6 +69,7 @@ class Case:
     why: str
     act: Act
     advice: Advised | None = None
+    advised_at: datetime | None = None  # since when its action was advised without a break
     autonomous: bool = False  # we acted: the case says whether people let it stand
     delay_seconds: float | None = None  # from our advice until people acted
     gpus: int | None = None
@@ -134,7 +136,8 @@ def compare(watched: Watched, now: datetime, rules: ShadowRules) -> Case:
     else:
         advice = advice_before(watched.advised, act.at)
     outcome, why = _outcome(watched, act, advice, now, rules)
-    seconds = _delay(act, advice) if outcome is Outcome.AGREED else None
+    since = None if advice is None else stands_since(watched.advised, advice)
+    seconds = _delay(act, since) if outcome is Outcome.AGREED else None
     ours = act.did is Did.ADVISOR
     return Case(
         job_id=watched.run.job_id,
@@ -148,12 +151,19 @@ def compare(watched: Watched, now: datetime, rules: ShadowRules) -> Case:
         why=why,
         act=act,
         advice=advice,
+        advised_at=since,
         autonomous=ours,
         delay_seconds=None if ours else seconds,
         gpus=watched.run.gpus,
-        held=advice is not None and (watched.run.ended_at is None or watched.run.ended_at > advice.at),
+        held=since is not None and _held(watched.run, since),
         wasted_gpu_hours=_wasted(watched, advice, now),
     )
+
+
+def _held(run: Run, since: datetime) -> bool:
+    """The job held its GPUs since then: it was live, and those who acted ended it. Times are cut to the second."""
+    ended_by_people = run.state in {AttemptState.CANCELLED, AttemptState.COMPLETING}
+    return ended_by_people or run.ended_at is None or run.ended_at > since
 
 
 def _category(watched: Watched) -> Category:
@@ -254,10 +264,10 @@ def _stood(watched: Watched, act: Act, now: datetime, rules: ShadowRules) -> tup
     return Outcome.AGREED, f"nobody undid it within {rules.stands_seconds / 3600:g} h"
 
 
-def _delay(act: Act, advice: Advised | None) -> float | None:
-    if act.at is None or advice is None or act.did not in {Did.REQUEUED, Did.RESUBMITTED, Did.CANCELLED}:
+def _delay(act: Act, since: datetime | None) -> float | None:
+    if act.at is None or since is None or act.did not in {Did.REQUEUED, Did.RESUBMITTED, Did.CANCELLED}:
         return None
-    return max(0.0, (act.at - advice.at).total_seconds())
+    return max(0.0, (act.at - since).total_seconds())
 
 
 def _wasted(watched: Watched, advice: Advised | None, now: datetime) -> float | None:
@@ -310,7 +320,7 @@ def tally(cases: Sequence[Case], nodes: Sequence[NodeProof]) -> ShadowReport:
 
 
 def _moment(case: Case) -> str:
-    moment = case.advice.at if case.advice is not None else case.act.at
+    moment = case.advised_at or case.act.at
     return "" if moment is None else moment.isoformat()
 
 

@@ -112,7 +112,7 @@ def _case(case: Case, link: str) -> report_pb2.ShadowCase:
         url=_url(link, advice.decision_id) if advice is not None else "",
         advised=wire.to_wire(advice.action if advice is not None else Action.NONE),
         reason=advice.reason if advice is not None else "",
-        advised_at=wire.stamp(advice.at) if advice is not None else None,
+        advised_at=wire.stamp(case.advised_at),
         our_nodes=advice.nodes if advice is not None else (),
         delay_seconds=case.delay_seconds,
         gpus=case.gpus,

@@ -96,6 +96,16 @@ def test_people_who_avoid_other_nodes_disagree() -> None:
     assert case(changes=drained, followers=(follower(),)).outcome is Outcome.OTHER_NODES
 
 
+def test_the_delay_counts_from_the_first_of_the_same_advice() -> None:
+    """Later decisions refined its nodes; one that took the advice back begins anew."""
+    refined = (advised(nodes=()), advised(at=at(30), decision_id="d2"))
+    found = case(advised=refined, followers=(follower(),))
+    assert (found.delay_seconds, found.advice) == (595.0, refined[1])
+    none = advised(at=at(20), action=Action.NONE, reason=Reason.AWAITING_EXIT)
+    broken = (refined[0], none, refined[1])
+    assert case(advised=broken, followers=(follower(),)).delay_seconds == 570.0
+
+
 def test_advice_from_after_people_acted_is_not_judged() -> None:
     """They were faster; and what follows from what they did is no advice."""
     assert case(advised=(advised(at=at(700)),), followers=(follower(),)).outcome is Outcome.NO_ADVICE
