@@ -101,7 +101,9 @@ def _configuration(options: argparse.Namespace) -> AgentConfig:
 
 def slurm_of(config: AgentConfig, run: Run = run_process) -> Slurm:
     where = config.slurm
-    return Slurm(conf=where.conf, bin_dir=where.bin, timeout_seconds=where.timeout_seconds, run=run)
+    return Slurm(
+        conf=where.conf, bin_dir=where.bin, timeout_seconds=where.timeout_seconds, run=run, listing=where.listing
+    )
 
 
 def _run(config: AgentConfig, level: str) -> int:

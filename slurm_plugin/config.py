@@ -30,7 +30,7 @@ class ConfigError(Exception):
 class SlurmSection:
     """`conf`: slurm.conf, "" for Slurm's own default. `bin`: folder of its tools, "" for PATH. `calls_per_second`: how
     many RPCs slurmctld may be sent, by all of the agent's calls of its tools together. `history_hours`: how far back
-    accounting is asked, after a silence, for what ended in it; 0 never.
+    accounting is asked, after a silence, for what ended in it; 0 never. `listing`: "columns" or "json" (docs/slurm.md).
     """
 
     conf: str = ""
@@ -38,6 +38,7 @@ class SlurmSection:
     timeout_seconds: float = 5.0
     calls_per_second: float = 60.0
     history_hours: int = 24
+    listing: str = "columns"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +112,7 @@ _KEYS: dict[str, tuple[str, object]] = {
     "slurm.timeout_seconds": ("seconds", 5.0),
     "slurm.calls_per_second": ("rate", 60.0),
     "slurm.history_hours": ("count", 24),
+    "slurm.listing": ("listing", "columns"),
     "scope.opt_in": ("flag", True),
     "scope.partitions": ("names", ()),
     "scope.users": ("names", ()),
@@ -131,11 +133,12 @@ _KEYS: dict[str, tuple[str, object]] = {
 }
 
 
-_TEXTS = frozenset({"text", "socket", "path", "optional_path", "mode", "isolation_mode", "signal", "target"})
+_TEXTS = frozenset({"text", "socket", "path", "optional_path", "mode", "isolation_mode", "signal", "target", "listing"})
 _CHOICES = {
     "mode": ("observe", "act"),
     "isolation_mode": ("off", "dry_run", "act"),
     "target": ("batch", "steps"),
+    "listing": ("columns", "json"),
     # Those that a program may be written to save or dump on. None that stops or kills it at once.
     "signal": ("", "USR1", "USR2", "HUP", "INT", "TERM", "QUIT", "URG", "WINCH"),
 }

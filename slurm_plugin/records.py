@@ -208,8 +208,13 @@ def _records(raw: bytes, end: str) -> list[str]:
     return records
 
 
+_WHOLE = ("JobID", "UserID", "RestartCnt", "PriorityLong")  # what a job is, which attempt, and whether it is held
+_STATE = re.compile(r"[A-Z_]+\Z", re.ASCII)
+_NO_TIME = frozenset({"", "0", "N/A", "NONE", "Unknown", "(null)"})
+
+
 def _row(value: Mapping[str, str], excluded: Mapping[str, tuple[str, ...]]) -> JobRow:
-    if not value["JobID"].isdigit() or not value["UserID"].isdigit():
+    if not all(value[name].isascii() and value[name].isdigit() for name in _WHOLE) or not _STATE.match(value["State"]):
         raise SlurmError("garbled", f"squeue: not a job record: {value['JobID'][:40]!r}")
     task = value["ArrayTaskID"]
     offset = value["HetJobOffset"]
@@ -266,8 +271,14 @@ def exit_status(text: str) -> int:
 
 
 def _time(text: str) -> int | None:
-    """Epoch seconds; None for N/A, NONE, Unknown and 0."""
-    return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 2**40 else None
+    """Epoch seconds; None for Slurm's ways to say none. A date means that our SLURM_TIME_FORMAT did not reach the tool:
+    it is in nobody knows whose zone, and would be read as "none".
+    """
+    if text in _NO_TIME:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise SlurmError("garbled", f"squeue: not an epoch: {text[:40]!r}")
+    return int(text) if int(text) < 2**40 else None
 
 
 # The reason is an administrator's free text and comes last.

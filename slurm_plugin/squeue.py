@@ -99,8 +99,10 @@ class Slurm:
         timeout_seconds: float = 5.0,
         run: Run = run_process,
         wall: Callable[[], float] = time.time,  # noqa: TID251 - stdlib only: no Clock port here
+        listing: str = "columns",
     ) -> None:
-        self._wall = wall
+        """`listing`: "columns" or "json", where rows come from. They are the same; docs/slurm.md tells their cost."""
+        self._wall, self._listing = wall, listing
         self._environment = {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"} | ({"SLURM_CONF": conf} if conf else {})
         self._bin_dir = bin_dir
         self._timeout_seconds = timeout_seconds
@@ -126,31 +128,36 @@ class Slurm:
         Tasks of an array that Slurm has not yet split off share one id and are left out: they never ran. With `ids`
         the answer is empty when Slurm knows no such job.
         """
-        which = ("-j", ",".join(ids)) if ids else ()
-        end = _record_end()
         try:
-            ask = ("-h", "-a", "-r", "-t", "all", *which)
-            listing = self._answer("squeue", *ask, "-O", _format(end))
-            excluded = parse_excluded(self._answer("squeue", *ask, "-o", f"%A{UNIT}%x{end}"), end=end)
+            found = self._rows_by_json(ids) if self._listing == "json" else self._rows_by_columns(ids)
         except SlurmError as error:
             if ids and _UNKNOWN_JOB in error.detail:
                 return ()
             raise
-        if ids and not listing and "_" not in ids[0]:
+        if ids and found is None:
             # Slurm says of a job that it does not know that it does not know it; of several it says nothing.
             if len(ids) > 1:
                 return self.jobs(ids[0])
             raise SlurmError("garbled", f"squeue: nothing about job {ids[0]}, which it did not call unknown")
         # Of a job that a node's failure requeues Slurm shows the end that was expected: with no time limit, in a year.
         horizon = self._wall() + FUTURE_SECONDS
-        rows = [
-            replace(row, end=None) if row.end is not None and row.end > horizon else row
-            for row in parse_jobs(listing, excluded, end=end)
-        ]
+        rows = [replace(row, end=None) if row.end is not None and row.end > horizon else row for row in found or ()]
         named = set(ids)
         return tuple(
             row for row in rows if not named or not named.isdisjoint({row.shown_id, row.job_id, row.het_job_id})
         )
+
+    def _rows_by_columns(self, ids: Sequence[str]) -> Sequence[JobRow] | None:
+        """None: nothing at all was printed about the jobs asked for."""
+        end = _record_end()
+        ask = ("-h", "-a", "-r", "-t", "all", *_which(ids))
+        listing = self._answer("squeue", *ask, "-O", _format(end))
+        excluded = parse_excluded(self._answer("squeue", *ask, "-o", f"%A{UNIT}%x{end}"), end=end)
+        return None if ids and not listing and "_" not in ids[0] else parse_jobs(listing, excluded, end=end)
+
+    def _rows_by_json(self, ids: Sequence[str]) -> Sequence[JobRow] | None:
+        """22.05 lists everything, whatever is asked for: what is not in a listing is not known to Slurm."""
+        return parse_rows(self._answer("squeue", "-a", "-t", "all", *_which(ids), "--json")) or None
 
     def comment(self, job_id: str) -> str:
         """The comment of exactly one job, by its own id. The separators are drawn for this call: no comment holds them.
@@ -189,6 +196,10 @@ def first_line(raw: bytes) -> str:
         if line.strip():
             return line.strip()[:300]
     return "no message"
+
+
+def _which(ids: Sequence[str]) -> tuple[str, ...]:
+    return ("-j", ",".join(ids)) if ids else ()
 
 
 def _record_end() -> str:

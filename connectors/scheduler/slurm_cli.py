@@ -53,9 +53,10 @@ class SlurmCli:
         bin_dir: str = "",
         timeout_seconds: float = 10.0,
         run: Run = squeue.run_process,
+        listing: str = "columns",
     ) -> None:
         self.name = name
-        self._slurm = Slurm(conf=conf, bin_dir=bin_dir, timeout_seconds=timeout_seconds, run=run)
+        self._slurm = Slurm(conf=conf, bin_dir=bin_dir, timeout_seconds=timeout_seconds, run=run, listing=listing)
 
     async def version(self) -> str | Unavailable:
         config = await self._ask(self._slurm.config)
