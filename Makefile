@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest --dist loadfile --tx '$(WORKERS)*popen//python
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help venv packages demo test test-long test-logstores check bench proto lock
+.PHONY: help venv packages demo test test-long screenshots test-logstores check bench proto lock
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,8 +34,8 @@ packages: ## the Debian packages of a real Slurm (as root or with sudo; otherwis
 	@deploy/debian-packages slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge util-linux mount
 
 .PHONY: test-packages
-test-packages: packages ## also what only the tests need: Prometheus, and Slurm's accounting with its database
-	@deploy/debian-packages prometheus slurmdbd mariadb-server
+test-packages: packages ## also what only the tests need: Prometheus, Chromium, and Slurm's accounting with its database
+	@deploy/debian-packages prometheus chromium fonts-dejavu-core slurmdbd mariadb-server
 
 demo: venv packages ## a real job fails on a bad node and is recovered, live; KEEP=1 leaves it running
 	@$(BIN)/advisor demo $(if $(KEEP),--keep)
@@ -48,6 +48,10 @@ test-long: venv test-packages ## also what takes long; a later Debian's Slurm am
 	@deploy/debian-packages mmdebstrap
 	@$(INSIDE) true
 	$(PYTEST) $(PYTEST_ARGS)
+
+screenshots: venv ## the pictures of the README, anew, by the test that takes them
+	@deploy/debian-packages chromium fonts-dejavu-core
+	ADVISOR_SCREENSHOTS=docs/images $(BIN)/python -m pytest tests/browser/test_screenshots.py $(PYTEST_ARGS)
 
 test-logstores: venv ## the log-store suite on the real programs that LOKI_BIN and VICTORIA_LOGS_BIN name
 	@test -n "$$LOKI_BIN$$VICTORIA_LOGS_BIN" || { echo "set LOKI_BIN, VICTORIA_LOGS_BIN or both to the programs"; exit 2; }

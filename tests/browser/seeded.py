@@ -343,29 +343,50 @@ async def _cluster(store: Store, count: int, history: int) -> None:
         now=before(2),
     )
     for number in range(history):
-        hours = 24.0 * 25 * chance.random() ** 2 + 8
-        name = node_name(chance.choice((chance.randint(1, count), 77, 412, 690)))
-        since = 3600 * hours
-        key = await observe(
-            store,
-            job(
-                str(3000 + number),
-                chance.choice(("alice", "bob", "chen", "dora")),
-                "pretrain",
-                state=AttemptState.FAILED,
-                since=since + 7200,
-                until=since,
-                nodes=[name],
-            ),
+        await _past_failure(store, number, count, chance)
+    for number in range(8):
+        crowd = [node_name(1 + (64 * number + more) % count) for more in range(min(128, count))]
+        long_run = job(
+            str(2000 + number),
+            "erin",
+            f"base-{number}",
+            state=AttemptState.COMPLETED,
+            since=86_400 * (6 + 2 * number),
+            until=86_400 * (2 + 2 * number),
+            nodes=crowd,
         )
-        told = Told(
-            category=Category.GPU_HARDWARE,
-            cause=f"Xid 79 ({name}): a GPU has fallen off the bus",
-            nodes=(name,),
-            lines=((Role.INITIATING, chance.choice((Trust.KERNEL, Trust.LOG, Trust.KERNEL)), XID),),
+        await observe(store, replace(long_run, gpus=8 * len(crowd)))
+
+
+async def _past_failure(store: Store, number: int, count: int, chance: random.Random) -> None:
+    """A node that failed in monitor mode; most of the jobs were submitted again by their users."""
+    since = 3600 * (24.0 * 25 * chance.random() ** 2 + 8)
+    name = node_name(chance.choice((chance.randint(1, count), 77, 412, 690)))
+    user, title = chance.choice(("alice", "bob", "chen", "dora")), f"sweep-{number}"
+    failed = job(
+        str(3000 + number), user, title, state=AttemptState.FAILED, since=since + 7200, until=since, nodes=[name]
+    )
+    key = await observe(store, replace(failed, gpus=8))
+    told = Told(
+        category=Category.GPU_HARDWARE,
+        cause=f"Xid 79 ({name}): a GPU has fallen off the bus",
+        nodes=(name,),
+        lines=((Role.INITIATING, Trust.LOG if number % 9 == 4 else Trust.KERNEL, XID),),
+    )
+    decision_id = await decide(store, key, told, at=since - 4)
+    await answer(store, decision_id, SAID.WITHHELD, WHY.MONITOR_MODE, at=since - 5)
+    if number % 8 and since > 7200:
+        later = since - 300 - 120 * (number % 20)
+        again = job(
+            str(5000 + number),
+            user,
+            title,
+            state=AttemptState.COMPLETED,
+            since=later,
+            until=max(later - 14_400, 60),
+            nodes=[node_name(1 + (number * 37) % count)],
         )
-        decision_id = await decide(store, key, told, at=since - 4)
-        await answer(store, decision_id, SAID.WITHHELD, WHY.MONITOR_MODE, at=since - 5)
+        await observe(store, replace(again, gpus=8, excluded_nodes=(name,)))
 
 
 async def _recovered(store: Store, names: list[str]) -> tuple[str, str, AttemptKey]:

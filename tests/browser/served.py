@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -79,7 +79,15 @@ class Site:
     names: Seeded
     caller: Caller = OPERATOR
     sources: Sequence[SourceHealth] = SOURCES
-    broken: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def seen_by(self, caller: Caller) -> Iterator[None]:
+        """While in it, every request comes from `caller`."""
+        before, self.caller = self.caller, caller
+        try:
+            yield
+        finally:
+            self.caller = before
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Do something in the site's own event loop."""

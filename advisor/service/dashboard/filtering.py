@@ -19,6 +19,13 @@ SINCE: Mapping[str, tuple[timedelta | None, str]] = {
     "7d": (timedelta(days=7), "the last 7 days"),
     "30d": (timedelta(days=30), "the last 30 days"),
 }
+# Of reports: they always have a window.
+WINDOWS: Mapping[str, tuple[timedelta | None, str]] = {
+    "": (None, "the last 30 days"),
+    "1d": (timedelta(days=1), "the last day"),
+    "7d": (timedelta(days=7), "the last 7 days"),
+    "90d": (timedelta(days=90), "the last 90 days"),
+}
 CATEGORIES = tuple((word.value, words(word)) for word in Category if word is not Category.NONE)
 _ACTIONS = {"": "any", "restart": "restart", "stop": "stop", "none": "none"}
 _STATUSES = ("pending", "applied", "verified", "withheld", "expired", "superseded", "already_satisfied")
@@ -76,7 +83,11 @@ def chosen(query: Mapping[str, str], names: Sequence[str], now: datetime) -> Cho
     for name, value in given.items():
         if len(value) > TEXT_MAX:
             raise BadRequestError(f"{name}: longer than {TEXT_MAX} characters")
-    since = _since(given.get("since", ""), query.get("from", ""), now)
+    if "window" in given:
+        span = WINDOWS[_one_of("window", given["window"], WINDOWS)][0]
+        since = None if span is None else now - span
+    else:
+        since = _since(given.get("since", ""), query.get("from", ""), now)
     message = audit_pb2.Filter(
         cluster=given.get("cluster", ""),
         job_id=given.get("job", ""),
@@ -122,10 +133,12 @@ def _one_of(name: str, value: str, known: Sequence[str] | Mapping[str, object]) 
 
 
 def _field(name: str, value: str) -> Field:
-    labels = {"job": "Job id", "since": "Within"}
+    labels = {"job": "Job id", "since": "Within", "window": "Within"}
     choices: tuple[tuple[str, str], ...] = ()
     if name == "since":
         choices = tuple((word, text) for word, (_, text) in SINCE.items())
+    elif name == "window":
+        choices = tuple((word, text) for word, (_, text) in WINDOWS.items())
     elif name == "action":
         choices = tuple(_ACTIONS.items())
     elif name == "status":

@@ -208,7 +208,7 @@ class Pages:
 
     async def shadow(self, request: Request) -> Response:
         reads = self._reads(request)
-        wanted = self._chosen(request, "cluster", "partition", "user", "job", "category", "since")
+        wanted = self._chosen(request, "cluster", "partition", "user", "job", "category", "window")
         asked = report_pb2.GetShadowReportRequest(
             cluster=wanted.value("cluster"),
             partition=wanted.value("partition"),
@@ -224,7 +224,7 @@ class Pages:
 
     async def reliability(self, request: Request) -> Response:
         reads = self._reads(request)
-        wanted = self._chosen(request, "cluster", "partition", "user", "job", "by", "since")
+        wanted = self._chosen(request, "cluster", "partition", "user", "job", "by", "window")
         asked = report_pb2.GetReliabilityRequest(
             cluster=wanted.value("cluster"),
             partition=wanted.value("partition"),

@@ -436,20 +436,23 @@ def _group(item: report_pb2.Figures) -> GroupLine:
 
 
 def _ettr(item: report_pb2.Figures) -> str:
-    return f"{100 * item.ettr:.1f} %" if item.HasField("ettr") else "–"
+    return f"{100 * item.ettr:.1f}\N{NO-BREAK SPACE}%" if item.HasField("ettr") else "–"
 
 
 def _told(item: report_pb2.Estimate, unit: str = "") -> str:
     if not item.HasField("value"):
         return "–"
-    text = number_text(item.value) if item.value >= 100 else f"{item.value:.1f}"
-    return f"{text} {unit}".strip()
+    return f"{_number(item.value)} {unit}".strip()
+
+
+def _number(value: float) -> str:
+    return number_text(value) if value >= 100 else f"{value:.1f}"
 
 
 def _interval(item: report_pb2.Estimate) -> str:
     if not item.HasField("low") or not item.HasField("high"):
         return ""
-    return f"95 %: {item.low:.1f} to {item.high:.1f}"
+    return f"95 %: {_number(item.low)} to {_number(item.high)}"
 
 
 def _trials(item: report_pb2.Estimate) -> str:

@@ -92,7 +92,7 @@ def number_text(value: float | None) -> str:
 
 
 def percent_text(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.0f} %"
+    return "–" if share is None else f"{100 * share:.0f}\N{NO-BREAK SPACE}%"
 
 
 def text_html(text: str, limit: int = LINE_CHARACTERS_MAX) -> Markup:
