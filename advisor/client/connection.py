@@ -1,17 +1,18 @@
-"""A thin synchronous client of the service over its Unix socket.
+"""The one connection to the service that everything of ours uses: the command line, the SDK, the tests.
 
 Errors: `ClientError` with a sentence that says what to do. Everything returned is a message of the contract.
 """
 
-import os
-import stat
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 import grpc
 
+from advisor.client.channels import unix_channel
+from advisor.client.errors import BadRequest, ClientError, NotFound, Refused, Unreachable
 from advisor.v1 import (
     agent_pb2_grpc,
     audit_pb2,
@@ -23,9 +24,8 @@ from advisor.v1 import (
 )
 
 CALL_SECONDS = 20.0
-MESSAGE_BYTES_MAX = 256 * 1024 * 1024
 PAGE_SIZE = 100
-
+_AGAIN_SECONDS = 0.25
 
 # The service's own sentence says all there is to say.
 _SAID_PLAINLY = frozenset(
@@ -38,10 +38,6 @@ _SAID_PLAINLY = frozenset(
 )
 
 
-class ClientError(Exception):
-    """The service could not be asked, or refused; the text says what to do."""
-
-
 class _ListResponse(Protocol):
     @property
     def next_cursor(self) -> str: ...
@@ -51,17 +47,36 @@ Answer = TypeVar("Answer")
 Listed = TypeVar("Listed", bound=_ListResponse)
 
 
-class Client:
-    """One connection. `with Client(socket) as client: client.decision("…")`."""
+_KINDS: Mapping[grpc.StatusCode, type[ClientError]] = {
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.PERMISSION_DENIED: Refused,
+    grpc.StatusCode.UNAUTHENTICATED: Refused,
+    grpc.StatusCode.INVALID_ARGUMENT: BadRequest,
+    grpc.StatusCode.UNAVAILABLE: Unreachable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: Unreachable,
+}
 
-    def __init__(self, socket: Path, *, seconds: float = CALL_SECONDS) -> None:
-        self._socket = socket
+
+class Client:
+    """One connection. `with Client(socket) as client: client.decision("…")`.
+
+    `channel`: reach it another way, called `where` in errors. `patience_seconds`: how long reads are tried again while
+    the service is away, say because it is restarted; nothing that changes something is ever done twice.
+    """
+
+    def __init__(
+        self,
+        socket: Path,
+        *,
+        seconds: float = CALL_SECONDS,
+        channel: grpc.Channel | None = None,
+        where: str = "",
+        patience_seconds: float = 0.0,
+    ) -> None:
+        self._where = where or str(socket)
         self._seconds = seconds
-        _check_socket(socket)
-        self._channel = grpc.insecure_channel(
-            f"unix:{socket}",
-            options=[("grpc.max_receive_message_length", MESSAGE_BYTES_MAX), ("grpc.enable_retries", 0)],
-        )
+        self._patience = patience_seconds
+        self._channel = channel if channel is not None else unix_channel(socket)
         self.agents = agent_pb2_grpc.AgentServiceStub(self._channel)
         self.audit = audit_pb2_grpc.AuditServiceStub(self._channel)
         self.operators = operator_pb2_grpc.OperatorServiceStub(self._channel)
@@ -80,24 +95,36 @@ class Client:
         try:
             return method(request, timeout=self._seconds)
         except grpc.RpcError as error:
-            raise ClientError(self._explain(error)) from None
+            status: Any = error
+            raise _KINDS.get(status.code(), ClientError)(self._explain(error)) from None
+
+    def read(self, method: Callable[..., Answer], request: object) -> Answer:
+        """A call that changes nothing: tried again while nobody answers, as long as we are patient."""
+        until = time.monotonic() + self._patience
+        while True:
+            try:
+                return self.call(method, request)
+            except Unreachable:
+                if time.monotonic() + _AGAIN_SECONDS > until:
+                    raise
+            time.sleep(_AGAIN_SECONDS)
 
     def _explain(self, error: grpc.RpcError) -> str:
         status: Any = error
         code, detail = status.code(), status.details() or ""
         if code is grpc.StatusCode.UNAVAILABLE:
-            return f"no answer on {self._socket} ({detail[:200]}): is `advisor serve` running?"
+            return f"no answer on {self._where} ({detail[:200]}): is `advisor serve` running?"
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return f"no answer on {self._socket} within {self._seconds:g} s: see the service's log"
+            return f"no answer on {self._where} within {self._seconds:g} s: see the service's log"
         if code in _SAID_PLAINLY:
             return str(detail)
         return f"{code.name.lower()}: {detail}"
 
     def decision(self, decision_id: str) -> audit_pb2.Decision:
-        return self.call(self.audit.GetDecision, audit_pb2.GetDecisionRequest(decision_id=decision_id))
+        return self.read(self.audit.GetDecision, audit_pb2.GetDecisionRequest(decision_id=decision_id))
 
     def decision_inputs(self, decision_id: str) -> audit_pb2.DecisionInputs:
-        return self.call(self.audit.GetDecisionInputs, audit_pb2.GetDecisionInputsRequest(decision_id=decision_id))
+        return self.read(self.audit.GetDecisionInputs, audit_pb2.GetDecisionInputsRequest(decision_id=decision_id))
 
     def decisions(self, chosen: audit_pb2.Filter, *, most: int) -> Iterator[audit_pb2.Decision]:
         """Newest first, `most` at most, fetched page by page."""
@@ -112,13 +139,27 @@ class Client:
         for page in self._pages(self.audit.ListNodes, audit_pb2.ListNodesRequest(filter=chosen), most):
             yield from page.nodes
 
+    def incidents(self, chosen: audit_pb2.Filter, *, most: int, open_only: bool = False) -> Iterator[audit_pb2.Incident]:
+        request = audit_pb2.ListIncidentsRequest(filter=chosen, open=open_only)
+        for page in self._pages(self.audit.ListIncidents, request, most):
+            yield from page.incidents
+
+    def actions(self, chosen: audit_pb2.Filter, *, most: int) -> Iterator[audit_pb2.ActionTaken]:
+        """What came of advice, as it was told, newest first."""
+        for page in self._pages(self.audit.ListActions, audit_pb2.ListActionsRequest(filter=chosen), most):
+            yield from page.actions
+
+    def audit_records(self, request: audit_pb2.ListAuditRequest, *, most: int) -> Iterator[audit_pb2.AuditRecord]:
+        for page in self._pages(self.audit.ListAudit, request, most):
+            yield from page.records
+
     def lemons(self, request: audit_pb2.ListLemonsRequest) -> audit_pb2.ListLemonsResponse:
-        return self.call(self.audit.ListLemons, request)
+        return self.read(self.audit.ListLemons, request)
 
     def _pages(self, method: Callable[..., Listed], request: Any, most: int) -> Iterator[Listed]:
         while most > 0:
             request.page.page_size = min(PAGE_SIZE, most)
-            answer = self.call(method, request)
+            answer = self.read(method, request)
             yield answer
             most -= request.page.page_size
             if not answer.next_cursor:
@@ -126,7 +167,7 @@ class Client:
             request.page.cursor = answer.next_cursor
 
     def modes(self) -> list[operator_pb2.ModeSetting]:
-        return list(self.call(self.operators.ListModes, operator_pb2.ListModesRequest()).settings)
+        return list(self.read(self.operators.ListModes, operator_pb2.ListModesRequest()).settings)
 
     def set_mode(self, setting: operator_pb2.ModeSetting) -> operator_pb2.ModeSetting:
         return self.call(self.operators.SetMode, operator_pb2.SetModeRequest(setting=setting))
@@ -141,10 +182,10 @@ class Client:
         return self.call(self.operators.Resume, request)
 
     def pauses(self) -> list[operator_pb2.PauseInForce]:
-        return list(self.call(self.operators.ListPauses, operator_pb2.ListPausesRequest()).pauses)
+        return list(self.read(self.operators.ListPauses, operator_pb2.ListPausesRequest()).pauses)
 
     def isolations(self, request: operator_pb2.ListIsolationsRequest) -> operator_pb2.ListIsolationsResponse:
-        return self.call(self.operators.ListIsolations, request)
+        return self.read(self.operators.ListIsolations, request)
 
     def reinstate(self, request: operator_pb2.ReinstateRequest) -> operator_pb2.NodeIsolation:
         return self.call(self.operators.Reinstate, request)
@@ -156,13 +197,13 @@ class Client:
         return self.call(self.operators.ResetBreaker, request)
 
     def shadow_report(self, request: report_pb2.GetShadowReportRequest) -> report_pb2.ShadowReport:
-        return self.call(self.reports.GetShadowReport, request)
+        return self.read(self.reports.GetShadowReport, request)
 
     def record_shadow(self, request: report_pb2.RecordShadowRequest) -> report_pb2.ShadowRecord:
         return self.call(self.reports.RecordShadow, request)
 
     def reliability(self, request: report_pb2.GetReliabilityRequest) -> report_pb2.ReliabilityReport:
-        return self.call(self.reports.GetReliability, request)
+        return self.read(self.reports.GetReliability, request)
 
     def cluster_or_only(self, given: str) -> str:
         """The cluster that was named, or the only one that has an agent."""
@@ -174,18 +215,4 @@ class Client:
         return known[0]
 
     def status(self) -> operator_pb2.Status:
-        return self.call(self.operators.GetStatus, operator_pb2.GetStatusRequest())
-
-
-def _check_socket(path: Path) -> None:
-    """Say early and plainly what gRPC would wrap in its own words."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        raise ClientError(f"nothing listens on {path}: start `advisor serve`, or give --socket") from None
-    except OSError as error:
-        raise ClientError(f"{path} cannot be reached ({error.strerror}): run this as an operator") from None
-    if not stat.S_ISSOCK(found.st_mode):
-        raise ClientError(f"{path} is not a socket: give --socket")
-    if not os.access(path, os.W_OK):
-        raise ClientError(f"{path} may not be opened by this user: run this as an operator")
+        return self.read(self.operators.GetStatus, operator_pb2.GetStatusRequest())

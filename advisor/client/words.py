@@ -25,6 +25,10 @@ def milestone_name(kind: int) -> str:
     return _word(common_pb2.MilestoneKind.items(), kind, "MILESTONE_KIND_")
 
 
+def state_name(state: int) -> str:
+    return _word(common_pb2.AttemptState.items(), state, "ATTEMPT_STATE_")
+
+
 def _word(items: Sequence[tuple[str, int]], number: int, prefix: str) -> str:
     """The word of an enumeration as people write it; a number that this version does not know stays a number."""
     name = next((name for name, value in items if value == number), f"{prefix}{number}")
