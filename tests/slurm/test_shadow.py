@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from advisor.client import Client
 from advisor.demo.waiting import wait_for
 from advisor.demo.world import World
-from advisor.v1 import audit_pb2, common_pb2
+from advisor.v1 import audit_pb2, common_pb2, report_pb2
 
 OPT_IN = json.dumps({"advisor": {"enabled": True}})
 FAILS = "#!/bin/sh\nsleep 2\nexit 7\n"
@@ -40,9 +39,10 @@ def advised(client: Client, job: int) -> bool:
     return any(True for _ in client.decisions(chosen, most=1))
 
 
-def case(world: World, job: int) -> dict[str, Any]:
-    report = world.stack.ask("report", "shadow", "--since", "1h", "--job", str(job))
-    return next(item for item in report["cases"] if item["attempt"]["attempt"] == 0)
+def cases(client: Client) -> dict[int, report_pb2.ShadowCase]:
+    """Of first attempts, by job."""
+    report = client.shadow_report(report_pb2.GetShadowReportRequest(cluster="demo"))
+    return {int(item.attempt.job_id): item for item in report.cases if item.attempt.attempt == 0}
 
 
 def test_the_report_says_what_people_did(watching: World, client: Client) -> None:
@@ -63,26 +63,23 @@ def test_the_report_says_what_people_did(watching: World, client: Client) -> Non
     cluster.must("scancel", str(cancelled), user="alice")
     copy = submit(watching, "shadow-b", FAILS)
     done = {requeued: "requeued", again: "resubmitted", drained: "requeued", cancelled: "cancelled"}
-    wait_for("the report", lambda: {job: case(watching, job)["did"] for job in done} == done, seconds=40)
-    found = {job: case(watching, job) for job in done}
-    assert {job: item["outcome"] for job, item in found.items()} == {
+    wait_for("what people did", lambda: {job: cases(client)[job].did for job in done} == done, seconds=40)
+    wait_for("the drain", lambda: cases(client)[drained].their_nodes, seconds=20)
+    found = cases(client)
+    assert {job: found[job].outcome for job in done} == {
         requeued: "agreed",
         again: "agreed",
         drained: "other_nodes",
         cancelled: "we_restart",
     }
-    assert (found[again]["resubmitted_as"], found[again]["gpus"]) == (str(copy), 8)
-    assert found[drained]["their_nodes"] == [node]
-    assert found[cancelled]["held_gpus"], found[cancelled]
-    assert_people_have_the_last_word(watching, drained)
-    assert_tables_fit(watching)
-
-
-def assert_people_have_the_last_word(world: World, job: int) -> None:
-    told = world.stack.cli("shadow", "record", f"{job}#0", "--did", "other", "--why", "the fan, not the job")
+    assert (found[again].resubmitted_as, found[again].gpus) == (str(copy), 8)
+    assert list(found[drained].their_nodes) == [node]
+    assert found[cancelled].held_gpus
+    told = watching.stack.cli("shadow", "record", f"{drained}#0", "--did", "other", "--why", "the fan, not the job")
     assert told.returncode == 0, told.stderr
-    found = case(world, job)
-    assert (found["did"], found["outcome"], found["recorded_by"]) == ("other", "nobodys", "root")
+    said = cases(client)[drained]
+    assert (said.did, said.outcome, said.recorded_by) == ("other", "nobodys", "root")
+    assert_tables_fit(watching)
 
 
 def assert_tables_fit(world: World) -> None:
