@@ -40,6 +40,7 @@ COMMANDS = {
     "decisions": Entry(module="advisor.commands.decisions", summary="Who decided what, why, and what came of it."),
     "replay": Entry(module="advisor.commands.replay", summary="Reproduce a decision from its stored inputs."),
     "audit": Entry(module="advisor.commands.audit", summary="Is the history what it was? Keys, seals, retention."),
+    "backtest": Entry(module="advisor.commands.backtest", summary="Try another policy on decisions of the past."),
     "mode": Entry(module="advisor.commands.mode", summary="Monitor or autonomous: see and set."),
     "report": Entry(module="advisor.commands.report", summary="What advice is worth; how reliable the cluster is."),
     "shadow": Entry(module="advisor.commands.shadow", summary="Say what was really done about a failed attempt."),

@@ -247,6 +247,12 @@ def _milestones(decision: audit_pb2.Decision) -> Iterator[str]:
         before = now
 
 
+def moment_ago(text: str) -> datetime:
+    """What `--since 2d` means. Ends the command when it means nothing."""
+    moment: datetime = _ago(text).ToDatetime(UTC)
+    return moment
+
+
 def _ago(text: str) -> Timestamp:
     match = re.fullmatch(r"(\d{1,6})([smhd])", text)
     if match is None:

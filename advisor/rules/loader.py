@@ -70,6 +70,20 @@ def load_rules(extra: Sequence[Path] = ()) -> RuleSet:
     return RuleSet(rules=ordered, xids=xids, digest=digest_of(ordered, xids))
 
 
+def load_changed(path: Path) -> tuple[Rule, ...]:
+    """The rules of one file, by themselves: to try them on what others have decided. Raises `RulesError`."""
+    problems: list[str] = []
+    rules: dict[str, Rule] = {}
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RulesError([f"{path}: cannot be read: {error.strerror}"]) from None
+    _take(str(path), data, rules, problems, may_replace=True)
+    if problems:
+        raise RulesError(problems)
+    return tuple(rules.values())
+
+
 def _take(name: str, data: bytes, rules: dict[str, Rule], problems: list[str], *, may_replace: bool) -> None:
     """Parse one file's rules into `rules`; within a file and among shipped files an id is unique."""
     mine: set[str] = set()

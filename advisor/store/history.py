@@ -47,8 +47,13 @@ class History:
 
     async def months_ahead(self, now: datetime) -> tuple[str, ...]:
         """Make what is missing of this month and the next two. Returns the names of what was made."""
-        async with self._engine.begin() as connection:
-            return await months.ahead(connection, now)
+        async with self._engine.connect() as connection:
+            wanted = await months.missing(connection, now)
+        made = []
+        for table, month in wanted:
+            async with self._engine.begin() as connection:
+                made.append(await months.make(connection, table, month))
+        return tuple(name for name in made if name)
 
     async def too_old(self, *, months: int, now: datetime) -> tuple[Droppable, ...]:
         async with self._engine.connect() as connection:

@@ -59,19 +59,27 @@ def _until(bound: str) -> datetime | None:
     return None if match is None else datetime.fromisoformat(match[1]).astimezone(UTC)
 
 
-async def ahead(connection: AsyncConnection, now: datetime) -> tuple[str, ...]:
-    """Make this month and the next ones where they are missing. Returns the names of those that were made."""
-    await connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:lock, 0))"), {"lock": _LOCK})
+async def missing(connection: AsyncConnection, now: datetime) -> tuple[tuple[str, datetime], ...]:
+    """(table, month) of this month and the next ones that have no part yet."""
     known = await parts(connection)
-    made = []
+    found = []
     for table in MONTHLY:
         until = max((part.until for part in known if part.table == table and part.until is not None), default=None)
-        for month in _missing(until, now):
-            name = f"{table}_{month:%Y_%m}"
-            if await _fits(connection, table, month):
-                await _make(connection, table, name, month)
-                made.append(name)
-    return tuple(made)
+        found.extend((table, month) for month in _missing(until, now))
+    return tuple(found)
+
+
+async def make(connection: AsyncConnection, table: str, month: datetime) -> str:
+    """In a transaction of its own: it locks the table's rest, and whoever holds two such locks waits in circles.
+
+    Returns the part's name, "" when another replica made it, or when the rest holds rows of that month.
+    """
+    await connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:lock, 0))"), {"lock": _LOCK})
+    name = f"{table}_{month:%Y_%m}"
+    if name in {part.name for part in await parts(connection)} or not await _fits(connection, table, month):
+        return ""
+    await _make(connection, table, name, month)
+    return name
 
 
 def _missing(until: datetime | None, now: datetime) -> Iterator[datetime]:

@@ -27,7 +27,6 @@ class _Monthly:
     unique: tuple[tuple[str, ...], ...] = ()
     primary_before: tuple[str, ...]
     unique_before: tuple[tuple[str, ...], ...] = ()
-    of_attempt: bool = False
 
 
 MONTHLY = (
@@ -38,7 +37,6 @@ MONTHLY = (
         unique=(("job_key", "number", "generation", "created_at"),),
         primary_before=("id",),
         unique_before=(("job_key", "number", "generation"),),
-        of_attempt=True,
     ),
     _Monthly(table="reconciliations", time="decided_at", primary=("seq", "decided_at"), primary_before=("seq",)),
     _Monthly(table="attempt_states", time="recorded_at", primary=("seq", "recorded_at"), primary_before=("seq",)),
@@ -60,6 +58,7 @@ _REFERENCES = (
     ("decisions", ("inputs_hash",), "blobs", ("hash",)),
     ("decisions", ("rules_hash",), "blobs", ("hash",)),
     ("decisions", ("policy_hash",), "blobs", ("hash",)),
+    ("decisions", ("job_key", "number"), "attempts", ("job_key", "number")),
 )
 # Only retention asks for the second form, within its own transaction, for what no partition can be made of.
 _REFUSE = """
@@ -132,8 +131,6 @@ def _partition(monthly: _Monthly) -> None:
         op.create_unique_constraint(f"{table}_{'_'.join(columns)}_key", table, list(columns))
     for _, definition in indexes:
         op.execute(definition)
-    if monthly.of_attempt:
-        _refer_to_attempts(table)
     cut, after = connection.execute(
         sa.text(
             "SELECT next, next + interval '1 month' FROM (SELECT date_trunc('month', "
@@ -200,12 +197,6 @@ def _options(table: str) -> str:
     return f" WITH ({options})" if options else ""
 
 
-def _refer_to_attempts(table: str) -> None:
-    op.create_foreign_key(
-        f"{table}_job_key_number_fkey", table, "attempts", ["job_key", "number"], ["job_key", "number"]
-    )
-
-
 def _create_seals() -> None:
     op.create_table(
         "seals",
@@ -261,6 +252,4 @@ def _unite(monthly: _Monthly) -> None:
         op.create_unique_constraint(f"{table}_{'_'.join(columns)}_key", table, list(columns))
     for _, definition in indexes:
         op.execute(definition)
-    if monthly.of_attempt:
-        _refer_to_attempts(table)
     _protect(table)
