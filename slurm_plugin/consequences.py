@@ -14,6 +14,8 @@ MEMORY_SHORT_SECONDS = 120
 KILL_WAIT_LONG_SECONDS = 60
 NODE_TIMEOUT_LONG_SECONDS = 600
 _REQUEUE_DELAY_SINCE = (25, 11)
+# What was run with the whole Slurm tier of the tests, and what reading from golden output only.
+_RUN_ON, _READ_FROM = ((22, 5), (24, 11)), ((26, 5),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,7 @@ class Consequence:
 
 def of(settings: SlurmConfig) -> Iterator[Consequence]:
     """One for each setting that matters, in the order in which a restart meets them."""
+    yield _release(settings)
     yield _epilog(settings)
     yield _memory(settings)
     yield _requeue(settings)
@@ -34,6 +37,26 @@ def of(settings: SlurmConfig) -> Iterator[Consequence]:
     yield _kill_wait(settings)
     yield _node_timeout(settings)
     yield _job_submit(settings)
+
+
+def _release(settings: SlurmConfig) -> Consequence:
+    """Which release it is, how far it was tried, and what is different in it."""
+    release = _version(settings.version)
+    if release < _RUN_ON[0]:
+        to_do = "a later Slurm, or mode observe until restarts have been watched here"
+        text = f"{settings.version}: older than 22.05, with which nothing was tried"
+        return Consequence(setting="Slurm", text=text, to_do=to_do)
+    if release in _RUN_ON:
+        tried = "tested"
+    elif release in _READ_FROM:
+        tried = "tested in part"
+    else:
+        tried = "not tried itself (22.05, 24.11 and 26.05 were); what it prints is checked as strictly"
+    ways = [
+        "shorter requeue delay by requeue_delay" if release >= _REQUEUE_DELAY_SINCE else "requeue delay by cred_expire",
+        "output paths as Slurm expands them" if release >= (23, 2) else "output paths expanded by us",
+    ]
+    return Consequence(setting="Slurm", text=f"{settings.version}: {tried}; {', '.join(ways)}; listings by columns")
 
 
 def _epilog(settings: SlurmConfig) -> Consequence:

@@ -15,7 +15,7 @@ def told(text: str) -> dict[str, consequences.Consequence]:
 def test_a_site_that_is_set_up_as_advised_has_nothing_to_do() -> None:
     """Everything is named all the same, with its number."""
     found = told(PLAIN)
-    assert [item.to_do for item in found.values()] == [""] * 7
+    assert [item.to_do for item in found.values()] == [""] * 8
     assert found["requeue delay"].text == (
         "a restarted job starts 31 s after its requeue at the earliest (cred_expire=30, plus 1 s)"
     )
@@ -32,6 +32,24 @@ def test_slurms_own_defaults_cost_two_minutes_and_it_says_how_to_shorten_them() 
     assert "requeue_delay=30" in told("SLURM_VERSION = 25.11.7\n")["requeue delay"].to_do
     short = told("SLURM_VERSION = 25.11.7\nSchedulerParameters = bf_interval=1,requeue_delay=3\n")["requeue delay"]
     assert (short.to_do, "4 s after" in short.text) == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("version", "says", "well"),
+    [
+        ("22.05.8", "tested; requeue delay by cred_expire, output paths expanded by us", True),
+        ("24.11.5", "tested; requeue delay by cred_expire, output paths as Slurm expands them", True),
+        ("25.05.1", "not tried itself", True),
+        ("26.05.5", "tested in part; shorter requeue delay by requeue_delay", True),
+        ("21.08.8", "older than 22.05", False),
+        ("soon", "older than 22.05", False),
+    ],
+)
+def test_the_release_is_told_with_what_follows_from_it(version: str, says: str, well: bool) -> None:
+    """How far it was tried, and what is different in it."""
+    found = told(f"SLURM_VERSION = {version}\n")["Slurm"]
+    assert says in found.text
+    assert (found.to_do == "") is well
 
 
 @pytest.mark.parametrize(
