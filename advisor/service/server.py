@@ -5,7 +5,7 @@ INTERNAL and no detail.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,10 +17,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from advisor.service.access import require
-from advisor.service.callers import NOBODY, Caller
+from advisor.service.authentication import Authentication
+from advisor.service.callers import NOBODY, Caller, Proof
 from advisor.service.calls import Calls
-from advisor.service.errors import BadRequestError, FailureKind, failure_of
-from advisor.service.gate import InnerServer, Peers
+from advisor.service.errors import BadRequestError, FailureKind, UnauthenticatedError, failure_of
+from advisor.service.gate import InnerServer
+from advisor.service.limits import RateLimits
+from advisor.service.relaying import Peers
 from advisor.v1 import (
     agent_pb2,
     agent_pb2_grpc,
@@ -45,6 +48,8 @@ else:
 
 Add: TypeAlias = Callable[[Any, grpc.aio.Server], None]
 Identify: TypeAlias = Callable[[Context], Awaitable[Caller]]
+Metadata: TypeAlias = Iterable[tuple[str, Any]] | None
+Known: TypeAlias = Callable[[Metadata], Awaitable[bool]]
 
 # Service of the contract → its full name, and how its methods are made known to gRPC. What they do is `Calls`' affair.
 CONTRACT: Mapping[str, tuple[str, Any, Add]] = {
@@ -93,15 +98,20 @@ class _Malformed:
 class Guard(grpc.aio.ServerInterceptor):
     """Stands before every method: finds the caller, asks the table, and turns errors into statuses."""
 
-    def __init__(self, calls: Calls, identify: Identify) -> None:
+    def __init__(self, calls: Calls, identify: Identify, limits: RateLimits | None, known: Known | None) -> None:
+        """`known`: asked with a call's metadata before its message is read; who is not known is not listened to."""
         self._calls = calls
         self._identify = identify
+        self._limits = limits
+        self._known = known
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
+        if self._known is not None and not await self._known(handler_call_details.invocation_metadata):
+            return self._turned_away(handler_call_details.method.rpartition(".")[2])
         handler = await continuation(handler_call_details)
         method = handler_call_details.method.rpartition(".")[2]  # "AuditService/GetDecision"
         if handler is None:
@@ -116,6 +126,28 @@ class Guard(grpc.aio.ServerInterceptor):
             return grpc.unary_stream_rpc_method_handler(self._many(method, stream), reading, writing)
         one: Any = self._our_call(method) if ours else handler.unary_unary
         return grpc.unary_unary_rpc_method_handler(self._one(method, one, ours=ours), reading, writing)
+
+    def _turned_away(self, method: str) -> Handler:
+        """Answers without reading any message: with what `identify` says about the caller, or that he is nobody."""
+
+        async def refuse(_requests: object, context: Context) -> AsyncIterator[bytes]:
+            try:
+                await self._caller(context)
+                raise UnauthenticatedError("nobody is known by this call: show a token or a client certificate")  # noqa: TRY301
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:  # the boundary of the process: becomes a status
+                await _abort(context, error, method, NOBODY)
+            yield b""  # never reached: makes this a generator, which fits calls of every kind
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+    async def _caller(self, context: Context) -> Caller:
+        """Who makes a call, which counts against his limit."""
+        caller = await self._identify(context)
+        if self._limits is not None:
+            self._limits.take(caller)
+        return caller
 
     def _our_call(self, method: str) -> Callable[..., Awaitable[Any]]:
         async def call(request: Any, context: Context, caller: Caller) -> Any:
@@ -139,7 +171,7 @@ class Guard(grpc.aio.ServerInterceptor):
         async def answer(request: Any, context: Context) -> Any:
             caller = NOBODY
             try:
-                caller = await self._identify(context)
+                caller = await self._caller(context)
                 require(caller, method)
                 _check(request, method)
                 return await (behaviour(request, context, caller) if ours else behaviour(request, context))
@@ -154,7 +186,7 @@ class Guard(grpc.aio.ServerInterceptor):
         async def answer(request: Any, context: Context) -> AsyncIterator[Any]:
             caller = NOBODY
             try:
-                caller = await self._identify(context)
+                caller = await self._caller(context)
                 require(caller, method)
                 _check(request, method)
                 async for response in stream(request, context):
@@ -202,6 +234,8 @@ class GrpcServing:
     calls: Calls
     health: health.aio.HealthServicer
     message_bytes_max: int
+    limits: RateLimits | None = None
+    authentication: Authentication | None = None
 
     async def set_serving(self) -> None:
         """What health checks may ask for, and that it is there."""
@@ -209,20 +243,34 @@ class GrpcServing:
             await self.health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def start_inner(self, path: Path, peers: Peers) -> InnerServer:
-        """A server for whoever comes through the gate, listening on `path` inside its private folder."""
+        """A server for whoever is known by his connection, listening on `path`."""
+        return await self._start(path, peers, known=None)
 
+    async def start_outer(self, path: Path, peers: Peers) -> InnerServer:
+        """One for connections that tell nothing: a message is read when the call's token is known, and not before."""
+
+        async def known(metadata: Metadata) -> bool:
+            return self.authentication is not None and await self.authentication.is_known(_authorization(metadata))
+
+        return await self._start(path, peers, known=known)
+
+    async def _start(self, path: Path, peers: Peers, known: Known | None) -> InnerServer:
         async def identify(context: Context) -> Caller:
-            return peers.find(context.peer())
+            connected = peers.find(context.peer().removeprefix("unix-abstract:"))
+            if self.authentication is None or connected.proof is Proof.KERNEL:
+                return connected
+            return await self.authentication.caller(connected, _authorization(context.invocation_metadata()))
 
         size = self.message_bytes_max
         options: Sequence[tuple[str, int]] = (
             ("grpc.max_receive_message_length", size),
             ("grpc.max_send_message_length", 4 * size),
-            ("grpc.max_metadata_size", 16 * 1024),
+            ("grpc.max_metadata_size", 24 * 1024),
             ("grpc.max_concurrent_streams", 256),
+            ("grpc.max_connection_idle_ms", 600_000),
             ("grpc.so_reuseport", 0),
         )
-        server = grpc.aio.server(interceptors=[Guard(self.calls, identify)], options=options)
+        server = grpc.aio.server(interceptors=[Guard(self.calls, identify, self.limits, known)], options=options)
         for _, stand_in, add in CONTRACT.values():
             add(stand_in(), server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
@@ -231,3 +279,9 @@ class GrpcServing:
         server.add_insecure_port(f"unix:{path}")
         await server.start()
         return server
+
+
+def _authorization(metadata: Metadata) -> str:
+    """The one header that says who calls; given more than once it says nothing."""
+    found = [value for key, value in metadata or () if key == "authorization"]
+    return found[0] if len(found) == 1 and isinstance(found[0], str) else ""

@@ -7,7 +7,6 @@ the connection is made and passes that on in the scope's state. Signals stay wit
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -46,16 +45,9 @@ class _Quiet(uvicorn.Server):
 
 
 class HttpServer:
-    """`start`, `stop`. One per socket: `ssl_context` is for TCP."""
+    """`start`, `stop`. One per Unix socket; what comes by TLS is relayed to one (`advisor.service.tls_door`)."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        listener: socket.socket,
-        *,
-        connections_max: int,
-        ssl_context: ssl.SSLContext | None = None,
-    ) -> None:
+    def __init__(self, app: ASGIApp, listener: socket.socket, *, connections_max: int) -> None:
         self._listener = listener
         config = uvicorn.Config(
             app,
@@ -72,7 +64,6 @@ class HttpServer:
             h11_max_incomplete_event_size=HEAD_BYTES_MAX,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=CLOSE_SECONDS,
-            ssl_context_factory=None if ssl_context is None else lambda _config, _default: ssl_context,
         )
         self._server = _Quiet(config)
         self._task: asyncio.Task[None] | None = None
@@ -98,7 +89,7 @@ class HttpServer:
 
 def _protocol(connections_max: int) -> type[H11Protocol]:
     per_peer_max = max(connections_max // 4, 2)
-    per_peer: Counter[Connection] = Counter()
+    per_peer: Counter[int | None] = Counter()
 
     class Protocol(H11Protocol):
         """Knows who connected; closes what is too many, and what does not say in time what it wants."""
@@ -108,13 +99,13 @@ def _protocol(connections_max: int) -> type[H11Protocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
             peer = _connection(transport)
-            if len(self.connections) >= connections_max or per_peer[peer] >= per_peer_max:
-                log.warning("connections_capped", uid=peer.uid, address=peer.address, most=connections_max)
+            if len(self.connections) >= connections_max or (not peer.name and per_peer[peer.uid] >= per_peer_max):
+                log.warning("connections_capped", uid=peer.uid, most=connections_max)
                 transport.abort()
                 return
             super().connection_made(transport)
             self.peer = peer
-            per_peer[peer] += 1
+            per_peer[peer.uid] += 1
             self.app_state = {**self.app_state, "connection": peer}
             self._time_head()
 
@@ -133,7 +124,7 @@ def _protocol(connections_max: int) -> type[H11Protocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             if self.peer is None:
                 return
-            per_peer[self.peer] -= 1
+            per_peer[self.peer.uid] -= 1
             if self.head_timer is not None:
                 self.head_timer.cancel()
             super().connection_lost(exc)
@@ -143,7 +134,6 @@ def _protocol(connections_max: int) -> type[H11Protocol]:
 
 def _connection(transport: asyncio.Transport) -> Connection:
     connected: Any = transport.get_extra_info("socket")
-    if connected.family == socket.AF_UNIX:
-        return Connection(uid=peer_uid(connected))
-    peer = transport.get_extra_info("peername")
-    return Connection(address=str(peer[0]) if peer else "")
+    name = transport.get_extra_info("peername")
+    ours = name[1:].decode("ascii", "replace") if isinstance(name, bytes) and name.startswith(b"\0") else ""
+    return Connection(uid=peer_uid(connected), name=ours)
