@@ -17,7 +17,7 @@ from advisor import config as configuration_module
 from advisor.app import StartError, check_import_names, load_rulebook, open_channels, open_sources
 from advisor.client import Client, ClientError
 from advisor.clock import SystemClock
-from advisor.commands import doctor_metrics
+from advisor.commands import doctor_metrics, doctor_slurm
 from advisor.commands.config import check_referenced
 from advisor.commands.mode import where
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket
@@ -123,7 +123,11 @@ def examine(socket: Path | None, configuration: Path | None, job: str = "") -> I
     yield from asyncio.run(look_at_log_stores(loaded, SlurmCli()))
     yield from asyncio.run(look_at_channels(loaded))
     yield from asyncio.run(_metrics(loaded, SlurmCli()))
-    yield from look_at_settings(asyncio.run(SlurmCli().settings()))
+    settings = asyncio.run(SlurmCli().settings())
+    yield from look_at_settings(settings)
+    if not isinstance(settings, Unavailable):
+        well, found, to_do = asyncio.run(doctor_slurm.look_at_accounting(SlurmCli()))
+        yield Check(name="accounting", state=State.OK if well else State.WARN, found=found, to_do=to_do)
     try:
         with Client(find_socket(socket, configuration)) as client:
             yield from _service(client, loaded)
