@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from advisor.commands import doctor_slurm
 from advisor.commands.doctor import State, look_at_channels, look_at_root_readers, look_at_scheduler, look_at_sources
 from advisor.config import load
 from advisor.core.model import Attempt, Job, NodeFact, Unavailable
 from advisor.core.words import AttemptState, UnavailableReason
 from advisor.ports import SchedulerJob
 from advisor.v1 import operator_pb2
+from connectors.scheduler.slurm_cli import SlurmCli
+from slurm_plugin.squeue import Output
 
 STARTED = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -119,3 +122,19 @@ async def test_channels_are_tried_without_sending(tmp_path: Path) -> None:
     assert check.state is State.FAIL
     assert check.found.startswith("chat: refused")
     assert "s3cret" not in check.found
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "well", "found"),
+    [
+        (b"", b"", True, "slurmdbd answers"),
+        (b"", b"Slurm accounting storage is disabled\n", True, "none here"),
+        (b"", b"sacct: error: Connection refused\n", False, "refused"),
+    ],
+)
+async def test_a_site_without_accounting_is_well(said: bytes, status: bytes, well: bool, found: str) -> None:
+    """It is told what stays unknown; an accounting that does not answer is a warning."""
+    slurm = SlurmCli(run=lambda *_: Output(returncode=1 if status else 0, stdout=said, stderr=status))
+    seen = await doctor_slurm.look_at_accounting(slurm)
+    assert (seen[0], seen[2] == "") == (well, well)
+    assert found in seen[1]
