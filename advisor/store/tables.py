@@ -353,7 +353,6 @@ decisions = Table(
     _time("expires_at"),
     _numbered(),
     UniqueConstraint("job_key", "number", "generation", "created_at"),
-    _of_attempt(),
     Index(None, "seq"),
     Index(None, "created_at", "id"),
     Index(None, "cluster", "created_at", "id"),
