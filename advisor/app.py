@@ -31,12 +31,13 @@ from advisor.core.scan import Scanner
 from advisor.core.words import UnavailableReason
 from advisor.earning import SWITCHED_OFF, Earning
 from advisor.gathering import Answered, Gatherer
-from advisor.log_stores import open_kernel_store, open_log_store, open_whole_store
+from advisor.log_stores import access_of, open_kernel_store, open_log_store, open_whole_store
 from advisor.measuring import Measurer
 from advisor.metrics_sources import open_metrics
 from advisor.notifying import Channel, Notifying
+from advisor.opining import Opining
 from advisor.pipeline import Pipeline, Rulebook, TicksFailedError
-from advisor.ports import Clock, LogSource, MetricsSource, Newsworthy, Notifier
+from advisor.ports import Clock, LogSource, MetricsSource, Newsworthy, Notifier, OpinionSource
 from advisor.reporting import Reporting
 from advisor.retaining import Retention
 from advisor.rules.job_rules import CONFIGURATION_BYTES_MAX
@@ -57,12 +58,14 @@ from advisor.store.embedded import EmbeddedPostgres
 from advisor.store.errors import ServerLost, StoreError
 from advisor.store.migrate import migrate
 from advisor.store.store import Store
+from connectors.attribution.nvrx import NvrxAttribution
 from connectors.kernel.files import KernelFileLogs
 from connectors.logs.files import JobFileLogs
 from connectors.logs.root_reader import RootReader
 from connectors.logs.rules_files import JobRulesFiles
 from connectors.notify.mail import Mail
 from connectors.notify.webhook import Webhook
+from connectors.web.server import Server
 
 log = structlog.get_logger(__name__)
 
@@ -156,6 +159,19 @@ def open_sources(config: Config, clock: Clock, *, by_hand: bool = False) -> tupl
         except ValueError as error:
             raise ConfigError((Problem(key="kernel", message=str(error), origin=kernel.name),)) from None
     return tuple(sources)
+
+
+def open_opinions(config: Config, clock: Clock) -> tuple[OpinionSource, ...]:
+    """The configured attribution services of others."""
+    return tuple(
+        NvrxAttribution(
+            section.name,
+            Server(access_of(section), clock=clock),
+            clock=clock,
+            budget_seconds=section.budget_seconds,
+        )
+        for section in config.attribution
+    )
 
 
 def open_channels(config: Config, clock: Clock) -> tuple[Channel, ...]:
@@ -271,6 +287,17 @@ class Service:
             stack.push_async_callback(source.close)
         measurer = Measurer(sources=metrics, rules=rulebook.rules, clock=clock, signals_max=rulebook.policy.signals_max)
         stack.push_async_callback(measurer.close)
+        opinions = open_opinions(config, clock)
+        for opinion in opinions:
+            stack.push_async_callback(opinion.close)
+        opining = Opining(
+            sources=opinions,
+            # One of its own: the gatherer's is used by other threads.
+            scanner=Scanner(rulebook.rules) if opinions else None,
+            clock=clock,
+            signals_max=rulebook.policy.signals_max,
+        )
+        stack.push_async_callback(opining.close)
         front = Front(config.service, clock)
         stack.callback(front.release)
         front.reserve()  # a second service is refused before it touches a database
@@ -282,8 +309,8 @@ class Service:
         for source in sources:
             if isinstance(source, Newsworthy):
                 source.on_news(board.wake.set)
-        pipeline, gatherer = self._pipeline(rulebook, store, board, sources, brought, measurer)
-        calls = self._calls(rulebook, store, board, gatherer, measurer)
+        pipeline, gatherer = self._pipeline(rulebook, store, board, sources, brought, measurer, opining)
+        calls = self._calls(rulebook, store, board, gatherer, measurer, opining)
         stack.push_async_callback(front.close)
         await front.open(calls, self._routes(calls, store, board))
         stack.push_async_callback(board.close)
@@ -294,9 +321,7 @@ class Service:
         )
         stack.push_async_callback(_cancel, self._start(sealer.run()))
         if config.retention.months:
-            retention = Retention(
-                history=store.history(), key=seal_key, clock=clock, months=config.retention.months
-            )
+            retention = Retention(history=store.history(), key=seal_key, clock=clock, months=config.retention.months)
             stack.push_async_callback(_cancel, self._start(retention.run()))
         channels = open_channels(config, clock)
         if channels:
@@ -337,6 +362,7 @@ class Service:
         sources: Sequence[LogSource],
         brought: BroughtRules,
         measurer: Measurer,
+        opining: Opining,
     ) -> tuple[Pipeline, Gatherer]:
         config = self._config
         gatherer = Gatherer(
@@ -352,6 +378,7 @@ class Service:
             board=board,
             gatherer=gatherer,
             measurer=measurer,
+            opining=opining,
             rulebook=rulebook,
             clock=self._clock,
             default_mode=config.default_mode,
@@ -362,7 +389,15 @@ class Service:
         )
         return pipeline, gatherer
 
-    def _calls(self, rulebook: Rulebook, store: Store, board: Board, gatherer: Gatherer, measurer: Measurer) -> Calls:
+    def _calls(
+        self,
+        rulebook: Rulebook,
+        store: Store,
+        board: Board,
+        gatherer: Gatherer,
+        measurer: Measurer,
+        opining: Opining,
+    ) -> Calls:
         """What every service of the contract does for a caller."""
         config, policy, clock = self._config.service, rulebook.policy, self._clock
         agent = AgentServices(
@@ -382,6 +417,7 @@ class Service:
             sources=lambda: [
                 *_healths(gatherer.sources, gatherer.last),
                 *_healths(measurer.sources, measurer.last),
+                *_healths(opining.sources, opining.last),
                 *_rules_healths(gatherer.brought),
             ],
         )
@@ -493,7 +529,9 @@ def notify(state: str) -> None:
         sender.sendto(state.encode(), f"\0{address[1:]}" if address[0] == "@" else address)
 
 
-def _healths(sources: Iterable[LogSource | MetricsSource], answered: Mapping[str, Answered]) -> list[SourceHealth]:
+def _healths(
+    sources: Iterable[LogSource | MetricsSource | OpinionSource], answered: Mapping[str, Answered]
+) -> list[SourceHealth]:
     """A source is available while it serves anybody; what it could not serve is told all the same."""
     found = []
     for source in sources:

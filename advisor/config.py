@@ -75,7 +75,7 @@ def _per_node(value: object) -> object:
 
 
 _NOTHING_TO_EARN = (Category.NONE, Category.USER_CANCEL)
-SOURCES = ("logs", "kernel", "metrics")  # the sections that are sources; their names tell them apart
+SOURCES = ("logs", "kernel", "metrics", "attribution")  # the sections that are sources; their names tell them apart
 
 SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -101,8 +101,6 @@ class _ServerSection(Section):
     """A server that is asked over HTTP: where it is, and what it must be shown."""
 
     url: Annotated[str, Field(pattern=r"^(https?://[^\s?#]+)?$", max_length=2_000)] = ""
-    selector: Annotated[str, Field(max_length=2_000)] = ""
-    tenant: Annotated[str, Field(pattern=r"^[A-Za-z0-9!._*'():-]{0,150}$")] = ""
     user: Annotated[str, Field(pattern=r"^[^:\x00-\x1f]{0,200}$")] = ""
     password_file: OptionalPath = None
     token_file: OptionalPath = None
@@ -114,6 +112,8 @@ class _ServerSection(Section):
 class StoreLimitsSection(_ServerSection):
     """A log store, and how it is asked."""
 
+    selector: Annotated[str, Field(max_length=2_000)] = ""
+    tenant: Annotated[str, Field(pattern=r"^[A-Za-z0-9!._*'():-]{0,150}$")] = ""
     questions_per_second: float = Field(default=5.0, gt=0, le=5.0, allow_inf_nan=False)
     timeout_seconds: float = Field(default=30.0, ge=1, le=300, allow_inf_nan=False)
     overlap_seconds: float = Field(default=120.0, ge=10, le=3600, allow_inf_nan=False)
@@ -153,11 +153,22 @@ class MetricsSection(_ServerSection):
     kind: Literal["prometheus", "dcgm"] = "prometheus"
     name: SourceName = "metrics"
     url: Annotated[str, Field(pattern=r"^(https?://[^\s?#]+( https?://[^\s?#]+)*)?$", max_length=2_000)] = ""
+    selector: Annotated[str, Field(max_length=2_000)] = ""
+    tenant: Annotated[str, Field(pattern=r"^[A-Za-z0-9!._*'():-]{0,150}$")] = ""
     node_label: OptionalLabel = ""
     interval_seconds: float = Field(default=15.0, ge=1, le=300, allow_inf_nan=False)
     collect_seconds: float = Field(default=30.0, ge=0, le=600, allow_inf_nan=False)
     questions_per_second: float = Field(default=5.0, gt=0, le=5.0, allow_inf_nan=False)
     timeout_seconds: float = Field(default=20.0, ge=1, le=300, allow_inf_nan=False)
+
+
+class AttributionSection(_ServerSection):
+    """An attribution service of others: asked about failed attempts, and one more opinion. See docs/sources.md."""
+
+    kind: Literal["nvrx"] = "nvrx"
+    name: SourceName = "nvrx"
+    budget_seconds: float = Field(default=60.0, ge=1, le=600, allow_inf_nan=False)
+    timeout_seconds: float = Field(default=10.0, ge=1, le=60, allow_inf_nan=False)
 
 
 class NotifySection(Section):
@@ -229,6 +240,7 @@ class Config(Section):
     logs: Annotated[tuple[LogsSection, ...], BeforeValidator(as_tuple)] = (LogsSection(),)
     kernel: Annotated[tuple[KernelSection, ...], BeforeValidator(as_tuple)] = ()
     metrics: Annotated[tuple[MetricsSection, ...], BeforeValidator(as_tuple)] = ()
+    attribution: Annotated[tuple[AttributionSection, ...], BeforeValidator(as_tuple)] = ()
     notify: Annotated[tuple[NotifySection, ...], BeforeValidator(as_tuple)] = ()
     policy_file: OptionalPath = None
     rules_files: Annotated[tuple[Path, ...], BeforeValidator(_paths)] = ()
@@ -443,6 +455,8 @@ def _cross_checks(config: Config, path: Path | None, origins: Mapping[str, str])
         found.extend((f"kernel[{at}].{key}", message) for key, message in _kernel_problems(kernel))
     for at, metrics in enumerate(config.metrics):
         found.extend((f"metrics[{at}].{key}", message) for key, message in _metrics_problems(metrics))
+    for at, opinion in enumerate(config.attribution):
+        found.extend((f"attribution[{at}].{key}", message) for key, message in _attribution_problems(opinion))
     for at, channel in enumerate(config.notify):
         found.extend((f"notify[{at}].{key}", message) for key, message in _notify_problems(channel))
         if channel.name in {other.name for other in config.notify[:at]}:
@@ -505,6 +519,11 @@ def _kernel_problems(source: KernelSection) -> list[tuple[str, str]]:
         found.append(("transport", str(error)))
     if source.kind == "victorialogs" and source.tenant and not _VICTORIA_TENANT.fullmatch(source.tenant):
         found.append(("tenant", "write AccountID:ProjectID, both numbers"))
+    return [*found, *_access_problems(source)]
+
+
+def _attribution_problems(source: AttributionSection) -> list[tuple[str, str]]:
+    found = [] if source.url else [("url", "must be given: http://host:8000")]
     return [*found, *_access_problems(source)]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
-from advisor.config import ConfigError, KernelSection, LogsSection, Problem, StoreLimitsSection
+from advisor.config import AttributionSection, ConfigError, KernelSection, LogsSection, Problem, StoreLimitsSection
 from advisor.core.line_filter import LineFilter, line_filter
 from advisor.core.words import UnavailableReason
 from advisor.ports import Clock
@@ -183,10 +183,10 @@ def pace_of(section: StoreLimitsSection, clock: Clock) -> Pace:
     return Pace(clock, per_second=section.questions_per_second, burst=max(1.0, section.questions_per_second))
 
 
-def access_of(section: LogsSection | KernelSection) -> Access:
+def access_of(section: LogsSection | KernelSection | AttributionSection) -> Access:
     return Access(
         url=section.url,
-        headers=_tenant(section),
+        headers={} if isinstance(section, AttributionSection) else _tenant(section),
         user=section.user,
         password_file=section.password_file,
         token_file=section.token_file,

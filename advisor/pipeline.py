@@ -31,7 +31,8 @@ from advisor.gathering import Gatherer
 from advisor.instruments import Instruments
 from advisor.isolating import Isolating
 from advisor.measuring import Measurer
-from advisor.ports import Clock, LogSource, MetricsSource
+from advisor.opining import Opining
+from advisor.ports import Clock, LogSource, MetricsSource, OpinionSource
 from advisor.recoveries import Passed
 from advisor.replay import Inputs
 from advisor.sighting import Sighting, reports_of, snapshot_of
@@ -97,6 +98,7 @@ class Pipeline:
         board: Board,
         gatherer: Gatherer,
         measurer: Measurer | None = None,
+        opining: Opining | None = None,
         rulebook: Rulebook,
         clock: Clock,
         default_mode: Mode,
@@ -111,6 +113,7 @@ class Pipeline:
         self._board = board
         self._gatherer = gatherer
         self._measurer = measurer
+        self._opining = opining
         self._rulebook = rulebook
         self._clock = clock
         self._default_mode = default_mode
@@ -177,6 +180,8 @@ class Pipeline:
         if self._measurer is not None:
             with stage("measure"):
                 await self._measurer.gather(sightings)
+        if self._opining is not None:
+            await self._opining.gather(sightings)
         with stage("conclude"):
             verdicts = await self._conclude(sightings)
         with stage("commit"):
@@ -197,8 +202,12 @@ class Pipeline:
         self._on_tick()
 
     @property
-    def _sources(self) -> tuple[LogSource | MetricsSource, ...]:
-        return (*self._gatherer.sources, *(self._measurer.sources if self._measurer is not None else ()))
+    def _sources(self) -> tuple[LogSource | MetricsSource | OpinionSource, ...]:
+        return (
+            *self._gatherer.sources,
+            *(self._measurer.sources if self._measurer is not None else ()),
+            *(self._opining.sources if self._opining is not None else ()),
+        )
 
     async def _sight(self, now: datetime) -> list[Sighting]:
         keys = await self._store.watched(now)

@@ -180,6 +180,45 @@ class RulesReader(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpinionRequest:
+    """Another program is asked what it thinks of one attempt that has failed. `path`: of its output; chosen by its
+    user."""
+
+    key: str  # "job_key/attempt"
+    job_id: str
+    attempt: int
+    user: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opinion:
+    """What it answered. `action`: what it would do, as it spells it. `texts`: what it says is wrong; hostile."""
+
+    action: str
+    texts: tuple[str, ...] = ()
+    told_by: str = ""
+
+
+class OpinionSource(Protocol):
+    """Attribution by another program. `budget_seconds`: after that nobody waits for an answer any more."""
+
+    name: str
+    trust: Trust
+    budget_seconds: float
+
+    async def ask(self, request: OpinionRequest) -> Opinion | Unavailable:
+        """Its final word, however long that takes: whoever asks bounds it by cancelling."""
+        ...
+
+    async def check(self) -> Unavailable | None:
+        """Whether it is there, for people."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerJob:
     """A job as the scheduler shows it now, for `bundle`, `analyze --job` and `doctor`."""
 

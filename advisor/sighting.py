@@ -17,7 +17,7 @@ from advisor.core.job_watch import Watch
 from advisor.core.model import NodeFact, Progress, Signal, Snapshot, SourceReport, Unavailable
 from advisor.core.scan import FileState
 from advisor.core.words import Mode, NodeState, Trust, UnavailableReason
-from advisor.ports import LogSource, MetricsSource
+from advisor.ports import LogSource, MetricsSource, OpinionSource
 from advisor.store.records import AttemptKey, StoredAttempt
 
 log = structlog.get_logger(__name__)
@@ -108,7 +108,7 @@ def decoded_state(key: AttemptKey, data: bytes) -> TickState:
 
 def reports_of(
     sighting: Sighting,
-    sources: Iterable[LogSource | MetricsSource],
+    sources: Iterable[LogSource | MetricsSource | OpinionSource],
     scheduler: SchedulerView | None,
     now: datetime,
     *,

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from advisor import config as configuration_module
-from advisor.app import StartError, check_import_names, load_rulebook, open_channels, open_sources
+from advisor.app import StartError, check_import_names, load_rulebook, open_channels, open_opinions, open_sources
 from advisor.client import Client, ClientError
 from advisor.clock import SystemClock
 from advisor.commands import doctor_metrics, doctor_slurm
@@ -92,8 +92,8 @@ def doctor(
       sudo -u advisor advisor doctor --job 4711
     """
     checks = list(examine(socket, configuration, job))
-    if form is Format.JSON:
-        print_json([{"name": c.name, "state": c.state, "found": c.found, "to_do": c.to_do} for c in checks])
+    if form is not Format.TABLE:
+        print_json([{"name": c.name, "state": c.state, "found": c.found, "to_do": c.to_do} for c in checks], form)
     else:
         for check in checks:
             print(f"{check.state:<5} {check.name:<16} {harmless(check.found)}")
@@ -121,6 +121,7 @@ def examine(socket: Path | None, configuration: Path | None, job: str = "") -> I
     yield from asyncio.run(look_at_scheduler(loaded, SlurmCli(), job))
     yield from look_at_root_readers(loaded)
     yield from asyncio.run(look_at_log_stores(loaded, SlurmCli()))
+    yield from asyncio.run(look_at_opinions(loaded))
     yield from asyncio.run(look_at_channels(loaded))
     yield from asyncio.run(_metrics(loaded, SlurmCli()))
     settings = asyncio.run(SlurmCli().settings())
@@ -260,6 +261,19 @@ async def look_at_log_stores(chosen: Config, scheduler: SchedulerReader) -> list
         )
         for name, kind, look in looks
     ]
+
+
+async def look_at_opinions(chosen: Config) -> list[Check]:
+    """Whether the attribution services of others answer."""
+    checks = []
+    for source in open_opinions(chosen, SystemClock()):
+        missing = await source.check()
+        await source.close()
+        found = "answers" if missing is None else f"{missing.reason}: {missing.detail}"
+        to_do = "" if missing is None else "see url and the service; verdicts do without it meanwhile"
+        state = State.OK if missing is None else State.WARN
+        checks.append(Check(name="attribution", state=state, found=f"{source.name}: {found}", to_do=to_do))
+    return checks
 
 
 async def look_at_channels(chosen: Config) -> list[Check]:

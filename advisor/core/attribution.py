@@ -16,12 +16,13 @@ from advisor.core.divergence import with_suspects
 from advisor.core.fingerprint import fingerprint
 from advisor.core.hypotheses import Scored, by_category, score
 from advisor.core.model import Attribution, Hypothesis, Incident, PastAttempt, Snapshot
+from advisor.core.opinions import with_opinions
 from advisor.core.places_of_signals import PlaceMap, ranks_of
 from advisor.core.policy import Policy
 from advisor.core.rules import RuleSet, rule_of
 from advisor.core.suspects import RECORDED
 from advisor.core.symptoms import RANKS_MAX, symptom_hypothesis
-from advisor.core.words import AttemptState, Category, Implicates, IncidentKind, Trust
+from advisor.core.words import AttemptState, Category, Implicates, IncidentKind
 
 WEAK = 0.4  # below this a hypothesis does not name a category
 STRONG_HARDWARE = 0.9
@@ -44,8 +45,9 @@ def attribute(snapshot: Snapshot, incident: Incident, rules: RuleSet, policy: Po
         or leads[0].rule.id in RECORDED  # who, but not why: that is what the symptoms tell
         or (symptom.category is not Category.UNKNOWN and leads[0].score < symptom.confidence)
     ):
-        return _from_symptom(snapshot, incident, symptom, leads, places)
-    return with_suspects(_from_lead(snapshot, groups, symptom, places, policy), snapshot, policy)
+        return with_opinions(_from_symptom(snapshot, incident, symptom, leads, places), snapshot)
+    found = with_suspects(_from_lead(snapshot, groups, symptom, places, policy), snapshot, policy)
+    return with_opinions(found, snapshot)
 
 
 def _from_symptom(
@@ -153,7 +155,7 @@ def _degraded(snapshot: Snapshot, scored: Sequence[Scored], places: PlaceMap, po
         nodes=nodes,
         evidence=tuple(item.signal.id for item in group)[: policy.evidence_max],
         implications=implications(group, nodes, places, confidence * 0.5),
-        trusted=bool(nodes) and all(item.signal.trust is not Trust.LOG for item in group),
+        trusted=bool(nodes) and all(item.signal.trust.trusted for item in group),
         fingerprint="",
     )
 

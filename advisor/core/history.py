@@ -110,6 +110,8 @@ def trust_weight(trust: Trust) -> float:
             return 0.9
         case Trust.LOG:
             return 0.45
+        case Trust.EXTERNAL:
+            return 0.0
         case _:
             assert_never(trust)
 

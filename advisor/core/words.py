@@ -35,17 +35,20 @@ class Role(StrEnum):
 
 
 class Trust(StrEnum):
-    """By which transport a fact came; see docs/architecture.md. `LOG` is anything a user can write."""
+    """By which transport a fact came; see docs/architecture.md. `LOG` is anything a user can write, `EXTERNAL` what
+    another program concluded, from logs at best: it supports or doubts, and decides nothing.
+    """
 
     SCHEDULER = "scheduler"
     KERNEL = "kernel"
     TELEMETRY = "telemetry"
     LOG = "log"
+    EXTERNAL = "external"
 
     @property
     def trusted(self) -> bool:
         """True for transports that only root can feed."""
-        return self is not Trust.LOG
+        return self in {Trust.SCHEDULER, Trust.KERNEL, Trust.TELEMETRY}
 
 
 class IncidentKind(StrEnum):

@@ -23,6 +23,7 @@ ERROR_BYTES_MAX = 2_000
 RESERVE = 2.0  # questions that what is not urgent leaves to what is
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 RETRY_AFTER_SECONDS_MAX = 3_600.0
+_JSON = {"Content-Type": "application/json"}
 
 
 class AskError(Exception):
@@ -100,9 +101,15 @@ class Server:
         urgent: bool = True,
         host: Host | None = None,
         bytes_max: int = ANSWER_BYTES_MAX,
+        body: bytes | None = None,
+        answers: frozenset[int] = frozenset(),
     ) -> bytes:
-        """The whole answer. Raises `AskError`."""
-        async with self.stream(path, form, method=method, headers=headers, urgent=urgent, host=host) as pieces:
+        """The whole answer. `body`: JSON instead of a form. `answers`: statuses that are the server's word on this
+        question, and no fault of its own. Raises `AskError`.
+        """
+        async with self.stream(
+            path, form, method=method, headers=headers, urgent=urgent, host=host, body=body, answers=answers
+        ) as pieces:
             got = bytearray()
             async for piece in pieces:
                 got += piece
@@ -121,6 +128,8 @@ class Server:
         headers: Mapping[str, str] | None = None,
         urgent: bool = True,
         host: Host | None = None,
+        body: bytes | None = None,
+        answers: frozenset[int] = frozenset(),
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The answer piece by piece, once it is our turn. Raises `AskError`, also from within the iteration."""
         host = host or self._host
@@ -136,8 +145,11 @@ class Server:
                     method,
                     host.url.rstrip("/") + path,
                     params=dict(form) if method == "GET" else None,
-                    data=dict(form) if method == "POST" else None,
-                    headers={**(headers or {}), **self._credentials.headers()},
+                    data=dict(form) if method == "POST" and body is None else None,
+                    content=body,
+                    headers={**_JSON, **(headers or {}), **self._credentials.headers()}
+                    if body is not None
+                    else {**(headers or {}), **self._credentials.headers()},
                 )
                 response = await self._send(client, request)
                 try:
@@ -147,7 +159,7 @@ class Server:
                 finally:
                     await response.aclose()
         except AskError as error:
-            if error.fault:
+            if error.fault and error.status not in answers:
                 host.why, host.reason = error.detail, error.reason
                 host.breaker.failed(error.wait_seconds)
             raise

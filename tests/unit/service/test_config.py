@@ -168,10 +168,11 @@ def test_every_key_is_documented() -> None:
     given = {
         "ADVISOR_KERNEL": '[{path = "/k/%n.log"}]',
         "ADVISOR_METRICS": '[{url = "http://m:9090"}]',
+        "ADVISOR_ATTRIBUTION": '[{url = "http://a:8000"}]',
         "ADVISOR_NOTIFY": '[{kind = "slack", name = "chat", url_file = "/u"}]',
     }
     keys = {key.replace("[0]", "") for key, _ in config.flattened(config.load(None, given).config)}
-    assert documented == keys | {"logs", "kernel", "metrics", "notify"}
+    assert documented == keys | {"logs", "kernel", "metrics", "attribution", "notify"}
 
 
 @pytest.mark.parametrize(
