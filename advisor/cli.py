@@ -30,6 +30,7 @@ class Entry:
 
     module: str
     summary: str
+    app: str = "app"  # its name in the module
 
 
 COMMANDS = {
@@ -38,6 +39,39 @@ COMMANDS = {
     "analyze": Entry(module="advisor.commands.analyze", summary="Say why a job failed, from a bundle or log files."),
     "bundle": Entry(module="advisor.commands.bundle", summary="Write a job's logs and facts into one folder."),
     "decisions": Entry(module="advisor.commands.decisions", summary="Who decided what, why, and what came of it."),
+    "explain": Entry(module="advisor.commands.explain", summary="What happened to a job, in plain sentences."),
+    "watch": Entry(module="advisor.commands.watch", summary="A live view of incidents and decisions."),
+    "status": Entry(module="advisor.commands.status", summary="Whether it ticks; agents and sources."),
+    "incidents": Entry(
+        module="advisor.commands.history", app="incidents_app", summary="What went wrong, one per attempt."
+    ),
+    "attempts": Entry(
+        module="advisor.commands.history", app="attempts_app", summary="Executions of jobs, and how far they came."
+    ),
+    "actions": Entry(
+        module="advisor.commands.history", app="actions_app", summary="What agents did about advice, and why not."
+    ),
+    "timeline": Entry(
+        module="advisor.commands.history", app="timeline_app", summary="All that happened to a job, oldest first."
+    ),
+    "veto": Entry(module="advisor.commands.orders", app="veto_app", summary="Do nothing about an attempt."),
+    "withdraw": Entry(module="advisor.commands.orders", app="withdraw_app", summary="Take back what is advised now."),
+    "override": Entry(
+        module="advisor.commands.orders", app="override_app", summary="Order a restart or a stop instead."
+    ),
+    "orders": Entry(module="advisor.commands.orders", app="orders_app", summary="What operators ordered: see, lift."),
+    "exclusions": Entry(
+        module="advisor.commands.orders", app="exclusions_app", summary="Nodes that a job avoids: add and clear."
+    ),
+    "budget": Entry(
+        module="advisor.commands.orders", app="budget_app", summary="What a job may spend on restarts: reset it."
+    ),
+    "correct": Entry(
+        module="advisor.commands.corrections", app="correct_app", summary="Say what the right verdict had been."
+    ),
+    "corrections": Entry(
+        module="advisor.commands.corrections", app="corrections_app", summary="Corrected verdicts, as test cases too."
+    ),
     "replay": Entry(module="advisor.commands.replay", summary="Reproduce a decision from its stored inputs."),
     "audit": Entry(module="advisor.commands.audit", summary="Is the history what it was? Keys, seals, retention."),
     "backtest": Entry(module="advisor.commands.backtest", summary="Try another policy on decisions of the past."),
@@ -51,6 +85,7 @@ COMMANDS = {
     "rules": Entry(module="advisor.commands.rules", summary="Look at, check and run detection rules."),
     "config": Entry(module="advisor.commands.config", summary="Check and show the configuration."),
     "doctor": Entry(module="advisor.commands.doctor", summary="Check the installation and say what to do."),
+    "completion": Entry(module="advisor.commands.completion", summary="Make your shell complete this command."),
 }
 
 
@@ -60,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        application(given)(args=given, prog_name="advisor")
+        application(_typed_so_far() or given)(args=given, prog_name="advisor")
     except CommandError as error:
         complain(str(error))
         raise SystemExit(error.code) from None
@@ -68,6 +103,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # `advisor decisions list | head`: the reader has what it wanted.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None
+
+
+def _typed_so_far() -> list[str]:
+    """While a shell asks for completions: the words of its line behind `advisor`. The script it got asks this way."""
+    if "_ADVISOR_COMPLETE" not in os.environ:
+        return []
+    from typer._completion_classes import completion_init
+
+    completion_init()
+    return (os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or "").split()[1:]
 
 
 def application(arguments: Sequence[str]) -> typer.Typer:
@@ -121,7 +166,7 @@ def _add(app: typer.Typer, name: str, entry: Entry) -> None:
         if error.name == entry.module:
             raise CommandError(f"{name}: not part of this installation", code=2) from None
         raise CommandError(f"{name}: there is no Python module {error.name}: {NEEDS_SERVER}", code=2) from None
-    commands: typer.Typer = module.app
+    commands: typer.Typer = getattr(module, entry.app)
     single = _single(commands)
     if single is not None:
         app.command(name, help=single.__doc__ or entry.summary)(single)

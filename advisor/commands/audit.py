@@ -6,16 +6,18 @@ import os
 import pwd
 import sys
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from google.protobuf.json_format import MessageToDict
 
 from advisor.clock import SystemClock
 from advisor.commands.database import database_url, one_moment, opened
-from advisor.commands.options import ConfigOption, FormatOption, load_config
-from advisor.commands.output import CommandError, Format, harmless, one_line, print_json
+from advisor.commands.decisions import ago, connected
+from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given, load_config
+from advisor.commands.output import CommandError, Format, harmless, one_line, print_json, print_table, short_time
 from advisor.commands.progress import Bar
 from advisor.retaining import Retention
 from advisor.seals.chain import Chain, Finding, compare_copies
@@ -24,6 +26,7 @@ from advisor.seals.keys import PublicKey, SealKey, SealKeyError, load_key, load_
 from advisor.store import seal_verify, seals
 from advisor.store.history import History
 from advisor.store.incarnation import current_incarnation
+from advisor.v1 import audit_pb2
 
 app = typer.Typer(rich_markup_mode=None, help="Is the history what it was? Keys, seals, and how long it is kept.")
 keys = typer.Typer(rich_markup_mode=None, help="Keys that sign the seals.")
@@ -59,6 +62,50 @@ def new(
     except SealKeyError as error:
         raise CommandError(str(error)) from None
     print(f"key {made.public.fingerprint}: {path} (private), {path}.pub")
+
+
+@app.command("list")
+def list_records(
+    who: Annotated[str, typer.Option(help="Only of this account.")] = "",
+    what: Annotated[str, typer.Option(help="Only this, e.g. order_given, mode_set, verdict_corrected.")] = "",
+    subject: Annotated[str, typer.Option(help="Only what was done to this: a decision's id, an order's, a node.")] = "",
+    cluster: Annotated[str | None, typer.Option(help="Only this cluster.")] = None,
+    since: Annotated[str, typer.Option(help="Not older than: 30m, 6h, 2d.")] = "",
+    everything: Annotated[bool, typer.Option("--everything", help="Also what the advisor does by itself.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+    socket: SocketOption = None,
+    configuration: ConfigOption = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Who did what, when, why and from where, newest first.
+
+    \b
+    Examples:
+      advisor audit list --since 7d
+      advisor audit list --who ada --format jsonl
+    """
+    request = audit_pb2.ListAuditRequest(
+        who=who, what=what, subject=subject, cluster=given("--cluster", cluster), everything=everything
+    )
+    if since:
+        request.since.CopyFrom(ago(since))
+    with connected(socket, configuration) as client:
+        found = list(client.audit_records(request, most=limit))
+    if form is not Format.TABLE:
+        print_json([MessageToDict(item, preserving_proto_field_name=True) for item in found], form)
+        return
+    rows = (
+        (
+            short_time(item.at.ToDatetime(UTC)),
+            item.who,
+            item.what,
+            " ".join(f"{name}={value}" for name, value in sorted(item.detail.items())) or item.subject,
+            item.why,
+            item.origin,
+        )
+        for item in found
+    )
+    print_table(("when", "who", "what", "of", "why", "from"), rows, empty="nothing")
 
 
 @app.command("seals")
@@ -164,7 +211,7 @@ def verify(
     copies = list(read_copy(against)) if against is not None else None
     chain = Chain(trusted=trusted, allow_unsigned=allow_unsigned)
     findings, waiting = asyncio.run(_verify(database_url(config, dsn_file), chain, copies))
-    if form is Format.JSON:
+    if form is not Format.TABLE:
         print_json(
             {
                 "ok": not findings,
@@ -178,7 +225,8 @@ def verify(
                     {"wrong": i.wrong, "table": i.table, "row": i.row, "seal": i.seal, "detail": i.detail}
                     for i in findings
                 ],
-            }
+            },
+            form,
         )
         if findings:
             raise typer.Exit(1)

@@ -63,8 +63,10 @@ def bundle(
     )
     for note in made.notes:
         complain(note)
-    if form is Format.JSON:
-        print_json({"folder": str(made.folder), "attempt": made.attempt, "redacted": redact, "notes": list(made.notes)})
+    if form is not Format.TABLE:
+        print_json(
+            {"folder": str(made.folder), "attempt": made.attempt, "redacted": redact, "notes": list(made.notes)}, form
+        )
     else:
         print(harmless(str(made.folder)))
 

@@ -27,9 +27,9 @@ def check(configuration: ConfigOption = None, form: FormatOption = Format.TABLE)
         check_referenced(config.load(path, os.environ).config)
     except config.ConfigError as error:
         problems = error.problems
-    if form is Format.JSON:
+    if form is not Format.TABLE:
         found = [{"key": item.key, "message": item.message, "origin": item.origin} for item in problems]
-        print_json({"path": str(path) if path else None, "ok": not problems, "problems": found})
+        print_json({"path": str(path) if path else None, "ok": not problems, "problems": found}, form)
     else:
         for problem in problems:
             print(one_line(str(problem)))
@@ -74,8 +74,8 @@ def show(configuration: ConfigOption = None, form: FormatOption = Format.TABLE) 
       advisor config show --format json
     """
     loaded = load_config(configuration)
-    if form is Format.JSON:
-        print_json({"path": str(loaded.path) if loaded.path else None, "config": config.as_tree(loaded.config)})
+    if form is not Format.TABLE:
+        print_json({"path": str(loaded.path) if loaded.path else None, "config": config.as_tree(loaded.config)}, form)
         return
     rows = [(key, value, config.origin_of(key, loaded)) for key, value in config.flattened(loaded.config)]
     if not rows:

@@ -12,6 +12,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from advisor.client import Client, ClientError, action_name, milestone_name, mode_name, reason_name, status_name
+from advisor.commands.job_ids import choose_job
 from advisor.commands.listing import listed, terminal_columns
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket, given
 from advisor.commands.output import CommandError, Format, harmless, one_line, print_json
@@ -55,21 +56,21 @@ def list_decisions(
     if action and action not in ACTIONS:
         raise CommandError(f"--action {action}: choose one of {', '.join(ACTIONS)}", code=2)
     chosen = audit_pb2.Filter(
-        job_id=given("--job", job),
         user=given("--user", user),
         cluster=given("--cluster", cluster),
         partition=given("--partition", partition),
         node=given("--node", node),
         category=given("--category", category),
     )
+    choose_job(chosen, given("--job", job))
     if action:
         chosen.action = common_pb2.Action.Value(f"ACTION_{action.upper()}")
     if since:
-        chosen.since.CopyFrom(_ago(since))
+        chosen.since.CopyFrom(ago(since))
     with connected(socket, configuration) as client:
         found = list(client.decisions(chosen, most=limit))
-    if form is Format.JSON:
-        print_json([as_document(decision) for decision in found])
+    if form is not Format.TABLE:
+        print_json([as_document(decision) for decision in found], form)
         return
     if not found:
         print("no decisions")
@@ -92,8 +93,8 @@ def show(
     """
     with connected(socket, configuration) as client:
         decision = client.decision(decision_id)
-    if form is Format.JSON:
-        print_json(as_document(decision))
+    if form is not Format.TABLE:
+        print_json(as_document(decision), form)
         return
     for line in verdict(decision):
         print(harmless(line))
@@ -249,11 +250,11 @@ def _milestones(decision: audit_pb2.Decision) -> Iterator[str]:
 
 def moment_ago(text: str) -> datetime:
     """What `--since 2d` means. Ends the command when it means nothing."""
-    moment: datetime = _ago(text).ToDatetime(UTC)
+    moment: datetime = ago(text).ToDatetime(UTC)
     return moment
 
 
-def _ago(text: str) -> Timestamp:
+def ago(text: str) -> Timestamp:
     match = re.fullmatch(r"(\d{1,6})([smhd])", text)
     if match is None:
         raise CommandError(f"--since {text}: write a number and a unit, like 30m, 6h or 2d", code=2)

@@ -25,8 +25,8 @@ def get(socket: SocketOption = None, configuration: ConfigOption = None, form: F
     """
     with connected(socket, configuration) as client:
         settings = client.modes()
-    if form is Format.JSON:
-        print_json([_document(setting) for setting in settings])
+    if form is not Format.TABLE:
+        print_json([_document(setting) for setting in settings], form)
         return
     rows = (
         (
@@ -94,8 +94,8 @@ def set_mode(
         setting = client.set_mode(wanted)
     for note in setting.notes:
         complain(note)
-    if form is Format.JSON:
-        print_json(_document(setting) | _consequences(setting))
+    if form is not Format.TABLE:
+        print_json(_document(setting) | _consequences(setting), form)
         return
     stopped = "; ".join(where(item) for item in setting.no_longer_autonomous)
     after = f"; no longer autonomous: {stopped}" if stopped else ""
@@ -126,8 +126,8 @@ def unset_mode(
     wanted = _wanted(why, cluster, partition, job, category, account)
     with connected(socket, configuration) as client:
         setting = client.unset_mode(wanted)
-    if form is Format.JSON:
-        print_json(_document(setting))
+    if form is not Format.TABLE:
+        print_json(_document(setting), form)
         return
     print(one_line(f"removed: {mode_name(setting.mode)} for {where(setting)}, which {setting.set_by} had set"))
 

@@ -4,9 +4,11 @@ from datetime import UTC
 from typing import Annotated
 
 import typer
+from google.protobuf.json_format import MessageToDict
 
 from advisor.client import reason_name, status_name
 from advisor.commands.decisions import connected
+from advisor.commands.events import print_events
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given
 from advisor.commands.output import CommandError, Format, one_line, print_json, print_table, short_time
 from advisor.v1 import audit_pb2, operator_pb2
@@ -41,7 +43,7 @@ def isolations(
     )
     with connected(socket, configuration) as client:
         answer = client.isolations(request)
-    if form is Format.JSON:
+    if form is not Format.TABLE:
         print_json(
             {
                 "isolations": [_document(item) for item in answer.isolations],
@@ -49,7 +51,8 @@ def isolations(
                 "orphaned": [
                     {"cluster": item.cluster, "node": item.node, "reason": item.reason} for item in answer.orphaned
                 ],
-            }
+            },
+            form,
         )
         return
     for item in answer.tripped:
@@ -100,8 +103,8 @@ def list_lemons(
     )
     with connected(socket, configuration) as client:
         answer = client.lemons(request)
-    if form is Format.JSON:
-        print_json({"lemons": [_lemon(item) for item in answer.lemons], "capped": answer.capped})
+    if form is not Format.TABLE:
+        print_json({"lemons": [_lemon(item) for item in answer.lemons], "capped": answer.capped}, form)
         return
     rows = (
         (
@@ -122,6 +125,98 @@ def list_lemons(
     print_table(columns, rows, empty="no lemons")
     if answer.capped:
         print("there were more failures than are looked at: the oldest are left out")
+
+
+@app.command("list")
+def list_nodes(
+    cluster: ClusterOption = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+    socket: SocketOption = None,
+    configuration: ConfigOption = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Nodes that evidence has named, the last one named first, with their scores.
+
+    \b
+    Examples:
+      advisor nodes list
+      advisor nodes list --cluster prod --format jsonl
+    """
+    with connected(socket, configuration) as client:
+        found = list(client.nodes(audit_pb2.Filter(cluster=given("--cluster", cluster)), most=limit))
+    if form is not Format.TABLE:
+        print_json([MessageToDict(item, preserving_proto_field_name=True) for item in found], form)
+        return
+    rows = (
+        (
+            item.name,
+            item.cluster,
+            f"{item.score:.2f}",
+            "suspect" if item.suspect else "",
+            short_time(item.last_implicated_at.ToDatetime(UTC)),
+            f"{item.implications[0].category}: {item.implications[0].rule}" if item.implications else "",
+        )
+        for item in found
+    )
+    print_table(("node", "cluster", "score", "", "last named", "for"), rows, empty="no node was ever named")
+
+
+@app.command()
+def show(
+    node: NodeArgument,
+    limit: Annotated[int, typer.Option(min=1, max=250, help="How many events at most.")] = 30,
+    cluster: ClusterOption = None,
+    socket: SocketOption = None,
+    configuration: ConfigOption = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """One node: its score, and what happened to it, newest first.
+
+    \b
+    Examples:
+      advisor nodes show gpu017
+    """
+    with connected(socket, configuration) as client:
+        whose = client.cluster_or_only(given("--cluster", cluster))
+        request = audit_pb2.GetNodeHistoryRequest(cluster=whose, name=node, page=audit_pb2.Page(page_size=limit))
+        answer = client.call(client.audit.GetNodeHistory, request)
+    if form is not Format.TABLE:
+        print_json(MessageToDict(answer, preserving_proto_field_name=True), form)
+        return
+    suspect = ", suspect" if answer.node.suspect else ""
+    print(one_line(f"{answer.node.name} of {answer.node.cluster}: score {answer.node.score:.2f}{suspect}"))
+    print_events(answer.events)
+
+
+@app.command()
+def isolate(
+    node: NodeArgument,
+    why: WhyOption = "",
+    force: Annotated[bool, typer.Option("--force", help="Beyond the caps. It is audited.")] = False,
+    cluster: ClusterOption = None,
+    socket: SocketOption = None,
+    configuration: ConfigOption = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Have a node drained by hand, within the caps on isolated nodes. A drain of others is never touched.
+
+    The agent drains it, where it may act and its own cap allows it, until you reinstate it or its time is over.
+
+    \b
+    Examples:
+      advisor nodes isolate gpu017 --why "its fan is loud"
+    """
+    _needs(why)
+    with connected(socket, configuration) as client:
+        whose = client.cluster_or_only(given("--cluster", cluster))
+        request = operator_pb2.IsolateNodeRequest(cluster=whose, node=node, why=why, force=force)
+        made = client.call(client.operators.IsolateNode, request)
+    if form is not Format.TABLE:
+        print_json(_document(made), form)
+        return
+    until = short_time(made.expires_at.ToDatetime(UTC))
+    print(one_line(f"{made.node} is isolated until {until}, by {made.opened_by}"))
+    print("  how far it is: advisor nodes isolations")
 
 
 @app.command()
@@ -216,6 +311,7 @@ def _document(item: operator_pb2.NodeIsolation) -> dict[str, object]:
         "ended_by": item.ended_by,
         "ended_why": item.ended_why,
         "probe_passed": item.probe_passed if item.HasField("probe_passed") else None,
+        "opened_by": item.opened_by,
     }
 
 

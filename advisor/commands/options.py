@@ -18,7 +18,9 @@ ConfigOption: TypeAlias = Annotated[
 SocketOption: TypeAlias = Annotated[
     Path | None, typer.Option("--socket", help="The service's Unix socket. Default: as configured.")
 ]
-FormatOption: TypeAlias = Annotated[Format, typer.Option("--format", help="How to print.", case_sensitive=False)]
+FormatOption: TypeAlias = Annotated[
+    Format, typer.Option("--format", help="table, json, or jsonl.", case_sensitive=False)
+]
 
 
 def given(option: str, value: str | None) -> str:

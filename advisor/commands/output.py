@@ -15,6 +15,7 @@ PIPE_COLUMNS = 2_000
 class Format(StrEnum):
     TABLE = "table"
     JSON = "json"
+    JSONL = "jsonl"  # one line for each of a list, one for anything else
 
 
 class CommandError(Exception):
@@ -29,8 +30,12 @@ def complain(message: str) -> None:
     print(f"advisor: {one_line(message)}", file=sys.stderr)
 
 
-def print_json(value: object) -> None:
+def print_json(value: object, form: Format = Format.JSON) -> None:
     # ASCII only: nothing that a terminal would obey gets through.
+    if form is Format.JSONL:
+        for item in value if isinstance(value, list) else [value]:
+            print(json.dumps(item, ensure_ascii=True, sort_keys=False, separators=(",", ":")))
+        return
     print(json.dumps(value, indent=2, ensure_ascii=True, sort_keys=False))
 
 

@@ -1,0 +1,76 @@
+"""`advisor explain JOB`: what happened to a job, in plain sentences. Also for whoever's job it is."""
+
+import textwrap
+from typing import Annotated
+
+import typer
+
+from advisor.commands.decisions import connected
+from advisor.commands.job_ids import attempt_of
+from advisor.commands.listing import terminal_columns
+from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given
+from advisor.commands.output import Format, one_line, print_json
+from advisor.explaining import explain as sentences_of
+from advisor.v1 import audit_pb2, common_pb2
+
+app = typer.Typer()
+DECISIONS_MAX = 100
+ABOUT = {
+    "happened": "What happened",
+    "think": "What we think",
+    "sure": "How sure",
+    "done": "What was done",
+    "do": "What you can do",
+}
+_WAITING = {common_pb2.ATTEMPT_STATE_PENDING, common_pb2.ATTEMPT_STATE_REQUEUE_HELD}
+
+
+@app.command()
+def explain(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="As Slurm prints it: 123, 123_4, 123+1.")],
+    attempt: Annotated[
+        int | None, typer.Option(min=0, help="Default: the newest that has begun.", show_default=False)
+    ] = None,
+    cluster: Annotated[str | None, typer.Option(help="Whose job, where there are several clusters.")] = None,
+    socket: SocketOption = None,
+    configuration: ConfigOption = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Say in plain sentences what happened to a job, why, what was done, and what you can do.
+
+    Everybody may ask about his own jobs, where the site lets job users in (service.job_users).
+
+    \b
+    Examples:
+      advisor explain 4711
+      advisor explain 4711_3 --attempt 0
+    """
+    whose = given("--cluster", cluster)
+    with connected(socket, configuration) as client:
+        meant = attempt_of(client, job, whose, attempt)
+        if attempt is None and meant.state in _WAITING and meant.attempt.attempt > 0:
+            meant = attempt_of(client, job, whose, meant.attempt.attempt - 1)
+        chosen = audit_pb2.Filter(job_key=meant.attempt.job_key)
+        decisions = [
+            item
+            for item in client.decisions(chosen, most=DECISIONS_MAX)
+            if item.advice.attempt.attempt == meant.attempt.attempt
+        ]
+        later = [item for item in client.attempts(chosen, most=100) if item.attempt.attempt > meant.attempt.attempt]
+    after = min(later, key=lambda item: item.attempt.attempt, default=None)
+    told = sentences_of(meant, decisions, after)
+    line = next((one_line(item.text) for item in decisions[0].advice.evidence if item.text), "") if decisions else ""
+    if form is not Format.TABLE:
+        ref = meant.attempt
+        document = {"cluster": ref.cluster, "job_id": ref.job_id, "attempt": ref.attempt, "user": ref.user}
+        document |= {item.about: item.says for item in told} | {"line": line}
+        print_json(document, form)
+        return
+    columns = terminal_columns() or 100
+    for item in told:
+        label = f"{ABOUT[item.about]}: "
+        text = one_line(item.says)
+        for shown in textwrap.wrap(label + text, columns, subsequent_indent="  ", break_on_hyphens=False):
+            print(shown)
+    if line:
+        print(f"The line that tells most: {line}"[:columns])

@@ -1,0 +1,181 @@
+"""A job's failure in plain sentences, for the person whose job it is: what happened, why, how sure, what now.
+
+From what the audit API answers, so that whoever may ask for a job's attempts and decisions can be told.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any
+
+from advisor.client.words import action_name, reason_name, status_name
+from advisor.core.words import Category, Reason
+from advisor.plain_text import seconds_text
+from advisor.v1 import audit_pb2, common_pb2
+
+NODES_MAX = 6
+_OPT_IN = """--comment '{"advisor": {"enabled": true}}'"""
+_ENDS: Mapping[int, str] = {
+    common_pb2.ATTEMPT_STATE_PENDING: "waits for its start",
+    common_pb2.ATTEMPT_STATE_RUNNING: "is running",
+    common_pb2.ATTEMPT_STATE_COMPLETING: "is ending: how is not visible yet",
+    common_pb2.ATTEMPT_STATE_SUSPENDED: "is suspended",
+    common_pb2.ATTEMPT_STATE_COMPLETED: "completed",
+    common_pb2.ATTEMPT_STATE_FAILED: "failed",
+    common_pb2.ATTEMPT_STATE_CANCELLED: "was cancelled",
+    common_pb2.ATTEMPT_STATE_TIME_LIMIT: "ran into its time limit",
+    common_pb2.ATTEMPT_STATE_NODE_FAILURE: "lost a node",
+    common_pb2.ATTEMPT_STATE_PREEMPTED: "was preempted by another job",
+    common_pb2.ATTEMPT_STATE_OUT_OF_MEMORY: "used more memory than it had asked for",
+    common_pb2.ATTEMPT_STATE_LAUNCH_FAILURE: "could not be launched",
+    common_pb2.ATTEMPT_STATE_REQUEUE_HELD: "was requeued by Slurm and is held",
+}
+_BLAME: Mapping[str, str] = {
+    Category.GPU_HARDWARE: "a GPU is broken; it was not your program",
+    Category.NODE_HARDWARE: "a node is broken; it was not your program",
+    Category.INTERCONNECT: "the network between the nodes failed; it was not your program",
+    Category.STORAGE: "storage was away or full",
+    Category.SYSTEM_SOFTWARE: "software of the system failed; it was most likely not your program",
+    Category.SCHEDULER_EVENT: "Slurm ended it; nothing is wrong with your program",
+    Category.USER_CANCEL: "somebody cancelled it",
+    Category.APPLICATION: "your program failed by itself",
+    Category.GPU_OUT_OF_MEMORY: "your program wanted more GPU memory than there is",
+    Category.HOST_OUT_OF_MEMORY: "your program wanted more memory than the node, or the job, has",
+    Category.NUMERICS: "the numbers of your training went bad (NaN, Inf, or a loss that ran away)",
+    Category.UNKNOWN: "it is not known whose fault it was",
+}
+_CAN_DO: Mapping[str, str] = {
+    Category.GPU_HARDWARE: "You need not do anything. If it comes back, name the node to your administrators.",
+    Category.NODE_HARDWARE: "You need not do anything. If it comes back, name the node to your administrators.",
+    Category.INTERCONNECT: "You need not do anything. If it comes back, tell your administrators.",
+    Category.STORAGE: "Look whether your quota is full. If it is not, tell your administrators.",
+    Category.SYSTEM_SOFTWARE: "If it comes back, show your administrators the line below.",
+    Category.SCHEDULER_EVENT: "You need not do anything. A checkpoint more often loses less the next time.",
+    Category.APPLICATION: "Read the error in your log, correct the program, and submit it again.",
+    Category.GPU_OUT_OF_MEMORY: "Use a smaller batch, more GPUs, or activation checkpointing, and submit it again.",
+    Category.HOST_OUT_OF_MEMORY: "Ask for more memory (--mem), or use fewer data loader workers, and submit it again.",
+    Category.NUMERICS: "Go back to a checkpoint from before it began; look at learning rate, data and precision.",
+    Category.UNKNOWN: "Look at the end of your log. If the job prints nothing before it dies, ask your administrators.",
+}
+
+
+_HOW_SURE = ((0.95, "Almost certain"), (0.8, "Fairly sure"), (0.5, "Likely"), (0.0, "Little more than a guess"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sentence:
+    """`about`: happened, think, sure, done, do. `says`: text of logs may be in it, as it is."""
+
+    about: str
+    says: str
+
+
+def explain(
+    attempt: audit_pb2.Attempt, decisions: Sequence[audit_pb2.Decision], after: audit_pb2.Attempt | None
+) -> tuple[Sentence, ...]:
+    """Of one attempt; its decisions, newest first; the attempt that followed it, if one did."""
+    newest = decisions[0] if decisions else None
+    told = [Sentence(about="happened", says=_happened(attempt))]
+    analysis = json.loads(newest.analysis_json) if newest is not None and newest.analysis_json else {}
+    attribution: Mapping[str, Any] = analysis.get("attribution", {})
+    category = str(attribution.get("category", newest.advice.category if newest is not None else ""))
+    if newest is None or category in {"", Category.NONE}:
+        told.append(Sentence(about="think", says="Nothing is known to be wrong with it."))
+    else:
+        told.append(Sentence(about="think", says=_thought(category, attribution)))
+        told.append(Sentence(about="sure", says=_sure(attribution)))
+    if newest is not None:
+        told.append(Sentence(about="done", says=" ".join(_done(newest, decisions, after))))
+    told.append(Sentence(about="do", says=" ".join(_can_do(attempt, newest, category, after))))
+    return tuple(told)
+
+
+def _happened(attempt: audit_pb2.Attempt) -> str:
+    ref = attempt.attempt
+    how = _ENDS.get(attempt.state, "is in a state that is not known here")
+    parts = [f"Attempt {ref.attempt} of job {ref.job_id} {how}"]
+    if attempt.HasField("ended_at") and attempt.state != common_pb2.ATTEMPT_STATE_RUNNING:
+        parts.append(f"at {attempt.ended_at.ToDatetime(UTC):%Y-%m-%d %H:%M:%S} UTC")
+        if attempt.HasField("started_at"):
+            ran = attempt.ended_at.ToDatetime(UTC) - attempt.started_at.ToDatetime(UTC)
+            parts.append(f"after {seconds_text(max(ran.total_seconds(), 0.0))}")
+    text = " ".join(parts)
+    if attempt.HasField("last_step"):
+        saved = f", with a checkpoint of step {attempt.checkpoint_step}" if attempt.HasField("checkpoint_step") else ""
+        text += f", at step {attempt.last_step}{saved}"
+    return f"{text}."
+
+
+def _thought(category: str, attribution: Mapping[str, Any]) -> str:
+    cause = str(attribution.get("root_cause") or "").rstrip(".")
+    blame = _BLAME.get(category, category.replace("_", " "))
+    nodes = [str(name) for name in attribution.get("implicated", {}).get("nodes", ())]
+    where = f" ({_names(nodes)})" if nodes else ""
+    return f"{cause}: {blame}{where}." if cause else f"{blame[:1].upper()}{blame[1:]}{where}."
+
+
+def _sure(attribution: Mapping[str, Any]) -> str:
+    confidence = float(attribution.get("confidence") or 0.0)
+    word = next(word for least, word in _HOW_SURE if confidence >= least)
+    away = [name for name, source in (attribution.get("sources") or {}).items() if not source.get("available", True)]
+    unread = f" What {' and '.join(away)} would say could not be read." if away else ""
+    return f"{word} ({confidence:.0%}).{unread}"
+
+
+def _done(
+    decision: audit_pb2.Decision, decisions: Sequence[audit_pb2.Decision], after: audit_pb2.Attempt | None
+) -> Iterator[str]:
+    advice = decision.advice
+    action, status = action_name(advice.action) or "none", status_name(decision.status)
+    explanation = advice.explanation.strip()
+    if explanation:
+        yield explanation if explanation.endswith(".") else f"{explanation}."
+    acted = next((item for item in decisions if status_name(item.status) in {"verified", "applied"}), None)
+    if acted is not None:
+        yield {
+            "restart": "It was put back into the queue" + _without(acted.advice.exclude_nodes) + ".",
+            "stop": "It was stopped, so that it does not fail the same way again.",
+        }.get(action_name(acted.advice.action), "")
+    elif action == "none":
+        yield "Nothing was done to it."
+    elif advice.mode == common_pb2.MODE_MONITOR:
+        yield "Nothing was done: the advisor only watches here."
+    else:
+        reasons = [reason_name(item.reason) for item in decision.reconciliations if item.status == decision.status]
+        why = reasons[-1].replace("_", " ") if reasons else "it has just been advised"
+        yield f"So far nothing was done ({status.replace('_', ' ') or 'pending'}: {why})."
+    if after is not None:
+        where = f" on {_names(list(after.nodes))}" if after.nodes else ""
+        yield f"Attempt {after.attempt.attempt} {_ENDS.get(after.state, 'followed')}{where}."
+
+
+def _can_do(
+    attempt: audit_pb2.Attempt,
+    decision: audit_pb2.Decision | None,
+    category: str,
+    after: audit_pb2.Attempt | None,
+) -> Iterator[str]:
+    ref = attempt.attempt
+    if category in _CAN_DO:
+        yield _CAN_DO[category]
+    if decision is not None and decision.advice.HasField("resume_step") and category not in {"", Category.NONE}:
+        yield f"The newest checkpoint that is known to be good is of step {decision.advice.resume_step}."
+    waits = attempt.state in {common_pb2.ATTEMPT_STATE_PENDING, common_pb2.ATTEMPT_STATE_RUNNING}
+    if after is None and not waits and decision is not None and decision.advice.action == common_pb2.ACTION_STOP:
+        yield f"To run it again all the same: scontrol requeue {ref.job_id}."
+    if not attempt.in_scope:
+        yield f"To have such jobs restarted, submit them with {_OPT_IN}."
+    elif decision is not None and decision.advice.reason in {Reason.VETOED, Reason.OPERATOR, Reason.WITHDRAWN}:
+        yield "An operator has decided about it: ask there."
+    if category in {"", Category.NONE}:
+        yield "There is nothing to do."
+
+
+def _without(nodes: Sequence[str]) -> str:
+    return f", and will not run on {_names(list(nodes))}" if nodes else ""
+
+
+def _names(nodes: list[str]) -> str:
+    more = f" and {len(nodes) - NODES_MAX} more" if len(nodes) > NODES_MAX else ""
+    return ", ".join(nodes[:NODES_MAX]) + more
