@@ -77,8 +77,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         self.looks = Looks(self.slurm, self.config, self.clock)
-        target = f"unix:{self.config.socket}"
-        self.link = self.connect(target, self.config.cluster, self._registration, self, self.clock)
+        self.link = self.connect(self.config.reach, self.config.cluster, self._registration, self, self.clock)
         self.reconciler = Reconciler(
             config=self.config,
             looks=self.looks,

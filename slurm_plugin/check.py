@@ -21,6 +21,7 @@ from slurm_plugin import consequences, stop_file
 from slurm_plugin.applier import limit_seconds
 from slurm_plugin.backlog import restartable
 from slurm_plugin.config import TICK_FILE, AgentConfig
+from slurm_plugin.reach import ReachError
 from slurm_plugin.scope import OPT_IN
 from slurm_plugin.squeue import Slurm, SlurmConfig, SlurmError
 
@@ -186,6 +187,9 @@ def _writable(config: AgentConfig) -> Iterator[Finding]:
 
 def _advisor(config: AgentConfig) -> Iterator[Finding]:
     """Whether the advisor takes this user for an agent. Asked with a session that cannot exist: nothing changes."""
+    if config.server:
+        yield from _asked(config, "server", config.server, "this agent's credentials")
+        return
     try:
         there = stat.S_ISSOCK(Path(config.socket).stat().st_mode)
     except PermissionError:
@@ -196,15 +200,22 @@ def _advisor(config: AgentConfig) -> Iterator[Finding]:
     if not there:
         yield _bad(f"socket: {config.socket} is not there: start the advisor, or correct socket= here or there")
         return
+    yield from _asked(config, "socket", config.socket, _own_name())
+
+
+def _asked(config: AgentConfig, key: str, place: str, who: str) -> Iterator[Finding]:
     request = agent_pb2.HeartbeatRequest(cluster=config.cluster, session="check", mode=agent_pb2.AGENT_MODE_OBSERVE)
-    with grpc.insecure_channel(f"unix:{config.socket}") as channel:
-        try:
+    try:
+        with config.reach.blocking_channel() as channel:
             agent_pb2_grpc.AgentServiceStub(channel).Heartbeat(request, timeout=ANSWER_SECONDS)
-        except grpc.RpcError as error:
-            if error.code() is not grpc.StatusCode.NOT_FOUND:
-                yield _bad(f"socket: {config.socket}: {error.details() or error.code().name}")
-                return
-    yield _ok(f"socket: the advisor at {config.socket} takes {_own_name()} for an agent")
+    except ReachError as error:
+        yield _bad(f"{key}: {error}")
+        return
+    except grpc.RpcError as error:
+        if error.code() is not grpc.StatusCode.NOT_FOUND:
+            yield _bad(f"{key}: {place}: {error.details() or error.code().name}")
+            return
+    yield _ok(f"{key}: the advisor at {place} takes {who} for an agent")
 
 
 def _watchdog(config: AgentConfig, file: Path) -> Iterator[Finding]:

@@ -109,7 +109,7 @@ def slurm_of(config: AgentConfig, run: Run = run_process) -> Slurm:
 def _run(config: AgentConfig, level: str) -> int:
     _logging(level)
     log = structlog.get_logger("slurm_plugin")
-    log.info("agent_started", cluster=config.cluster, mode=config.mode, socket=config.socket)
+    log.info("agent_started", cluster=config.cluster, mode=config.mode, advisor=config.reach.target)
     try:
         asyncio.run(_until_signal(config))
     except HookSocketError as error:

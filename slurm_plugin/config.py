@@ -4,11 +4,13 @@
 TOML. These are the last caps: no advisor can exceed them. Errors: `ConfigError` carries every problem at once.
 """
 
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slurm_plugin.reach import Reach
 from slurm_plugin.scope import ScopeConfig
 from slurm_plugin.stop_file import STOP_FILE
 
@@ -81,6 +83,11 @@ class AgentConfig:
     socket: str
     tick_file: str
     hook_socket: str
+    server: str = ""
+    token_file: str = ""
+    ca_file: str = ""
+    certificate_file: str = ""
+    key_file: str = ""
     isolated_file: str = ""
     mode: str = "observe"
     poll_seconds: float = 1.0
@@ -92,6 +99,20 @@ class AgentConfig:
     before_kill: BeforeKillSection = field(default_factory=BeforeKillSection)
 
     @property
+    def reach(self) -> Reach:
+        """`server` over TLS when it is given, else the socket on this host."""
+        if not self.server:
+            return Reach(target=f"unix:{self.socket}")
+        return Reach(
+            target=self.server,
+            secured=True,
+            token_file=self.token_file,
+            ca_file=self.ca_file,
+            certificate_file=self.certificate_file,
+            key_file=self.key_file,
+        )
+
+    @property
     def isolated_path(self) -> Path:
         """`isolated_file`, beside the tick file when it is not given."""
         return Path(self.isolated_file) if self.isolated_file else Path(self.tick_file).with_name("isolated.json")
@@ -101,6 +122,11 @@ class AgentConfig:
 _KEYS: dict[str, tuple[str, object]] = {
     "cluster": ("text", None),
     "socket": ("socket", "/run/recovery-advisor/advisor.sock"),
+    "server": ("address", ""),
+    "token_file": ("optional_path", ""),
+    "ca_file": ("optional_path", ""),
+    "certificate_file": ("optional_path", ""),
+    "key_file": ("optional_path", ""),
     "mode": ("mode", "observe"),
     "tick_file": ("path", TICK_FILE),
     "hook_socket": ("socket", "/run/recovery-advisor-agent/hook.sock"),
@@ -133,7 +159,9 @@ _KEYS: dict[str, tuple[str, object]] = {
 }
 
 
-_TEXTS = frozenset({"text", "socket", "path", "optional_path", "mode", "isolation_mode", "signal", "target", "listing"})
+_TEXTS = frozenset(
+    {"text", "socket", "address", "path", "optional_path", "mode", "isolation_mode", "signal", "target", "listing"}
+)
 _CHOICES = {
     "mode": ("observe", "act"),
     "isolation_mode": ("off", "dry_run", "act"),
@@ -175,9 +203,24 @@ def decode(tree: Mapping[str, object], environment: Mapping[str, str]) -> AgentC
             values[key] = _checked(kind, value)
         except ValueError as error:
             problems.append(f"{key}: {error}")
+    problems.extend(_reach_problems(values))
     if problems:
         raise ConfigError(tuple(problems))
     return _build(values)
+
+
+def _reach_problems(values: Mapping[str, object]) -> Iterator[str]:
+    """From afar the agent must show who it is; on this host the kernel says so."""
+    certificate, key = values.get("certificate_file"), values.get("key_file")
+    if bool(certificate) != bool(key):
+        yield "key_file: certificate_file and key_file go together"
+    if values.get("server"):
+        if not certificate and not values.get("token_file"):
+            yield "server: give token_file, or certificate_file and key_file, by which the advisor knows this agent"
+        return
+    for name in ("token_file", "ca_file", "certificate_file"):
+        if values.get(name):
+            yield f"{name}: has no meaning without server"
 
 
 def _flatten(tree: Mapping[str, object], problems: list[str]) -> dict[str, object]:
@@ -251,6 +294,8 @@ def _checked_text(kind: str, value: object) -> str:
         raise ValueError("give an absolute path")
     if kind == "optional_path" and value and not value.startswith("/"):
         raise ValueError("give an absolute path, or nothing")
+    if kind == "address" and value and not re.fullmatch(r"([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]+\]):\d{1,5}", value):
+        raise ValueError("give host:port, or nothing for the socket on this host")
     if kind == "socket" and len(value.encode()) > SOCKET_BYTES_MAX:
         raise ValueError(f"longer than the {SOCKET_BYTES_MAX} bytes that a socket's path may have")
     return value

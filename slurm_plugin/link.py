@@ -16,6 +16,7 @@ import structlog
 from advisor.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 from slurm_plugin import guard, wire
 from slurm_plugin.clock import Clock
+from slurm_plugin.reach import Reach, ReachError
 
 log = structlog.get_logger(__name__)
 
@@ -65,9 +66,9 @@ class Heard(Protocol):
 
 @dataclass(slots=True)
 class Link:
-    """One advisor over one Unix socket."""
+    """One advisor."""
 
-    target: str
+    target: Reach
     cluster: str
     registration: Callable[[], agent_pb2.RegisterRequest]
     heard: Heard
@@ -89,7 +90,7 @@ class Link:
         while True:
             try:
                 await self._serve_once()
-            except (grpc.aio.AioRpcError, grpc.RpcError, TimeoutError) as error:
+            except (grpc.aio.AioRpcError, grpc.RpcError, ReachError, TimeoutError) as error:
                 was_up, self._stub = self._stub is not None, None
                 failures = 0 if was_up else failures + 1
                 pause = BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS) - 1)]
@@ -102,7 +103,7 @@ class Link:
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
             ("grpc.enable_retries", 0),
         ]
-        async with grpc.aio.insecure_channel(self.target, options=options) as channel:
+        async with self.target.channel(options) as channel:
             stub: agent_pb2_grpc.AgentServiceAsyncStub = agent_pb2_grpc.AgentServiceStub(channel)
             self._registered = self.registration()
             answer = await stub.Register(self._registered, timeout=RPC_SECONDS)

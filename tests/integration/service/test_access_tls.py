@@ -35,6 +35,7 @@ from advisor.service.http.application import caller_of
 from advisor.service_config import LimitsSection, ListenSection, ServiceSection
 from advisor.serving import Front
 from advisor.v1 import agent_pb2, agent_pb2_grpc, operator_pb2, operator_pb2_grpc
+from slurm_plugin.reach import Reach
 from tests.integration.service.pki import Authority, Issuer, issuer_of
 
 MANY = LimitsSection(unknown=1000, user=1000, viewer=1000, operator=1000, agent=1000)
@@ -334,6 +335,32 @@ async def test_a_new_key_of_the_issuer_is_fetched_and_inventions_are_not_asked_f
         for number in range(5):
             assert (await site.grpc_who(issuer.token(headers={"kid": f"k{number}"})))[0] == "UNAUTHENTICATED"
         assert issuer.asked == asked
+
+
+async def test_an_agent_far_away_is_known_by_its_token_or_its_certificate(folder: Path) -> None:
+    """The agent's own way to the advisor: the token file is read for each call, and a certificate needs no token."""
+    listen = {"client_ca_file": str(folder / "ca.pem"), "certificates": [{"subject": "CN=ctl", "role": "agent"}]}
+    async with site_of(folder, **listen) as site:
+        file = folder / "agent-token"
+        file.write_text(site.token("agent", user="slurm", name="first") + "\n")
+        target, ca = f"localhost:{site.grpc_port}", str(site.authority.file)
+        beat = agent_pb2.HeartbeatRequest()
+        by_token = Reach(target=target, secured=True, ca_file=ca, token_file=str(file))
+        async with by_token.channel(()) as channel:
+            stub = agent_pb2_grpc.AgentServiceStub(channel)
+            assert (await stub.Heartbeat(beat)).incarnation == "slurm: token first from 127.0.0.1"
+            tokens.revoke(site.tokens, "first")
+            with pytest.raises(grpc.aio.AioRpcError, match="not known"):
+                await stub.Heartbeat(beat)
+            file.write_text(site.token("agent", user="slurm", name="next"))
+            assert (await stub.Heartbeat(beat)).incarnation == "slurm: token next from 127.0.0.1"
+        certificate, key = site.authority.issue("ctl")
+        by_certificate = Reach(
+            target=target, secured=True, ca_file=ca, certificate_file=str(certificate), key_file=str(key)
+        )
+        async with by_certificate.channel(()) as channel:
+            answer = await agent_pb2_grpc.AgentServiceStub(channel).Heartbeat(beat)
+        assert answer.incarnation == "ctl: certificate CN=ctl from 127.0.0.1"
 
 
 async def test_wrong_credentials_are_slowed_down_and_good_ones_are_not(folder: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from slurm_plugin import cli
 from slurm_plugin.config import AgentConfig, ConfigError, decode, load
+from slurm_plugin.reach import Reach
 
 ROOT = Path(__file__).parents[3]
 HOOK = ROOT / "slurm_plugin" / "hooks" / "epilog_slurmctld"
@@ -119,3 +120,26 @@ def test_defaults_are_bounded() -> None:
         30,
         600.0,
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"server": "advisor.example:8443"}, "server: give token_file"),
+        ({"server": "https://advisor:8443", "token_file": "/t"}, "server: give host:port"),
+        ({"token_file": "/t"}, "token_file: has no meaning without server"),
+        ({"server": "a:1", "certificate_file": "/c"}, "key_file: certificate_file and key_file go together"),
+    ],
+)
+def test_an_advisor_far_away_needs_what_it_knows_the_agent_by(given: dict[str, object], problem: str) -> None:
+    """A server without credentials, or credentials without a server, are refused with the key."""
+    with pytest.raises(ConfigError) as caught:
+        decode({"cluster": "c"} | given, {})
+    assert any(text.startswith(problem) for text in caught.value.problems)
+
+
+def test_without_a_server_the_socket_on_this_host_is_used() -> None:
+    """The socket is the default; a server over TLS takes its place."""
+    assert decode({"cluster": "c", "socket": "/run/a.sock"}, {}).reach == Reach(target="unix:/run/a.sock")
+    far = decode({"cluster": "c", "token_file": "/t"}, {"RECOVERY_AGENT_SERVER": "a.example:8443"}).reach
+    assert (far.target, far.secured, far.token_file) == ("a.example:8443", True, "/t")

@@ -15,6 +15,7 @@ from advisor.v1 import agent_pb2, common_pb2
 from slurm_plugin.clock import SystemClock
 from slurm_plugin.guard import Advice
 from slurm_plugin.link import TRIES_MAX, Link, Pulse
+from slurm_plugin.reach import Reach
 from tests.unit.slurm_plugin.test_agent import FakeAdvisor, until
 
 
@@ -63,7 +64,7 @@ async def test_a_report_in_flight_when_the_connection_is_renewed_is_lost_and_not
     def registration() -> agent_pb2.RegisterRequest:
         return agent_pb2.RegisterRequest(cluster="c", version=said[0])
 
-    link = Link(f"unix:{folder}/a.sock", "c", registration, heard, SystemClock())
+    link = Link(Reach(target=f"unix:{folder}/a.sock"), "c", registration, heard, SystemClock())
     running = asyncio.create_task(link.run())
     try:
         async with asyncio.timeout(20):
@@ -108,7 +109,7 @@ async def test_a_report_that_the_advisor_fails_on_does_not_hold_up_the_others(
     advisor, heard = FailingAdvisor(), Heard()
     advisor.code = code
     await advisor.start(folder / "a.sock")
-    link = Link(f"unix:{folder}/a.sock", "c", agent_pb2.RegisterRequest, heard, SystemClock())
+    link = Link(Reach(target=f"unix:{folder}/a.sock"), "c", agent_pb2.RegisterRequest, heard, SystemClock())
     for name in ("first", "poison", "last"):
         link.put(agent_pb2.ReportReconciliationRequest(cluster="c", advice_id=name))
     running = asyncio.create_task(link.run())
