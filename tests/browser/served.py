@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from markupsafe import Markup
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import HTTPConnection
 
 from advisor.board import Board
 from advisor.core.people import ShadowRules
@@ -169,8 +168,6 @@ async def _serving(url: str, nodes: int, history: int) -> AsyncIterator[Site]:
         store=store,
         clock=clock,
         renderer=renderer,
-        csrf_field=_no_csrf,
-        check_form=lambda _request, _form: None,
         suspect_score=POLICY.suspect_score,
         history_window_days=POLICY.history_window_days,
     )
@@ -192,7 +189,3 @@ async def _serving(url: str, nodes: int, history: int) -> AsyncIterator[Site]:
         await server.stop()
         await board.close()
         await store.close()
-
-
-def _no_csrf(_request: Request) -> Markup:
-    return Markup()

@@ -7,8 +7,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from google.protobuf.timestamp_pb2 import Timestamp
-from markupsafe import Markup
-from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -42,18 +40,12 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """What the pages are made from.
-
-    `csrf_field` gives the hidden field that every form carries, `check_form` refuses a form that does not come from a
-    page of ours (`ForbiddenError`).
-    """
+    """What the pages are made from."""
 
     calls: Calls
     store: Store
     clock: Clock
     renderer: Renderer
-    csrf_field: Callable[[Request], Markup]
-    check_form: Callable[[Request, FormData], None]
     suspect_score: float
     history_window_days: float
 
@@ -311,7 +303,6 @@ class Pages:
             "paused": _paused(pause_lines(pauses)[0].until, now) if pauses else None,
             "who": reads.caller.name,
             "can_operate": reads.may(OPERATING),
-            "csrf_field": self._dashboard.csrf_field(request),
         }
         return self._dashboard.renderer.page(request, template, every=every, values={**head, **values})
 

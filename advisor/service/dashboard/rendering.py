@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib import resources
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
@@ -29,6 +29,7 @@ from advisor.service.dashboard.views.shown import (
     text_html,
     time_html,
 )
+from advisor.service.http.browsers import FIELD, csrf_token
 
 PACKAGE = "advisor.service.dashboard"
 THEMES = ("auto", "light", "dark")
@@ -100,7 +101,7 @@ class Renderer:
             "notices": [notice] if notice is not None else [],
             "who": "",
             "can_operate": False,
-            "csrf_field": Markup(),
+            "csrf_field": _csrf_field(request),
             "asset": self._asset,
         }
         body = self._environment.get_template(template).render({**defaults, **values})
@@ -134,7 +135,7 @@ def here(request: Request) -> str:
 def read_notice(request: Request) -> Notice | None:
     text = request.cookies.get(NOTICE_COOKIE, "")
     tone, mark, told = text.partition("|")
-    return Notice(text=_unquoted(told), tone="warn" if tone == "warn" else "good") if mark else None
+    return Notice(text=unquote(told), tone="warn" if tone == "warn" else "good") if mark else None
 
 
 def leave_notice(answer: Response, notice: Notice) -> None:
@@ -143,10 +144,11 @@ def leave_notice(answer: Response, notice: Notice) -> None:
     answer.set_cookie(NOTICE_COOKIE, text, max_age=60, path="/", httponly=True, samesite="strict")
 
 
-def _unquoted(text: str) -> str:
-    from urllib.parse import unquote
-
-    return unquote(text)
+def _csrf_field(request: Request) -> Markup:
+    """The hidden field that every form carries; none where the request failed before it was known whose it is."""
+    if not hasattr(request.state, "csrf_key") or not hasattr(request.state, "caller"):
+        return Markup()
+    return Markup('<input type="hidden" name="{}" value="{}">').format(FIELD, csrf_token(request))
 
 
 def _environment() -> Environment:

@@ -21,6 +21,7 @@ from advisor.service.dashboard.rendering import THEME_COOKIE, THEMES, Notice, le
 from advisor.service.dashboard.views.shown import words
 from advisor.service.errors import BadRequestError, CallError, ForbiddenError, NotFoundError, UnauthenticatedError
 from advisor.service.http.application import caller_of
+from advisor.service.http.browsers import check_csrf
 from advisor.v1 import common_pb2, operator_pb2
 
 PAUSE_MINUTES_MAX = 31 * 24 * 60
@@ -45,7 +46,7 @@ class Verbs:
 
     async def do(self, request: Request) -> Response:
         form = await request.form(max_files=0, max_fields=40)
-        self._dashboard.check_form(request, form)
+        check_csrf(request, form)
         given = _texts(form)
         verb = VERBS.get(request.path_params["verb"])
         if verb is None:
@@ -63,7 +64,7 @@ class Verbs:
     async def theme(self, request: Request) -> Response:
         """Light, dark or as the system says; a cookie that the script may set as well."""
         form = await request.form(max_files=0, max_fields=10)
-        self._dashboard.check_form(request, form)
+        check_csrf(request, form)
         given = _texts(form)
         theme = given.get("theme", "")
         answer = RedirectResponse(_back(given), status_code=303)

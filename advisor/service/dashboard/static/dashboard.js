@@ -49,6 +49,7 @@
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store", redirect: "error", signal: AbortSignal.timeout(10000) });
       if (!answer.ok) throw new Error(String(answer.status));
+      if (document.querySelector("[data-retry]")) return location.reload();
       swap(new DOMParser().parseFromString(await answer.text(), "text/html"));
       if (failures >= LOST_AFTER) news.textContent = "Connected again.";
       failures = 0;
