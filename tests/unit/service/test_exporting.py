@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.exporting import cells, columns, head, line, lines, safe
@@ -61,6 +61,7 @@ def test_large_documents_and_tables_are_left_to_json() -> None:
     assert json.loads(line(made, "jsonl"))["advice"]["evidence"][0]["text"] == "x"
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_is_one_cell_on_one_line(text: str) -> None:
     """Whatever stands in a log, a row is one line with as many cells as the head, free of control characters."""
@@ -73,6 +74,7 @@ def test_any_text_is_one_cell_on_one_line(text: str) -> None:
     assert not row[-3].startswith(("=", "+", "-", "@", "\t", "\r"))
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_survives_json_lines(text: str) -> None:
     """A line is ASCII without line breaks inside, and holds what was written."""
