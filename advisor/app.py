@@ -49,6 +49,10 @@ from advisor.service.agent_servicer import AgentServicer, AgentServices
 from advisor.service.audit_servicer import AuditServicer
 from advisor.service.calls import Calls
 from advisor.service.errors import ServiceError
+from advisor.service.dashboard.faults import error_page
+from advisor.service.dashboard.pages import Dashboard, Pages
+from advisor.service.dashboard.rendering import Renderer
+from advisor.service.dashboard.verbs import Verbs
 from advisor.service.http import api as http_api
 from advisor.service.http import health as http_health
 from advisor.service.operator_servicer import OperatorServicer, OperatorServices, SourceHealth
@@ -312,7 +316,9 @@ class Service:
         pipeline, gatherer = self._pipeline(rulebook, store, board, sources, brought, measurer, opining)
         calls = self._calls(rulebook, store, board, gatherer, measurer, opining)
         stack.push_async_callback(front.close)
-        await front.open(calls, self._routes(calls, store, board))
+        renderer = Renderer(clock)
+        routes = self._routes(calls, store, board, rulebook, renderer)
+        await front.open(calls, routes, error_page(renderer))
         stack.push_async_callback(board.close)
         stack.push_async_callback(_cancel, self._start(pipeline.run()))
         await self._earn(store, board)
@@ -341,10 +347,25 @@ class Service:
         )
         return Running(socket=config.service.socket, store=store, board=board, pipeline=pipeline)
 
-    def _routes(self, calls: Calls, store: Store, board: Board) -> list[list[BaseRoute]]:
+    def _routes(
+        self, calls: Calls, store: Store, board: Board, rulebook: Rulebook, renderer: Renderer
+    ) -> list[list[BaseRoute]]:
         """Everything that HTTP serves comes together here."""
-        interval = self._config.tick.interval_seconds
-        return [http_health.routes(store, board, interval_seconds=interval), http_api.routes(calls)]
+        interval, policy = self._config.tick.interval_seconds, rulebook.policy
+        dashboard = Dashboard(
+            calls=calls,
+            store=store,
+            clock=self._clock,
+            renderer=renderer,
+            suspect_score=policy.suspect_score,
+            history_window_days=policy.history_window_days,
+        )
+        return [
+            http_health.routes(store, board, interval_seconds=interval),
+            http_api.routes(calls),
+            Pages(dashboard).routes(),
+            Verbs(dashboard).routes(),
+        ]
 
     def _database(self) -> str:
         store = self._config.store
