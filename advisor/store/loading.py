@@ -33,7 +33,7 @@ from advisor.store.node_queries import past_implication
 from advisor.store.node_states import reinstated
 from advisor.store.orders import in_force, orders_for
 from advisor.store.records import AttemptKey, MilestoneKind, StoredAttempt
-from advisor.store.sql import AnyRow, any_text, of_attempt, wanted_attempts
+from advisor.store.sql import AnyRow, any_text, of_advice, of_attempt, wanted_attempts
 from advisor.store.tables import (
     advice,
     attempts,
@@ -141,7 +141,8 @@ async def _chains(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Ma
             decisions.c.expires_at,
         )
         .join(wanted, attempts.c.job_key == wanted.c.job_key)
-        .outerjoin(decisions, and_(of_attempt(decisions, attempts), decisions.c.generation == attempts.c.generation))
+        .outerjoin(advice, and_(of_attempt(advice, attempts), advice.c.generation == attempts.c.generation))
+        .outerjoin(decisions, of_advice(decisions, advice))
         .where(attempts.c.number >= wanted.c.number - _PAST_ATTEMPTS_MAX)
         .order_by(attempts.c.job_key, attempts.c.number)
     )

@@ -20,7 +20,7 @@ from advisor.store.records import (
     ReconciliationReason,
     ReconciliationStatus,
 )
-from advisor.store.sql import AnyRow, of_attempt, storable, wanted_attempts
+from advisor.store.sql import AnyRow, of_advice, of_attempt, storable, wanted_attempts
 from advisor.store.tables import advice, attempts, decisions, incidents, jobs, reconciliations
 
 _OPEN_MAX = 10_000
@@ -46,7 +46,7 @@ async def open_advice(connection: AsyncConnection, cluster: str, now: datetime) 
             jobs.c.account,
             *reference_columns(),
         )
-        .join(decisions, decisions.c.id == advice.c.decision_id)
+        .join(decisions, of_advice(decisions, advice))
         .join(attempts, of_attempt(attempts, advice))
         .join(jobs, jobs.c.key == attempts.c.job_key)
         .where(advice.c.open, advice.c.cluster == cluster, advice.c.expires_at > now)

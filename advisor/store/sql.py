@@ -29,6 +29,11 @@ def of_attempt(table: Table | FromClause, other: Table | FromClause) -> ColumnEl
     return and_(table.c.job_key == other.c.job_key, table.c.number == other.c.number)
 
 
+def of_advice(decisions: Table, advice: Table) -> ColumnElement[bool]:
+    """Join condition: a decision and its advice. The time, too, so that only the month with it is looked into."""
+    return and_(decisions.c.id == advice.c.decision_id, decisions.c.created_at == advice.c.created_at)
+
+
 def any_text(values: Iterable[str]) -> ColumnElement[object]:
     """For `column == any_text(values)`: one array parameter."""
     return func.any(cast(list(values), ARRAY(Text())))

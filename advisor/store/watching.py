@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from advisor.core.words import Action, AttemptState, Mode
 from advisor.store.agents import remembered_until
 from advisor.store.records import AttemptKey, ReconciliationStatus
-from advisor.store.sql import of_attempt, wanted_attempts
+from advisor.store.sql import of_advice, of_attempt, wanted_attempts
 from advisor.store.tables import advice, attempts, decisions, detector_states, incidents, jobs
 
 # An attempt that is over is looked at for this long at most, whatever is still missing.
@@ -107,10 +107,10 @@ def _decided_for_good(now: datetime, refined_for: timedelta) -> Any:
         ),
         remembered_until(attempts.c.cluster, func.coalesce(attempts.c.ended_at, attempts.c.over_seen_at)) <= now,
     )
-    newest = and_(of_attempt(decisions, attempts), decisions.c.generation == attempts.c.generation)
+    newest = and_(of_attempt(advice, attempts), advice.c.generation == attempts.c.generation)
     return (
         select(decisions.c.id)
-        .join(advice, advice.c.decision_id == decisions.c.id)
+        .join(advice, of_advice(decisions, advice))
         .where(
             newest,
             or_(decisions.c.settled, attempts.c.over_seen_at < now - refined_for),
