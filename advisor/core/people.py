@@ -172,6 +172,7 @@ class Act:
     why: str = ""
     excluded: tuple[str, ...] = ()  # nodes that people keep the work away from since
     drained: tuple[str, ...] = ()
+    drained_at: datetime | None = None  # the first of these: what is decided since may rest on it
     by: str = ""
     job_id: str = ""  # of the resubmission
 
@@ -208,7 +209,8 @@ def infer(watched: Watched, now: datetime, rules: ShadowRules) -> Act:
         sure=round(act.sure, 2),
         why=act.why,
         excluded=act.excluded,
-        drained=tuple(sorted({*act.drained, *drained})) if not act.by else act.drained,
+        drained=() if act.by else tuple(sorted({change.node for change in drained})),
+        drained_at=None if act.by else min((change.at for change in drained), default=None),
         by=act.by,
         job_id=act.job_id,
     )
@@ -226,22 +228,18 @@ def drained_by(reason: str, rules: ShadowRules) -> DrainedBy:
     return DrainedBy.PEOPLE
 
 
-def drained_by_people(watched: Watched, rules: ShadowRules) -> tuple[str, ...]:
-    """Nodes of the attempt that people drained from its fault on. One drained long before has other reasons."""
+def drained_by_people(watched: Watched, rules: ShadowRules) -> tuple[NodeChange, ...]:
+    """When people drained nodes of the attempt from its fault on. One drained long before has other reasons."""
     until = watched.base + timedelta(seconds=rules.window_seconds)
     since = min(watched.fault_at or watched.base, watched.base) - timedelta(seconds=60)
     return tuple(
-        sorted(
-            {
-                change.node
-                for change in watched.changes
-                if change.node in watched.nodes
-                and change.state in _DRAINED
-                and change.before not in _DRAINED
-                and since <= change.at <= until
-                and drained_by(change.reason, rules) is DrainedBy.PEOPLE
-            }
-        )
+        change
+        for change in watched.changes
+        if change.node in watched.nodes
+        and change.state in _DRAINED
+        and change.before not in _DRAINED
+        and since <= change.at <= until
+        and drained_by(change.reason, rules) is DrainedBy.PEOPLE
     )
 
 

@@ -196,17 +196,22 @@ def _outcome(
     if advice.action is Action.RESTART:
         if not restarted:
             return Outcome.WE_RESTART, act.why
-        return _nodes_compared(advice, act)
+        return _nodes_compared(watched, advice, act)
     if not restarted:
         return Outcome.AGREED, act.why
     return _restarted_after_stop(watched, act, advice, rules)
 
 
-def _nodes_compared(advice: Advised, act: Act) -> tuple[Outcome, str]:
-    """People who name no node say nothing about ours."""
-    if act.nodes and not set(act.nodes) & set(advice.nodes):
-        theirs, ours = ", ".join(act.nodes), ", ".join(advice.nodes) or "none"
-        return Outcome.OTHER_NODES, f"people kept it from {theirs}, we from {ours}"
+def _nodes_compared(watched: Watched, advice: Advised, act: Act) -> tuple[Outcome, str]:
+    """People who name no node say nothing about ours, and what we said after their drain may only repeat it."""
+    before = [item for item in watched.advised if act.drained_at is not None and item.at <= act.drained_at]
+    unprompted = [item for item in before if item.action is advice.action]
+    ours = set(unprompted[-1].nodes) if unprompted else set()
+    theirs = {*act.excluded, *(act.drained if unprompted else ())}
+    same = set(act.excluded) & set(advice.nodes) or set(act.drained) & ours
+    if theirs and not same:
+        named = ", ".join(sorted(ours if act.drained else advice.nodes)) or "none"
+        return Outcome.OTHER_NODES, f"people kept it from {', '.join(sorted(theirs))}, we from {named}"
     return Outcome.AGREED, act.why
 
 

@@ -96,6 +96,17 @@ def test_people_who_avoid_other_nodes_disagree() -> None:
     assert case(changes=drained, followers=(follower(),)).outcome is Outcome.OTHER_NODES
 
 
+def test_nodes_that_we_named_after_people_drained_them_are_no_agreement() -> None:
+    """A drained node is evidence that we read, too: what we said before it counts, and without that nothing does."""
+    drained = (change("node3", 100, NodeState.DRAINED, "bob: broken"),)
+    copied = advised(at=at(101), nodes=("node3",), decision_id="d2")
+    found = case(advised=(advised(nodes=()), copied), changes=drained, followers=(follower(),))
+    assert found.outcome is Outcome.OTHER_NODES
+    assert case(advised=(copied,), changes=drained, followers=(follower(),)).outcome is Outcome.AGREED
+    own = advised(nodes=("node3",))
+    assert case(advised=(own, copied), changes=drained, followers=(follower(),)).outcome is Outcome.AGREED
+
+
 def test_the_delay_counts_from_the_first_of_the_same_advice() -> None:
     """Later decisions refined its nodes; one that took the advice back begins anew."""
     refined = (advised(nodes=()), advised(at=at(30), decision_id="d2"))
