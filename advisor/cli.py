@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from advisor.commands.output import CommandError, complain
+from advisor.commands.remote import take_out
 
 NEEDS_SERVER = "the service and its command line need: pip install 'recovery-advisor[server]'"
 try:
@@ -84,6 +85,7 @@ COMMANDS = {
     "nodes": Entry(module="advisor.commands.nodes", summary="Isolated nodes: see, reinstate, reset the breaker."),
     "rules": Entry(module="advisor.commands.rules", summary="Look at, check and run detection rules."),
     "config": Entry(module="advisor.commands.config", summary="Check and show the configuration."),
+    "token": Entry(module="advisor.commands.token", summary="Static tokens for callers from afar."),
     "doctor": Entry(module="advisor.commands.doctor", summary="Check the installation and say what to do."),
     "completion": Entry(module="advisor.commands.completion", summary="Make your shell complete this command."),
 }
@@ -95,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        given = take_out(given, os.environ)
         application(_typed_so_far() or given)(args=given, prog_name="advisor")
     except CommandError as error:
         complain(str(error))
@@ -151,8 +154,15 @@ def _root(
     version: bool = typer.Option(
         False, "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
     ),
+    server: str = typer.Option(
+        "", help="Ask the advisor at host:port over TLS instead of the one on this host. Anywhere on the line."
+    ),
+    token_file: str = typer.Option("", help="With --server: the file that holds your token."),
+    ca_file: str = typer.Option("", help="With --server: who signed its certificate. Default: the system's."),
+    client_certificate: str = typer.Option("", help="With --server: a certificate instead of a token."),
+    client_key: str = typer.Option("", help="With --client-certificate: its key."),
 ) -> None:
-    pass
+    """The options of another host are here to be shown: `take_out` has read them by now."""
 
 
 def _not_asked_for() -> None:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from advisor.client import Client, ClientError
+from advisor.client import ClientError
 from advisor.clock import SystemClock
 from advisor.collecting import CollectError, Gathered, Wanted, gather_bundle
-from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket, load_config
+from advisor.commands.options import ConfigOption, FormatOption, SocketOption, load_config, open_client
 from advisor.commands.output import CommandError, Format, complain, harmless, print_json
 from advisor.config import Config
 from advisor.core import codec
@@ -129,7 +129,7 @@ async def _gather(
 def stored_snapshots(job_id: str, socket: Path | None, configuration: Path | None) -> list[Snapshot] | str:
     """What the service stored with its decisions on this job, newest first; why not, when it cannot be asked."""
     try:
-        with Client(find_socket(socket, configuration)) as client:
+        with open_client(socket, configuration) as client:
             chosen = audit_pb2.Filter(job_id=job_id)
             found: dict[int, Snapshot] = {}
             key = ""

@@ -14,7 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from advisor.client import Client, ClientError, action_name, milestone_name, mode_name, reason_name, status_name
 from advisor.commands.job_ids import choose_job
 from advisor.commands.listing import listed, terminal_columns
-from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket, given
+from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given, open_client
 from advisor.commands.output import CommandError, Format, harmless, one_line, print_json
 from advisor.plain_text import seconds_text
 from advisor.v1 import audit_pb2, common_pb2
@@ -104,12 +104,13 @@ class connected:  # noqa: N801 -- reads as a verb: with connected(...) as client
     """A client whose errors end the command in one line."""
 
     def __init__(self, socket: Path | None, configuration: Path | None) -> None:
-        self._path = find_socket(socket, configuration)
+        self._socket = socket
+        self._configuration = configuration
         self._client: Client | None = None
 
     def __enter__(self) -> Client:
         try:
-            self._client = Client(self._path)
+            self._client = open_client(self._socket, self._configuration)
         except ClientError as error:
             raise CommandError(str(error)) from None
         return self._client

@@ -7,6 +7,9 @@ from typing import Annotated, TypeAlias
 import typer
 
 from advisor import config
+from advisor.client.channels import remote_channel
+from advisor.client.connection import Client
+from advisor.commands import remote
 from advisor.commands.output import CommandError, Format
 
 ConfigOption: TypeAlias = Annotated[
@@ -36,6 +39,15 @@ def load_config(path: Path | None) -> config.Loaded:
         return config.load(config.find_file(path, os.environ), os.environ)
     except config.ConfigError as error:
         raise CommandError(f"configuration: {error}", code=2) from None
+
+
+def open_client(socket: Path | None, configuration: Path | None) -> Client:
+    """The advisor that `--server` names, else the one on this host. Raises `ClientError`."""
+    far = remote.given(os.environ) if socket is None else None
+    if far is None:
+        return Client(find_socket(socket, configuration))
+    channel = remote_channel(far.server, token_file=far.token_file, ca_file=far.ca_file, certificate=far.certificate)
+    return Client(Path(), channel=channel, where=far.server)
 
 
 def find_socket(given: Path | None, configuration: Path | None) -> Path:
