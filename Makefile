@@ -57,6 +57,11 @@ test-logstores: venv ## the log-store suite on the real programs that LOKI_BIN a
 	@test -n "$$LOKI_BIN$$VICTORIA_LOGS_BIN" || { echo "set LOKI_BIN, VICTORIA_LOGS_BIN or both to the programs"; exit 2; }
 	$(BIN)/python -m pytest tests/contract/stores $(PYTEST_ARGS)
 
+.PHONY: test-pyslurm
+test-pyslurm: venv packages ## pyslurm against this host's Slurm, by the Python that PYSLURM_PYTHON names
+	@test -n "$$PYSLURM_PYTHON" || { echo "set PYSLURM_PYTHON to a Python that has the pyslurm of this Slurm"; exit 2; }
+	$(INSIDE) $(BIN)/python -m pytest tests/slurm/test_pyslurm.py $(PYTEST_ARGS)
+
 check: venv ## style, types, import contracts, drift of stubs and OpenAPI, the wheel
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -11,6 +11,7 @@ import pytest
 from advisor.core.model import ExitStatus, Unavailable
 from advisor.core.words import AttemptState, NodeState, UnavailableReason
 from advisor.ports import SchedulerJob, SchedulerReader
+from connectors.scheduler.pyslurm_reader import PROGRAM, pyslurm_reader
 from connectors.scheduler.slurm_cli import SlurmCli
 from slurm_plugin.squeue import Output, SlurmError
 
@@ -71,7 +72,7 @@ class Tools:
 
     def __call__(self, argv: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> Output:
         self.asked.append(argv)
-        kind = "json" if "--json" in argv else argv[0]
+        kind = "json" if "--json" in argv or str(PROGRAM) in argv else argv[0]
         answer = self.broken.get(kind) or (self.broken.get("squeue") if kind == "json" and self.only_json else None)
         if isinstance(answer, SlurmError):
             raise answer
@@ -129,7 +130,7 @@ class Tools:
         }
 
 
-@pytest.fixture(params=["columns", "json", "json of later releases"], autouse=True)
+@pytest.fixture(params=["columns", "json", "json of later releases", "pyslurm"], autouse=True)
 def way(request: pytest.FixtureRequest) -> str:
     """Every promise is kept whichever way the rows are read."""
     WAY[:] = [request.param]
@@ -140,7 +141,9 @@ WAY = ["columns"]
 
 
 def reader(tools: Tools) -> SchedulerReader:
-    tools.later, tools.only_json = "later" in WAY[0], "json" in WAY[0]
+    tools.later, tools.only_json = "later" in WAY[0], WAY[0] != "columns"
+    if WAY[0] == "pyslurm":
+        return pyslurm_reader("python", run=tools)
     return SlurmCli(run=tools, listing=WAY[0].split()[0])
 
 
@@ -287,6 +290,18 @@ async def test_version_and_requeue_delay() -> None:
     broken = {"scontrol": SlurmError("timeout", "no answer")}
     assert isinstance(await reader(Tools(broken=broken)).version(), Unavailable)
     assert isinstance(await reader(Tools(broken=broken)).requeue_delay_seconds(), Unavailable)
+
+
+@pytest.mark.parametrize(
+    "said", [b"ModuleNotFoundError: No module named 'pyslurm'\n", b"ImportError: undefined symbol\n"]
+)
+async def test_a_python_without_the_right_pyslurm_is_missing(said: bytes) -> None:
+    """Not installed, or compiled for another Slurm: said as what it is."""
+    tools = Tools(broken={"json": Output(returncode=1, stdout=b"", stderr=b"Traceback\n" + said)})
+    answer = await pyslurm_reader("/opt/python", run=tools).job("17")
+    assert isinstance(answer, Unavailable)
+    assert answer.reason is UnavailableReason.MISSING
+    assert "/opt/python" in answer.detail
 
 
 async def test_no_nodes_at_all_is_no_answer() -> None:
