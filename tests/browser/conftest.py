@@ -95,7 +95,7 @@ def visit(chromium: Browser, served: Site) -> Iterator[Callable[..., Visit]]:
         )
         made = Visit(page=context.new_page(), site=served)
         made.page.on("pageerror", lambda error: made.complaints.append(str(error)))
-        made.page.on("console", lambda said: said.type == "error" and made.complaints.append(said.text))
+        made.page.on("console", lambda said: made.complaints.extend([said.text] if said.type == "error" else []))
         made.page.on("dialog", lambda dialog: made.complaints.append(f"dialog {dialog.message}"))
         opened.append((context, made))
         return made

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from advisor.core.words import Action, AttemptState, Category, Reason
 from tests.browser.conftest import Visit
@@ -151,7 +151,12 @@ def test_a_lost_connection_is_said_and_asking_slows_down(visit: OpenPage) -> Non
     page.clock.install()
     shown.go("/")
     asked: list[str] = []
-    page.route("**/*", lambda route: (asked.append(route.request.url), route.abort())[-1])
+
+    def lose(route: Route) -> None:
+        asked.append(route.request.url)
+        route.abort()
+
+    page.route("**/*", lose)
     for _ in range(2):
         with page.expect_event("requestfailed"):
             page.clock.run_for(12_000)

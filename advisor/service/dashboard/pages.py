@@ -15,7 +15,7 @@ from advisor.ports import Clock
 from advisor.service.calls import Calls
 from advisor.service.dashboard.filtering import CATEGORIES, PAGE_SIZE, Chosen, chosen
 from advisor.service.dashboard.reads import Reads, together
-from advisor.service.dashboard.rendering import Renderer
+from advisor.service.dashboard.rendering import MENU, Renderer
 from advisor.service.dashboard.views.audit import audit_lines
 from advisor.service.dashboard.views.decisions import decision_page, listed
 from advisor.service.dashboard.views.incidents import incident_page, listed_incident
@@ -268,9 +268,9 @@ class Pages:
 
     async def help(self, request: Request) -> Response:
         reads = self._reads(request)
-        return self._dashboard.renderer.page(
-            request, "help.html", values={"page": "help", "who": reads.caller.name, "can_operate": True}
-        )
+        menu = [item for item in MENU if reads.may(item.needs)]
+        values = {"page": "help", "menu": menu, "who": reads.caller.name, "can_operate": reads.may(OPERATING)}
+        return self._dashboard.renderer.page(request, "help.html", values=values)
 
     async def file(self, request: Request) -> Response:
         found = self._dashboard.renderer.file(request.path_params["name"])
@@ -301,6 +301,7 @@ class Pages:
         head: Mapping[str, Any] = {
             "mode": mode_in_short(modes) if reads.may("OperatorService/ListModes") else None,
             "paused": _paused(pause_lines(pauses)[0].until, now) if pauses else None,
+            "menu": [item for item in MENU if reads.may(item.needs)],
             "who": reads.caller.name,
             "can_operate": reads.may(OPERATING),
         }

@@ -45,18 +45,21 @@ class MenuItem:
     href: str
     text: str
     key: str  # after g
+    needs: str  # the method of the contract that it shows
 
 
 MENU = (
-    MenuItem(name="now", href="/", text="Now", key="n"),
-    MenuItem(name="incidents", href="/incidents", text="Incidents", key="i"),
-    MenuItem(name="decisions", href="/decisions", text="Decisions", key="d"),
-    MenuItem(name="jobs", href="/jobs", text="Jobs", key="j"),
-    MenuItem(name="nodes", href="/nodes", text="Nodes", key="m"),
-    MenuItem(name="shadow", href="/shadow", text="Shadow", key="s"),
-    MenuItem(name="reliability", href="/reliability", text="Reliability", key="r"),
-    MenuItem(name="audit", href="/audit", text="Audit", key="a"),
-    MenuItem(name="controls", href="/controls", text="Controls", key="c"),
+    MenuItem(name="now", href="/", text="Now", key="n", needs="OperatorService/GetStatus"),
+    MenuItem(name="incidents", href="/incidents", text="Incidents", key="i", needs="AuditService/ListIncidents"),
+    MenuItem(name="decisions", href="/decisions", text="Decisions", key="d", needs="AuditService/ListDecisions"),
+    MenuItem(name="jobs", href="/jobs", text="Jobs", key="j", needs="AuditService/ListAttempts"),
+    MenuItem(name="nodes", href="/nodes", text="Nodes", key="m", needs="AuditService/ListNodes"),
+    MenuItem(name="shadow", href="/shadow", text="Shadow", key="s", needs="ReportService/GetShadowReport"),
+    MenuItem(
+        name="reliability", href="/reliability", text="Reliability", key="r", needs="ReportService/GetReliability"
+    ),
+    MenuItem(name="audit", href="/audit", text="Audit", key="a", needs="AuditService/ListAudit"),
+    MenuItem(name="controls", href="/controls", text="Controls", key="c", needs="OperatorService/ListModes"),
 )
 
 
