@@ -427,7 +427,7 @@ def _timing(chosen: Config, delay: float) -> tuple[str, ...]:
 
 
 def _modes(client: Client, chosen: Config) -> Check:
-    settings = client.modes()
+    settings = [*client.modes(), *client.earned()]
     if not settings:
         return Check(name="modes", state=State.OK, found=f"no settings: {chosen.default_mode} everywhere")
     acting = [where(setting) for setting in settings if setting.mode == common_pb2.MODE_AUTONOMOUS]

@@ -17,14 +17,15 @@ app = typer.Typer(rich_markup_mode=None, help="Monitor or autonomous: see and se
 
 @app.command()
 def get(socket: SocketOption = None, configuration: ConfigOption = None, form: FormatOption = Format.TABLE) -> None:
-    """All settings. The one with the most fields wins; at a tie, monitor wins. None fits: the default_mode configured.
+    """All settings. The one with the most fields wins; at a tie, monitor wins. None fits: what the category has earned
+    ("earned", below all settings however wide), else the default_mode configured.
 
     \b
     Examples:
       advisor mode get
     """
     with connected(socket, configuration) as client:
-        settings = client.modes()
+        settings = [*client.modes(), *client.earned()]
     if form is not Format.TABLE:
         print_json([_document(setting) for setting in settings], form)
         return

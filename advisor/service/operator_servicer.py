@@ -10,6 +10,7 @@ import grpc
 import structlog
 
 from advisor.board import Board
+from advisor.core.autonomy import Earned
 from advisor.core.modes import ModeChange, ModeSetting
 from advisor.core.words import Category, Mode
 from advisor.ports import Clock
@@ -130,8 +131,11 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
     async def ListModes(
         self, request: operator_pb2.ListModesRequest, context: Context
     ) -> operator_pb2.ListModesResponse:
-        settings = await self._services.store.modes()
-        return operator_pb2.ListModesResponse(settings=[_mode_message(setting) for setting in settings])
+        settings, earned = await self._services.store.modes(), await self._services.store.earned()
+        return operator_pb2.ListModesResponse(
+            settings=[_mode_message(setting) for setting in settings],
+            earned=[_earned_message(item) for item in earned if item.held],
+        )
 
     async def SetMode(self, request: operator_pb2.SetModeRequest, context: Context) -> operator_pb2.ModeSetting:
         setting = _place(request.setting, wire.from_wire(Mode, request.setting.mode, "setting.mode"))
@@ -258,6 +262,17 @@ def _mode_message(setting: ModeSetting) -> operator_pb2.ModeSetting:
         set_by=setting.set_by,
         why=setting.why,
         set_at=wire.stamp(setting.set_at),
+    )
+
+
+def _earned_message(item: Earned) -> operator_pb2.ModeSetting:
+    return operator_pb2.ModeSetting(
+        cluster=item.cluster,
+        category=item.category,
+        mode=wire.to_wire(Mode.AUTONOMOUS),
+        set_by="earned",
+        why=f"{'restarts and stops' if item.with_stop else 'restarts only'}: {item.why}",
+        set_at=wire.stamp(item.since),
     )
 
 

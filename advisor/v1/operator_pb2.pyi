@@ -164,16 +164,24 @@ class ListModesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SETTINGS_FIELD_NUMBER: _builtins.int
+    EARNED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModeSetting]: ...
+    @_builtins.property
+    def earned(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModeSetting]:
+        """What categories have earned by themselves: it holds only where no setting matches, and for stops only if its `why`
+        says so.
+        """
+
     def __init__(
         self,
         *,
         settings: _abc.Iterable[Global___ModeSetting] | None = ...,
+        earned: _abc.Iterable[Global___ModeSetting] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["earned", b"earned", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
