@@ -39,6 +39,7 @@ ENDED_SECONDS = 3.0  # between two looks at an attempt that has ended
 AFTER_END = timedelta(seconds=90)  # what came later ended nothing (`detection.NODE_FACT_LAG`)
 FIRST_LOOK = timedelta(minutes=10)  # before which nothing is asked about an attempt that nobody has looked at
 ABSORB_SECONDS_MAX = 0.25  # of one source in one tick; the rest of its answers comes with the next ones
+GPUS = "gpus"  # in place of a file's name
 AGAIN_INTERVALS = 9  # asked again where no samples are at hand: what the newest conditions are made of
 
 
@@ -251,6 +252,7 @@ class Measurer:
                 newest_at=max((at for at in (before.newest_at, newest) if at is not None), default=None),
                 capped=answer.until < request.until,
                 unavailable=_silent(source.name, answer),
+                files=_with_gpus(before.files, answer.gpus),
             )
         if held != before:
             sighting.state = replace(sighting.state, sources={**sighting.state.sources, source.name: held})
@@ -277,10 +279,19 @@ class Measurer:
         )
 
 
+def _with_gpus(files: Mapping[str, FileState], gpus: Mapping[str, int]) -> Mapping[str, FileState]:
+    """What a source tells of GPUs' addresses is kept as what a file tells of them: kernel lines know no index."""
+    if not gpus:
+        return files
+    known = files.get(GPUS, FileState())
+    return files if known.gpus == gpus else {**files, GPUS: replace(known, gpus=dict(sorted(gpus.items())))}
+
+
 def _silent(source: str, answer: MetricsBatch) -> tuple[Unavailable, ...]:
     """Nodes that the source told nothing of are not well: they are not known."""
     if not answer.silent:
         return ()
-    names = " ".join(answer.silent[:8]) + (f" and {len(answer.silent) - 8} more" if len(answer.silent) > 8 else "")
+    told = [f"{node} ({why})" if (why := answer.silent_why.get(node)) else node for node in answer.silent[:8]]
+    names = ", ".join(told) + (f" and {len(answer.silent) - 8} more" if len(answer.silent) > 8 else "")
     detail = f"{len(answer.silent)} nodes without samples: {names}"
     return (Unavailable(source=source, reason=UnavailableReason.STALE, detail=detail),)

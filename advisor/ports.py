@@ -5,7 +5,7 @@ only for programmer errors and cancellation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
@@ -110,13 +110,16 @@ class MetricsBatch:
     """What a source has of an attempt's nodes, up to and including `until`; before the request's: ask again.
     It may be a little after it.
 
-    `silent`: nodes of which the source had nothing at all at the end. `problems`: what is wrong although it answered.
+    `silent`: nodes of which the source had nothing at all at the end; `silent_why`: of some of them, why, in words.
+    `problems`: what is wrong although it answered. `gpus`: GPUs' indices by `node/address` (bus and device, `3b:00`).
     """
 
     samples: tuple[Sample, ...]
     until: datetime
     silent: tuple[str, ...] = ()
+    silent_why: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    gpus: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

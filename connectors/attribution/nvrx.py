@@ -28,7 +28,8 @@ _GOING_ON = frozenset({"pending", "in_flight"})
 _ABOUT_THE_LOG = frozenset({400, 403, 404})
 _REASONS = {403: UnavailableReason.PERMISSION, 404: UnavailableReason.MISSING, 400: UnavailableReason.REFUSED}
 _ITEM_KEYS = ("primary_issues", "attribution_text", "auto_resume_explanation", "secondary_issues")
-_RESULT_KEYS = ("root_cause", "summary", "justification", "primary_failure", "error")
+_ASSESSED_KEYS = ("root_cause", "summary", "explanation", "justification")
+_RESULT_KEYS = ("justification", "error")
 
 
 class NvrxAttribution:
@@ -107,6 +108,10 @@ def _texts(told: object, result: object) -> Iterator[str]:
         items = result.get("result")
         for item in items if isinstance(items, list) else ():
             yield from _of(item, _ITEM_KEYS)
+        yield from _of(result.get("root_cause_assessment"), _ASSESSED_KEYS)
+        evidence = result.get("evidence")
+        for quoted in evidence if isinstance(evidence, list) else ():
+            yield from _of(quoted, ("quote",))
         yield from _of(result, _RESULT_KEYS)
     yield from _of(told, ("reason",))
 

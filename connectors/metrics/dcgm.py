@@ -7,6 +7,7 @@ Each node is its own server: one that does not answer is left alone by itself, a
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from advisor.core.columns import Sample
@@ -15,7 +16,7 @@ from advisor.core.model import Unavailable
 from advisor.core.words import Trust, UnavailableReason
 from advisor.ports import Clock, MetricsBatch, MetricsRequest, MetricsSeen
 from connectors.metrics.exposition import ExpositionError, read
-from connectors.metrics.names import unit_of
+from connectors.metrics.names import NOT_ANSWERING, NOTHING_SHOWN, address_of, unit_of
 from connectors.web.pacing import Breaker
 from connectors.web.server import AskError, Host, Server
 
@@ -25,6 +26,14 @@ PROBLEMS_MAX = 4
 PAUSE_SECONDS_FIRST = 2.0
 PAUSE_SECONDS_MAX = 120.0
 _SAFE = re.compile(r"[A-Za-z0-9_.-]{1,253}")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What one node's exporters show. `gpus`: indices by bus and device."""
+
+    samples: tuple[Sample, ...]
+    gpus: Mapping[str, int]
 
 
 class DcgmExporters:
@@ -60,7 +69,7 @@ class DcgmExporters:
     async def read(self, requests: Sequence[MetricsRequest]) -> Mapping[str, MetricsBatch | Unavailable]:
         nodes = list(dict.fromkeys(node for request in requests for node in request.nodes))
         at_once = asyncio.Semaphore(AT_ONCE)
-        found: dict[str, tuple[Sample, ...]] = {}
+        found: dict[str, Shown] = {}
         absent: dict[str, Unavailable] = {}
 
         async def look(node: str) -> None:
@@ -92,11 +101,12 @@ class DcgmExporters:
     async def close(self) -> None:
         await self.server.close()
 
-    async def _node(self, node: str) -> tuple[Sample, ...]:
+    async def _node(self, node: str) -> Shown:
         """What the node's exporters show. With several, one that answers is enough."""
         if not _SAFE.fullmatch(node):
             raise AskError(UnavailableReason.NOT_CONFIGURED, "not a host name")
         samples: list[Sample] = []
+        gpus: dict[str, int] = {}
         errors: list[AskError] = []
         for url in self._urls:
             host = self._hosts.get(url.replace("%n", node))
@@ -105,20 +115,23 @@ class DcgmExporters:
                 host = self._hosts[url.replace("%n", node)] = Host(url.replace("%n", node), breaker)
             try:
                 data = await self.server.fetch("", {}, method="GET", host=host, bytes_max=ANSWER_BYTES_MAX)
-                samples.extend(samples_of(data, node, self._clock.now()))
+                shown = samples_of(data, node, self._clock.now())
+                samples.extend(shown.samples)
+                gpus.update(shown.gpus)
             except AskError as error:
                 errors.append(error)
         if len(errors) == len(self._urls):
             raise errors[0]
-        return tuple(samples)
+        return Shown(samples=tuple(samples), gpus=gpus)
 
     def _batch(
         self,
         request: MetricsRequest,
-        found: Mapping[str, tuple[Sample, ...]],
+        found: Mapping[str, Shown],
         absent: Mapping[str, Unavailable],
     ) -> MetricsBatch | Unavailable:
-        silent = tuple(node for node in request.nodes if not found.get(node))
+        own = [found[node] for node in request.nodes if node in found]
+        silent = tuple(node for node in request.nodes if node not in found or not found[node].samples)
         why = [absent[node] for node in silent if node in absent]
         if request.nodes and len(silent) == len(request.nodes):
             if why:
@@ -126,19 +139,24 @@ class DcgmExporters:
             text = "its nodes' exporters show none of the fields that matter: are they dcgm-exporters?"
             return Unavailable(source=self.name, reason=UnavailableReason.MISSING, detail=text)
         return MetricsBatch(
-            samples=tuple(sample for node in request.nodes for sample in found.get(node, ())),
+            samples=tuple(sample for shown in own for sample in shown.samples),
             until=request.until,
             silent=silent,
+            silent_why={node: NOT_ANSWERING if node in absent else NOTHING_SHOWN for node in silent},
+            gpus={
+                f"{node}/{bus}": gpu for node in request.nodes if node in found for bus, gpu in found[node].gpus.items()
+            },
             problems=tuple(item.detail for item in why[:PROBLEMS_MAX]),
         )
 
 
-def samples_of(data: bytes, node: str, at: datetime) -> list[Sample]:
+def samples_of(data: bytes, node: str, at: datetime) -> Shown:
     """One node's samples: the most of series alike, for a GPU of several jobs is told several times. Devices of the
     node itself (links, file systems) are added up. Raises `AskError`.
     """
     values: dict[tuple[int, str], float] = {}
     host: dict[str, float] = {}
+    gpus: dict[str, int] = {}
     try:
         for name, labels, value in read(data, FIELDS):
             unit = unit_of(labels, name)
@@ -147,8 +165,11 @@ def samples_of(data: bytes, node: str, at: datetime) -> list[Sample]:
             if unit == HOST:
                 host[name] = host.get(name, 0.0) + value
             else:
+                if bus := address_of(labels):
+                    gpus[bus] = unit
                 values[unit, name] = max(values.get((unit, name), value), value)
     except ExpositionError as error:
         raise AskError(UnavailableReason.GARBLED, str(error)) from error
     made = [Sample(at=at, node=node, gpu=unit, field=name, value=value) for (unit, name), value in values.items()]
-    return made + [Sample(at=at, node=node, gpu=HOST, field=name, value=value) for name, value in host.items()]
+    made += [Sample(at=at, node=node, gpu=HOST, field=name, value=value) for name, value in host.items()]
+    return Shown(samples=tuple(made), gpus=gpus)

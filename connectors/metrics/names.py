@@ -10,9 +10,14 @@ from collections.abc import Mapping
 from advisor.core.hostlist import short
 from advisor.core.measured import HOST, HOST_FIELDS
 
+# Why a node is silent.
+NOT_ANSWERING = "its exporter does not answer"
+NOT_SCRAPED = "no exporter of it is scraped"
+NOTHING_SHOWN = "its exporter answers and shows nothing of it"
 NODE_LABELS = ("Hostname", "hostname")
 INSTANCE = "instance"
 _INDEX = re.compile(r"\d{1,3}")
+_BUS = re.compile(r"(?i)(?:[0-9a-f]{4,8}:)?([0-9a-f]{2}:[0-9a-f]{2})\.[0-7]")
 _PORT = re.compile(r":\d{1,5}$")
 
 
@@ -23,6 +28,12 @@ def node_of(labels: Mapping[str, str], chosen: str = "") -> str:
         if name:
             return short(_PORT.sub("", name)[:253])
     return ""
+
+
+def address_of(labels: Mapping[str, str]) -> str:
+    """Bus and device of the GPU that a series is about, as kernel lines name it: `3b:00`; "" where it tells none."""
+    found = _BUS.fullmatch(labels.get("pci_bus_id", ""))
+    return found[1].lower() if found is not None else ""
 
 
 def unit_of(labels: Mapping[str, str], field: str) -> int | None:

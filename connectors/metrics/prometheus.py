@@ -24,7 +24,16 @@ from advisor.core.measured import FIELDS, HOST_FIELDS, UTILISATION
 from advisor.core.model import Unavailable
 from advisor.core.words import Trust, UnavailableReason
 from advisor.ports import MetricsBatch, MetricsRequest, MetricsSeen
-from connectors.metrics.names import INSTANCE, NODE_LABELS, node_of, unit_of
+from connectors.metrics.names import (
+    INSTANCE,
+    NODE_LABELS,
+    NOT_ANSWERING,
+    NOT_SCRAPED,
+    NOTHING_SHOWN,
+    address_of,
+    node_of,
+    unit_of,
+)
 from connectors.web.server import AskError, Server
 
 STEPS_MAX = 20  # of one question; a longer time is read in longer steps
@@ -54,6 +63,7 @@ class _Gathered:
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     present: set[str] = field(default_factory=set)
+    why: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     until: datetime | None = None
 
@@ -83,6 +93,7 @@ class PrometheusMetrics:
         self._selector = selector.strip().strip("{}").strip().rstrip(",")
         self._node_label = node_label
         self._series_per_node = SERIES_PER_NODE
+        self._gpus: dict[str, dict[str, int]] = {}  # by node: index by address
         self._points_max = float(POINTS_MAX)
 
     async def read(self, requests: Sequence[MetricsRequest]) -> Mapping[str, MetricsBatch | Unavailable]:
@@ -98,6 +109,7 @@ class PrometheusMetrics:
                 for question in self._questions(wanted, group):
                     asked, got.until = asked + 2, question.until
                     await self._ask(question, got)
+                asked += await self._beside(wanted, got)
             except AskError as error:
                 if error.broken or _TOO_MUCH.search(error.detail):
                     self._points_max = max(self._points_max / 2, 10_000.0)
@@ -178,7 +190,7 @@ class PrometheusMetrics:
     def query(self, nodes: Sequence[str], *, host: bool) -> str:
         names = "|".join(sorted(HOST_FIELDS) if host else GPU_FIELDS)
         chosen = (self._node_label,) if self._node_label else (INSTANCE,) if host else NODE_LABELS
-        pattern = f"(?:{'|'.join(re.escape(node) for node in nodes)})(?:[.:].*)?"
+        pattern = _of_nodes(nodes)
         more = f", {self._selector}" if self._selector else ""
         parts = [f'{{__name__=~"{names}", {label}=~{_quoted(pattern)}{more}}}' for label in chosen]
         by = ", ".join(("__name__", *chosen, *(() if host else ("gpu",))))
@@ -197,6 +209,51 @@ class PrometheusMetrics:
             series = self._take(data, question, got)
             if not host and series:
                 self._series_per_node = max(8.0, series / len(question.nodes))
+
+    async def _beside(self, nodes: Sequence[str], got: _Gathered) -> int:
+        """What is good to know and no reason to do without the samples; how many questions it took."""
+        try:
+            return await self._explain(nodes, got) + await self._learn_gpus(got.present)
+        except AskError as error:
+            got.problems.append(f"silent nodes and GPUs' addresses not looked up: {error.detail[:200]}")
+            return 2
+
+    async def _explain(self, nodes: Sequence[str], got: _Gathered) -> int:
+        """Of nodes without series: does their exporter not answer, is it not scraped, or have its series vanished? One
+        question; where no target is called after its node nothing can be said.
+        """
+        silent = [node for node in nodes if node not in got.present][:NODES_MAX]
+        if not silent:
+            return 0
+        label = self._node_label or INSTANCE
+        more = f", {self._selector}" if self._selector else ""
+        # Of some that are well, too: that these have targets tells that the others ought to.
+        asked = [*silent, *sorted(got.present)[:4]]
+        found = await self._now(f"min by ({label}) (up{{{label}=~{_quoted(_of_nodes(asked))}{more}}})")
+        states = {node_of(labels, label): value for labels, value in found}
+        if states:
+            got.why = {
+                node: NOT_SCRAPED if node not in states else NOTHING_SHOWN if states[node] else NOT_ANSWERING
+                for node in silent
+            }
+        return 1
+
+    async def _learn_gpus(self, nodes: Iterable[str]) -> int:
+        """Which index the GPU at which address has: asked once for each node, for kernel lines know only addresses."""
+        new = sorted(set(nodes) - self._gpus.keys())[:NODES_MAX]
+        if not new:
+            return 0
+        more = f", {self._selector}" if self._selector else ""
+        chosen = (self._node_label,) if self._node_label else NODE_LABELS
+        parts = [f"{UTILISATION}{{{label}=~{_quoted(_of_nodes(new))}{more}}}" for label in chosen]
+        by = ", ".join((*chosen, "gpu", "pci_bus_id"))
+        found = await self._now(f"max by ({by}) ({' or '.join(parts)})")
+        self._gpus.update({node: {} for node in new})
+        for labels, _ in found:
+            node, bus, unit = node_of(labels, self._node_label), address_of(labels), unit_of(labels, UTILISATION)
+            if bus and unit is not None and node in self._gpus:
+                self._gpus[node][bus] = unit
+        return 1
 
     def _take(self, data: bytes, question: Question, got: _Gathered) -> int:
         """Into samples. Raises `AskError` for an answer that is not of the documented shape."""
@@ -242,7 +299,14 @@ class PrometheusMetrics:
                 "no series of any of its nodes: are the exporters scraped, selector and node_label right, the tenant?"
             )
             return Unavailable(source=self.name, reason=UnavailableReason.MISSING, detail=text)
-        return MetricsBatch(samples=samples, until=until, silent=silent, problems=tuple(got.problems))
+        return MetricsBatch(
+            samples=samples,
+            until=until,
+            silent=silent,
+            silent_why={node: got.why[node] for node in silent if node in got.why},
+            problems=tuple(got.problems),
+            gpus={f"{node}/{bus}": gpu for node in request.nodes for bus, gpu in self._gpus.get(node, {}).items()},
+        )
 
 
 def decoded(data: bytes) -> dict[str, Any]:
@@ -255,6 +319,11 @@ def decoded(data: bytes) -> dict[str, Any]:
     if not isinstance(body, dict) or body.get("status") != "success" or not isinstance(body.get("data"), dict):
         raise AskError(UnavailableReason.GARBLED, "an answer without success and without an error")
     return body
+
+
+def _of_nodes(nodes: Iterable[str]) -> str:
+    """A pattern for labels that name these nodes, with or without domain and port."""
+    return f"(?:{'|'.join(re.escape(node) for node in nodes)})(?:[.:].*)?"
 
 
 def _quoted(text: str) -> str:

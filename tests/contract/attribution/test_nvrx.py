@@ -54,9 +54,23 @@ LOGSAGE = {
     "wl_restart": 0,
     "wl_restart_count": 1,
 }
-# As the Restart Agent's does.
+# As the Restart Agent's does (recorded from the service itself, main of 2026-08-07, shortened).
 AGENT = {
-    "result": {"decision": "STOP", "justification": "KeyError: 'tokens' in the job's own code", "decision_basis": "l1"},
+    "result": {
+        "decision": "STOP",
+        "decision_basis": "general_retry_available",
+        "failure_domain": None,
+        "result_provenance": {"evidence_source": "l0_deterministic", "nvrx_use": "eligible_degraded"},
+        "primary_failure": {"failure_class": "observed_exception", "signature": "KeyError:", "line": 5, "rank": "9"},
+        "root_cause_assessment": None,
+        "evidence": [{"line": 5, "quote": "[rank9]: KeyError: 'tokens'", "supports": ["primary_failure"]}],
+        "justification": "KeyError: 'tokens' in the job's own code",
+        "schema_version": "restart_agent_response.v1",
+    },
+    "fr_dump_path": None,
+    "fr_analysis": None,
+    "llm_merged_summary": None,
+    "wl_restart_count": None,
     "status": "completed",
     "wl_restart": 2,
     "recommendation": {
@@ -157,7 +171,14 @@ async def test_the_log_is_named_and_never_sent(world: World) -> None:
                 ),
             ),
         ),
-        (AGENT, Opinion(action="STOP", told_by="nvrx-default", texts=("KeyError: 'tokens' in the job's own code",))),
+        (
+            AGENT,
+            Opinion(
+                action="STOP",
+                told_by="nvrx-default",
+                texts=("[rank9]: KeyError: 'tokens'", "KeyError: 'tokens' in the job's own code"),
+            ),
+        ),
     ],
     ids=["logsage", "restart agent"],
 )

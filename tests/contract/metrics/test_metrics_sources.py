@@ -10,6 +10,7 @@ import pytest
 from advisor.core.model import Unavailable
 from advisor.core.words import Trust, UnavailableReason
 from advisor.ports import MetricsBatch
+from connectors.metrics.names import NOT_ANSWERING
 from tests.contract.metrics.exporter import DEFAULTS, XID
 from tests.contract.metrics.world import MetricsWorld, newest
 from tests.contract.stores.front import (
@@ -150,7 +151,9 @@ async def test_a_node_that_is_silent_is_named(measured: MetricsWorld) -> None:
     def silent(answer: MetricsBatch | Unavailable) -> bool:
         return isinstance(answer, MetricsBatch) and answer.silent == (node,)
 
-    await measured.until(source, silent)
+    answer = await measured.until(source, silent)
+    assert isinstance(answer, MetricsBatch)
+    assert answer.silent_why == {node: NOT_ANSWERING}
     measured.shown.down.discard(node)
     await asyncio.sleep(PAUSE)
     await measured.until(source, lambda answer: isinstance(answer, MetricsBatch) and not answer.silent)
@@ -322,3 +325,10 @@ async def test_a_token_file_is_read_again_when_it_changes(measured: MetricsWorld
     answer = await measured.ask(source)
     assert isinstance(answer, Unavailable)
     assert "lines" not in answer.detail
+
+
+async def test_the_address_of_a_gpu_has_an_index(measured: MetricsWorld) -> None:
+    """Kernel lines know a GPU by bus and device only; what the exporter shows of both is told."""
+    answer = await measured.batch(measured.make(), nodes=measured.nodes[:2])
+    first, second = measured.nodes[:2]
+    assert dict(answer.gpus) == {f"{node}/4{index}:00": index for node in (first, second) for index in (0, 1)}

@@ -10,6 +10,7 @@ import pytest
 from advisor.core.model import Unavailable
 from advisor.core.words import UnavailableReason
 from advisor.ports import MetricsBatch
+from connectors.metrics.names import NOT_ANSWERING, NOT_SCRAPED, NOTHING_SHOWN
 from connectors.metrics.prometheus import QUESTIONS_MAX, STEPS_MAX, PrometheusMetrics
 from connectors.web.access import Access
 from connectors.web.pacing import Pace
@@ -30,11 +31,15 @@ def moment(text: str) -> float:
 
 
 async def test_questions_do_not_grow_with_jobs(queried: MetricsWorld) -> None:
-    """A thousand attempts that were read up to about the same moment are two questions: GPUs and hosts."""
+    """A thousand attempts that were read up to about the same moment are two questions: GPUs and hosts. Once, one more
+    about the GPUs' addresses.
+    """
     source = queried.make()
     requests = [queried.request(key=f"{n}/0", nodes=(queried.nodes[n % 4],)) for n in range(1_000)]
     answers = await source.read(requests)
-    assert len(asked_of(queried)) == 2
+    assert [asked.path.rpartition("/")[2] for asked in asked_of(queried)] == ["query_range", "query_range", "query"]
+    await source.read(requests)
+    assert len(asked_of(queried)) == 5
     assert all(isinstance(answer, MetricsBatch) and answer.samples for answer in answers.values())
     for request in requests:
         answer = answers[request.key]
@@ -54,7 +59,7 @@ async def test_the_past_of_many_is_read_in_turns(queried: MetricsWorld) -> None:
     for _ in range(10):
         before = len(asked_of(queried))
         answers = await source.read([request for key, request in wanted.items() if key not in served])
-        assert len(asked_of(queried)) - before <= QUESTIONS_MAX
+        assert len(asked_of(queried)) - before <= QUESTIONS_MAX + 1
         for key, answer in answers.items():
             assert isinstance(answer, MetricsBatch), answer
             if answer.until >= wanted[key].until:
@@ -72,8 +77,8 @@ async def test_the_pace_holds(queried: MetricsWorld) -> None:
     began = queried.clock.monotonic()
     for _ in range(3):
         await queried.batch(source)
-    assert len(asked_of(queried)) == 6
-    assert queried.clock.monotonic() - began >= 5 / 5.0 * 0.95
+    assert len(asked_of(queried)) == 7
+    assert queried.clock.monotonic() - began >= 6 / 5.0 * 0.95
 
 
 async def test_a_long_past_comes_in_longer_steps(queried: MetricsWorld) -> None:
@@ -81,7 +86,7 @@ async def test_a_long_past_comes_in_longer_steps(queried: MetricsWorld) -> None:
     source = queried.make()
     now = queried.clock.now()
     await queried.batch(source, since=now - timedelta(minutes=10), until=now)
-    form = asked_of(queried)[-1].form
+    form = next(asked.form for asked in asked_of(queried) if asked.path.endswith("query_range"))
     step, start, end = (moment(form[name]) for name in ("step", "start", "end"))
     assert (end - start) / step <= STEPS_MAX
     assert step * STEPS_MAX == pytest.approx(600, abs=1)
@@ -231,3 +236,44 @@ async def test_no_request_is_no_question(queried: MetricsWorld) -> None:
     answer = await queried.batch(source, nodes=())
     assert answer.samples == ()
     assert asked_of(queried) == []
+
+
+async def test_a_target_that_is_down_is_told_from_series_that_vanished(queried: MetricsWorld) -> None:
+    """By `up`: an exporter that does not answer, one that shows nothing any more, and a node that nobody scrapes."""
+    source = queried.make()
+    down, empty, *_ = queried.nodes
+    queried.shown.down.add(down)
+    for gpu in queried.shown.nodes[empty]:
+        gpu.gone = True
+    wanted = {down: NOT_ANSWERING, empty: NOTHING_SHOWN, "node99": NOT_SCRAPED}
+    deadline = queried.clock.monotonic() + 15
+    while True:
+        answer = await queried.batch(source, nodes=(*queried.nodes, "node99"))
+        if answer.silent_why == wanted:
+            break
+        assert queried.clock.monotonic() < deadline, answer.silent_why
+        queried.shows()
+    assert set(answer.silent) == set(wanted)
+
+
+async def test_where_no_target_is_called_after_its_node_nothing_is_said_of_targets(queried: MetricsWorld) -> None:
+    """Silent nodes are named without a reason rather than with a wrong one."""
+    source = queried.make(selector='DCGM_FI_DRIVER_VERSION="570.86.15"')  # `up` has no such label
+    answer = await queried.batch(source, nodes=(*queried.nodes, "node99"))
+    assert (answer.silent, answer.silent_why) == (("node99",), {})
+
+
+async def test_what_is_only_good_to_know_costs_no_samples(queried: MetricsWorld) -> None:
+    """The server refuses the question about silent nodes and addresses: told, and asked again at the next read."""
+    assert queried.front is not None
+    queried.front.always = _no_instant_queries
+    source = queried.make()
+    answer = await queried.batch(source)
+    assert answer.samples
+    assert (answer.gpus, "addresses not looked up" in answer.problems[0]) == ({}, True)
+    queried.front.always = None
+    assert (await queried.batch(source)).gpus
+
+
+async def _no_instant_queries(asked: Asked, behind: Behind) -> Told:
+    return Told(status=422, body=b"no") if asked.path.endswith("/query") else await behind(asked)

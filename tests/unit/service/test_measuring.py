@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from advisor.core.columns import Sample
+from advisor.core.gpu_indices import with_indices
 from advisor.core.measured import UTILISATION, XID
-from advisor.core.model import Attempt, Job, Unavailable
+from advisor.core.model import Attempt, Job, Signal, Unavailable
 from advisor.core.words import AttemptState, Trust, UnavailableReason
 from advisor.measuring import AFTER_END, AGAIN_INTERVALS, FIRST_LOOK, Measurer
 from advisor.ports import MetricsBatch, MetricsRequest, MetricsSeen
@@ -261,3 +262,29 @@ async def test_closing_ends_what_is_on_its_way() -> None:
     await measuring.gather([sighting()])
     await measuring.close()
     assert len(source.asked) == 1
+
+
+async def test_addresses_of_gpus_give_kernel_lines_their_index() -> None:
+    """What the exporters tell of both is kept with the attempt; one that is told differently twice is not believed."""
+    clock = HandClock()
+    told = {"node1/3b:00": 3, "node2/3b:00": 5}
+
+    def answer(request: MetricsRequest) -> Answer:
+        found = shown()(request)
+        assert isinstance(found, MetricsBatch)
+        return replace(found, gpus=told)
+
+    seen = sighting()
+    await measurer(Told(answer), clock).gather([seen])
+    xid = Signal(
+        id="x",
+        rule="kernel.xid",
+        trust=Trust.KERNEL,
+        source="kernel",
+        seen_at=T,
+        nodes=("node1",),
+        fields={"pci": "3b:00"},
+    )
+    files = [held for source in seen.state.sources.values() for held in source.files.values()]
+    assert [signal.gpu for signal in with_indices([xid], (held.gpus for held in files))] == [3]
+    assert [s.gpu for s in with_indices([xid], [*(held.gpus for held in files), {"node1/3b:00": 4}])] == [None]
