@@ -113,7 +113,12 @@ class NodeOperations:
         cluster, node = wire.cluster_of(request.cluster), _node(request.node)
         try:
             ended = await self._store.end_isolation(
-                cluster, node, who=self._who, why=why_of(request.why), now=self._clock.now()
+                cluster,
+                node,
+                who=self._who,
+                why=why_of(request.why),
+                origin=self._caller.origin,
+                now=self._clock.now(),
             )
         except store_errors.NotFound as error:
             raise NotFoundError(f"there is {error}") from None
@@ -130,6 +135,7 @@ class NodeOperations:
                 passed=request.passed,
                 who=self._who,
                 why=why_of(request.why),
+                origin=self._caller.origin,
                 now=self._clock.now(),
             )
         except store_errors.NotFound as error:
@@ -142,7 +148,11 @@ class NodeOperations:
         cluster = wire.cluster_of(request.cluster)
         try:
             reset = await self._store.reset_breaker(
-                cluster, who=self._who, why=why_of(request.why), now=self._clock.now()
+                cluster,
+                who=self._who,
+                why=why_of(request.why),
+                origin=self._caller.origin,
+                now=self._clock.now(),
             )
         except store_errors.NotFound as error:
             raise NotFoundError(f"there is {error}") from None

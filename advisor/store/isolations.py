@@ -261,14 +261,22 @@ async def orphaned(connection: AsyncConnection, cluster: str) -> tuple[tuple[str
 
 
 async def end(
-    connection: AsyncConnection, cluster: str, node: str, *, by: IsolationEnd, who: str, why: str, now: datetime
+    connection: AsyncConnection,
+    cluster: str,
+    node: str,
+    *,
+    by: IsolationEnd,
+    who: str,
+    why: str,
+    origin: str = "",
+    now: datetime,
 ) -> StoredIsolation:
     """The isolation of a node ends; its agent is told to undo our drain. Raises `NotFound`."""
     cluster, node = storable(cluster), storable(node)
     await _one_writer(connection, cluster)
     columns = isolations.c
     which = (columns.cluster == cluster, columns.node == node)
-    found = await _end(connection, *which, by=by, who=who, why=why, now=now)
+    found = await _end(connection, *which, by=by, who=who, why=why, origin=origin, now=now)
     if not found:
         raise NotFound(f"no isolation of node {node} in cluster {cluster}")
     return found[0]
@@ -283,7 +291,13 @@ async def expire(connection: AsyncConnection, now: datetime) -> tuple[StoredIsol
 
 
 async def _end(
-    connection: AsyncConnection, *which: ColumnElement[bool], by: IsolationEnd, who: str, why: str, now: datetime
+    connection: AsyncConnection,
+    *which: ColumnElement[bool],
+    by: IsolationEnd,
+    who: str,
+    why: str,
+    origin: str = "",
+    now: datetime,
 ) -> tuple[StoredIsolation, ...]:
     columns = isolations.c
     # Seen undone, or another's by now: then there is nothing left for an agent to do.
@@ -305,7 +319,8 @@ async def _end(
     rows = tuple(_stored(row) for row in found)
     for row in rows:
         detail = {"node": row.node, "by": by.value, "dry_run": str(row.dry_run)}
-        await _audit(connection, row.cluster, "isolation_ended", row.isolation_id, now, who=who, why=why, detail=detail)
+        said = {"who": who, "why": why, "origin": origin}
+        await _audit(connection, row.cluster, "isolation_ended", row.isolation_id, now, **said, detail=detail)
     return rows
 
 
@@ -360,6 +375,7 @@ async def record_probe(
     passed: bool,
     who: str,
     why: str,
+    origin: str = "",
     policy: Policy,
     now: datetime,
 ) -> StoredIsolation:
@@ -380,10 +396,11 @@ async def record_probe(
     if row is None:
         raise NotFound(f"no isolation of node {node} in cluster {cluster}")
     detail = {"node": node, "passed": str(passed)}
-    await _audit(connection, cluster, "node_probed", row.id, now, who=who, why=why, detail=detail)
+    await _audit(connection, cluster, "node_probed", row.id, now, who=who, why=why, origin=origin, detail=detail)
     if not passed:
         return _stored(row)
-    return await end(connection, cluster, node, by=IsolationEnd.PROBE_PASSED, who=who, why=why, now=now)
+    passed_by = IsolationEnd.PROBE_PASSED
+    return await end(connection, cluster, node, by=passed_by, who=who, why=why, origin=origin, now=now)
 
 
 async def breakers(connection: AsyncConnection) -> tuple[StoredBreaker, ...]:
@@ -394,7 +411,7 @@ async def breakers(connection: AsyncConnection) -> tuple[StoredBreaker, ...]:
 
 
 async def reset_breaker(
-    connection: AsyncConnection, cluster: str, *, who: str, why: str, now: datetime
+    connection: AsyncConnection, cluster: str, *, who: str, why: str, origin: str = "", now: datetime
 ) -> StoredBreaker:
     """Nodes may be isolated again. Raises `NotFound` when it has not tripped."""
     columns = isolation_breakers.c
@@ -405,7 +422,8 @@ async def reset_breaker(
     if row is None:
         raise NotFound(f"no tripped breaker of cluster {storable(cluster)}")
     detail = {"tripped_at": row.tripped_at.isoformat(), "tripped_why": row.why}
-    await _audit(connection, row.cluster, "isolation_breaker_reset", row.cluster, now, who=who, why=why, detail=detail)
+    said = {"who": who, "why": why, "origin": origin}
+    await _audit(connection, row.cluster, "isolation_breaker_reset", row.cluster, now, **said, detail=detail)
     return StoredBreaker(cluster=row.cluster, tripped_at=row.tripped_at, why=row.why)
 
 

@@ -340,11 +340,13 @@ class Store:
         async with self._engine.connect() as connection:
             return await isolations.list_isolations(connection, cluster=cluster, node=node, ended=ended)
 
-    async def end_isolation(self, cluster: str, node: str, *, who: str, why: str, now: datetime) -> StoredIsolation:
+    async def end_isolation(
+        self, cluster: str, node: str, *, who: str, why: str, origin: str = "", now: datetime
+    ) -> StoredIsolation:
         """By an operator. Raises `NotFound`."""
         async with self._engine.begin() as connection:
             by = IsolationEnd.OPERATOR
-            return await isolations.end(connection, cluster, node, by=by, who=who, why=why, now=now)
+            return await isolations.end(connection, cluster, node, by=by, who=who, why=why, origin=origin, now=now)
 
     async def record_node_reconciliation(
         self, isolation_id: str, news: NodeReconciliation, *, cluster: str, who: str
@@ -354,12 +356,12 @@ class Store:
             return await isolations.record(connection, isolation_id, news, cluster=cluster, who=who)
 
     async def record_probe(
-        self, cluster: str, node: str, *, passed: bool, who: str, why: str, now: datetime
+        self, cluster: str, node: str, *, passed: bool, who: str, why: str, origin: str = "", now: datetime
     ) -> StoredIsolation:
         """What the site's own test of an isolated node said. Raises `NotFound`."""
         async with self._engine.begin() as connection:
             return await isolations.record_probe(
-                connection, cluster, node, passed=passed, who=who, why=why, policy=self._policy, now=now
+                connection, cluster, node, passed=passed, who=who, why=why, origin=origin, policy=self._policy, now=now
             )
 
     async def orphaned_drains(self, *, cluster: str = "") -> tuple[tuple[str, str, str], ...]:
@@ -372,10 +374,12 @@ class Store:
         async with self._engine.connect() as connection:
             return await isolations.breakers(connection)
 
-    async def reset_breaker(self, cluster: str, *, who: str, why: str, now: datetime) -> StoredBreaker:
+    async def reset_breaker(
+        self, cluster: str, *, who: str, why: str, origin: str = "", now: datetime
+    ) -> StoredBreaker:
         """Raises `NotFound` when it has not tripped."""
         async with self._engine.begin() as connection:
-            return await isolations.reset_breaker(connection, cluster, who=who, why=why, now=now)
+            return await isolations.reset_breaker(connection, cluster, who=who, why=why, origin=origin, now=now)
 
     # operators
 

@@ -1,5 +1,6 @@
 """Pauses, canaries and isolations through the service: what an agent is told, and what an operator sees and does."""
 
+import getpass
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from advisor.core.modes import in_share
 from advisor.service.wire import stamp
-from advisor.v1 import agent_pb2, common_pb2, operator_pb2
+from advisor.v1 import agent_pb2, audit_pb2, common_pb2, operator_pb2
 from tests.integration.service.world import CLUSTER, World, configuration, now, short_folder, world_of
 
 pytestmark = pytest.mark.postgres
@@ -141,6 +142,10 @@ async def test_a_bad_node_is_wanted_drained_until_it_is_reinstated(folder: Path)
         assert not (await _told(world)).nodes
         listed = await world.operator.ListIsolations(operator_pb2.ListIsolationsRequest(ended=True))
         assert [(item.node, item.ended_why) for item in listed.isolations] == [("node2", "DIMM replaced")]
+        kept = await world.audit.ListAudit(audit_pb2.ListAuditRequest())
+        done = {item.what: (item.who, item.why, item.origin) for item in kept.records if item.who == getpass.getuser()}
+        assert done["isolation_ended"][1:] == ("DIMM replaced", done["mode_set"][2])
+        assert done["mode_set"][2]
 
 
 async def _says(world: World, wanted: agent_pb2.NodeAdvice) -> None:
