@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from advisor.core.scan import Scanner
 from advisor.core.words import UnavailableReason
 from advisor.earning import SWITCHED_OFF, Earning
 from advisor.gathering import Answered, Gatherer
+from advisor.instruments import Instruments
 from advisor.log_stores import access_of, open_kernel_store, open_log_store, open_whole_store
 from advisor.measuring import Measurer
 from advisor.metrics_sources import open_metrics
@@ -48,13 +50,14 @@ from advisor.seals.keys import SealKey, SealKeyError, load_key
 from advisor.service.agent_servicer import AgentServicer, AgentServices
 from advisor.service.audit_servicer import AuditServicer
 from advisor.service.calls import Calls
-from advisor.service.errors import ServiceError
 from advisor.service.dashboard.faults import error_page
 from advisor.service.dashboard.pages import Dashboard, Pages
 from advisor.service.dashboard.rendering import Renderer
 from advisor.service.dashboard.verbs import Verbs
+from advisor.service.errors import ServiceError
 from advisor.service.http import api as http_api
 from advisor.service.http import health as http_health
+from advisor.service.http import metrics as http_metrics
 from advisor.service.operator_servicer import OperatorServicer, OperatorServices, SourceHealth
 from advisor.service.report_servicer import ReportServicer, ReportServices
 from advisor.serving import Front
@@ -62,6 +65,7 @@ from advisor.store.embedded import EmbeddedPostgres
 from advisor.store.errors import ServerLost, StoreError
 from advisor.store.migrate import migrate
 from advisor.store.store import Store
+from advisor.tracing import Tracing, TracingError, open_tracing
 from connectors.attribution.nvrx import NvrxAttribution
 from connectors.kernel.files import KernelFileLogs
 from connectors.logs.files import JobFileLogs
@@ -191,6 +195,16 @@ def open_channels(config: Config, clock: Clock) -> tuple[Channel, ...]:
     )
 
 
+def open_traces(config: Config) -> Tracing:
+    """Raises `ConfigError` where traces are asked for and cannot be made."""
+    section = config.traces
+    try:
+        authority = section.ca_file.read_bytes() if section.ca_file is not None else None
+        return open_tracing(section.endpoint, version=version(), insecure=section.insecure, ca_file=authority)
+    except (TracingError, OSError) as error:
+        raise ConfigError((Problem(key="traces", message=str(error), origin="traces"),)) from None
+
+
 def decision_link(config: Config) -> str:
     """The address of a decision, `{decision}` for its id, as notifications name it; "" where nobody configured one."""
     return next((section.link for section in config.notify if section.link), "")
@@ -256,6 +270,7 @@ class Service:
         self._stack = AsyncExitStack()
         self._postgres: EmbeddedPostgres | None = None
         self._error: BaseException | None = None
+        self._instruments = Instruments(self._clock)
         self._stop = asyncio.Event()
 
     async def __aenter__(self) -> Running:
@@ -289,7 +304,16 @@ class Service:
         everything: tuple[LogSource | MetricsSource, ...] = (*sources, *metrics)
         for source in everything:
             stack.push_async_callback(source.close)
-        measurer = Measurer(sources=metrics, rules=rulebook.rules, clock=clock, signals_max=rulebook.policy.signals_max)
+        self._instruments = Instruments(clock, version=version(), build=rulebook.build)
+        tracing = open_traces(config)
+        stack.callback(tracing.close)
+        measurer = Measurer(
+            sources=metrics,
+            rules=rulebook.rules,
+            clock=clock,
+            signals_max=rulebook.policy.signals_max,
+            instruments=self._instruments,
+        )
         stack.push_async_callback(measurer.close)
         opinions = open_opinions(config, clock)
         for opinion in opinions:
@@ -313,11 +337,12 @@ class Service:
         for source in sources:
             if isinstance(source, Newsworthy):
                 source.on_news(board.wake.set)
-        pipeline, gatherer = self._pipeline(rulebook, store, board, sources, brought, measurer, opining)
-        calls = self._calls(rulebook, store, board, gatherer, measurer, opining)
+        pipeline, gatherer = self._pipeline(rulebook, store, board, sources, brought, measurer, opining, tracing)
+        healths = partial(_all_healths, gatherer, measurer, opining)
+        calls = self._calls(rulebook, store, board, healths)
         stack.push_async_callback(front.close)
         renderer = Renderer(clock)
-        routes = self._routes(calls, store, board, rulebook, renderer)
+        routes = self._routes(calls, store, board, rulebook, renderer, healths)
         await front.open(calls, routes, error_page(renderer))
         stack.push_async_callback(board.close)
         stack.push_async_callback(_cancel, self._start(pipeline.run()))
@@ -331,7 +356,7 @@ class Service:
             stack.push_async_callback(_cancel, self._start(retention.run()))
         channels = open_channels(config, clock)
         if channels:
-            telling = Notifying(store=store, channels=channels, clock=clock)
+            telling = Notifying(store=store, channels=channels, clock=clock, instruments=self._instruments)
             stack.push_async_callback(_cancel, self._start(telling.run()))
         if self._postgres is not None:
             stack.push_async_callback(_cancel, self._start(self._guard_postgres(self._postgres)))
@@ -348,7 +373,13 @@ class Service:
         return Running(socket=config.service.socket, store=store, board=board, pipeline=pipeline)
 
     def _routes(
-        self, calls: Calls, store: Store, board: Board, rulebook: Rulebook, renderer: Renderer
+        self,
+        calls: Calls,
+        store: Store,
+        board: Board,
+        rulebook: Rulebook,
+        renderer: Renderer,
+        healths: Callable[[], Sequence[SourceHealth]],
     ) -> list[list[BaseRoute]]:
         """Everything that HTTP serves comes together here."""
         interval, policy = self._config.tick.interval_seconds, rulebook.policy
@@ -362,6 +393,7 @@ class Service:
         )
         return [
             http_health.routes(store, board, interval_seconds=interval),
+            http_metrics.routes(self._instruments, store, board, healths),
             http_api.routes(calls),
             Pages(dashboard).routes(),
             Verbs(dashboard).routes(),
@@ -384,6 +416,7 @@ class Service:
         brought: BroughtRules,
         measurer: Measurer,
         opining: Opining,
+        tracing: Tracing,
     ) -> tuple[Pipeline, Gatherer]:
         config = self._config
         gatherer = Gatherer(
@@ -393,6 +426,7 @@ class Service:
             read_bytes_max=config.tick.read_bytes_max,
             signals_max=rulebook.policy.signals_max,
             brought=brought,
+            instruments=self._instruments,
         )
         pipeline = Pipeline(
             store=store,
@@ -407,6 +441,8 @@ class Service:
             interval_seconds=config.tick.interval_seconds,
             attempts_max=config.tick.attempts_max,
             on_tick=lambda: notify("WATCHDOG=1"),
+            instruments=self._instruments,
+            on_passed=tracing.passed,
         )
         return pipeline, gatherer
 
@@ -415,9 +451,7 @@ class Service:
         rulebook: Rulebook,
         store: Store,
         board: Board,
-        gatherer: Gatherer,
-        measurer: Measurer,
-        opining: Opining,
+        healths: Callable[[], Sequence[SourceHealth]],
     ) -> Calls:
         """What every service of the contract does for a caller."""
         config, policy, clock = self._config.service, rulebook.policy, self._clock
@@ -428,6 +462,7 @@ class Service:
             keepalive_seconds=config.keepalive_seconds,
             observations_max=config.observations_max,
             evidence_max=policy.evidence_max,
+            instruments=self._instruments,
         )
         operator = OperatorServices(
             store=store,
@@ -435,12 +470,7 @@ class Service:
             clock=clock,
             version=version(),
             started_at=clock.now(),
-            sources=lambda: [
-                *_healths(gatherer.sources, gatherer.last),
-                *_healths(measurer.sources, measurer.last),
-                *_healths(opining.sources, opining.last),
-                *_rules_healths(gatherer.brought),
-            ],
+            sources=healths,
         )
         report = ReportServices(
             store=store, reporting=self._reporting(store), clock=clock, link=decision_link(self._config)
@@ -454,7 +484,8 @@ class Service:
                 "AuditService": lambda _caller: audit,
                 "OperatorService": lambda caller: OperatorServicer(operator, caller),
                 "ReportService": lambda caller: ReportServicer(report, caller),
-            }
+            },
+            called=self._instruments.called,
         )
 
     def _reporting(self, store: Store) -> Reporting:
@@ -548,6 +579,15 @@ def notify(state: str) -> None:
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
         sender.setblocking(False)
         sender.sendto(state.encode(), f"\0{address[1:]}" if address[0] == "@" else address)
+
+
+def _all_healths(gatherer: Gatherer, measurer: Measurer, opining: Opining) -> list[SourceHealth]:
+    return [
+        *_healths(gatherer.sources, gatherer.last),
+        *_healths(measurer.sources, measurer.last),
+        *_healths(opining.sources, opining.last),
+        *_rules_healths(gatherer.brought),
+    ]
 
 
 def _healths(

@@ -226,6 +226,14 @@ class RetentionSection(Section):
     months: int = Field(default=0, ge=0, le=1200)
 
 
+class TracesSection(Section):
+    """OpenTelemetry traces of recoveries, to a collector that takes OTLP over gRPC; "" for none."""
+
+    endpoint: Annotated[str, Field(pattern=r"^([A-Za-z0-9_.\[\]:-]{1,255}:[0-9]{1,5})?$")] = ""
+    insecure: bool = False  # without TLS
+    ca_file: OptionalPath = None
+
+
 class LogSection(Section):
     """Our own log, on standard error."""
 
@@ -250,6 +258,7 @@ class Config(Section):
     autonomy: AutonomySection = Field(default_factory=AutonomySection)
     seal: SealSection = Field(default_factory=SealSection)
     retention: RetentionSection = Field(default_factory=RetentionSection)
+    traces: TracesSection = Field(default_factory=TracesSection)
     log: LogSection = Field(default_factory=LogSection)
 
 

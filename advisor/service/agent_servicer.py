@@ -9,6 +9,7 @@ import grpc
 import structlog
 
 from advisor.board import Board
+from advisor.instruments import Instruments
 from advisor.ports import Clock
 from advisor.service import wire
 from advisor.service.callers import Caller
@@ -40,6 +41,7 @@ class AgentServices:
     keepalive_seconds: float
     observations_max: int
     evidence_max: int
+    instruments: Instruments
 
 
 class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
@@ -196,6 +198,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             status=outcome.status,
             reason=outcome.reason,
         )
+        self._services.instruments.reconciled(outcome.status, outcome.reason)
         self._services.board.refresh_soon(cluster)
         return agent_pb2.ReportReconciliationResponse()
 

@@ -5,13 +5,14 @@ routes and pages call `Calls.unary` with messages of the contract and never a se
 """
 
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from advisor.service.access import require
+from advisor.service.access import NEEDED, require
 from advisor.service.callers import Caller, Role
-from advisor.service.errors import BadRequestError, NotFoundError
+from advisor.service.errors import BadRequestError, NotFoundError, kind_of
 from advisor.service.withholding import narrow, withhold
 from advisor.store.errors import Ambiguous
 
@@ -24,8 +25,15 @@ MakeServicer = Callable[[Caller], Any]
 class Calls:
     """`make`: name of a service ("AuditService") → its servicer for one caller."""
 
-    def __init__(self, make: Mapping[str, MakeServicer]) -> None:
+    def __init__(
+        self,
+        make: Mapping[str, MakeServicer],
+        *,
+        called: Callable[[str, str, float], None] = lambda _method, _kind, _seconds: None,
+    ) -> None:
+        """`called`: told of each call's method, how it ended ("ok", or a `FailureKind`) and its seconds."""
         self._make = dict(make)
+        self._called = called
         self._made: dict[tuple[str, Caller], Any] = {}
 
     async def unary(
@@ -36,6 +44,22 @@ class Calls:
         Raises the errors of `advisor.service.errors`. The request may be changed. `context` is gRPC's own, if there is
         one: no unary method needs it.
         """
+        began, kind = monotonic(), "cancelled"
+        try:
+            answer = await self._unary(caller, method, request, answers, context)
+            kind = "ok"
+        except Exception as error:
+            kind = kind_of(error)
+            raise
+        else:
+            return answer
+        finally:
+            if method in NEEDED:  # names that callers make up are not counted
+                self._called(method, kind, monotonic() - began)
+
+    async def _unary(
+        self, caller: Caller, method: str, request: Message, answers: type[Answer], context: Any
+    ) -> Answer:
         require(caller, method, request)
         narrow(caller, request)
         try:

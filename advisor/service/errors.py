@@ -90,17 +90,28 @@ _KIND_OF_CALL_ERROR = {
 }
 
 
+def kind_of(error: Exception) -> FailureKind:
+    """Whose fault an error is, and what about."""
+    for call_error, kind in _KIND_OF_CALL_ERROR.items():
+        if isinstance(error, call_error):
+            return kind
+    if isinstance(error, OperationalError | InterfaceError | PoolTimeout):
+        return FailureKind.STORE_ABSENT
+    return FailureKind.NOT_SERVED if isinstance(error, NotImplementedError) else FailureKind.OURS
+
+
 def failure_of(error: Exception) -> Failure:
     """What to tell of an error that ended a call. Whoever asks logs the trace of `OURS`."""
-    for call_error, kind in _KIND_OF_CALL_ERROR.items():
-        if not isinstance(error, call_error):
-            continue
-        retry = error.retry_seconds if isinstance(error, TooOftenError) else None
-        return Failure(kind=kind, text=str(error), retry_seconds=retry)
-    if isinstance(error, OperationalError | InterfaceError | PoolTimeout):
-        # Which SQL it was is for our log, not for the caller.
-        log.warning("store_absent", error=type(error).__name__)
-        return Failure(kind=FailureKind.STORE_ABSENT, text="the store does not answer: try again", retry_seconds=1.0)
-    if isinstance(error, NotImplementedError):
-        return Failure(kind=FailureKind.NOT_SERVED, text="not served here")
-    return Failure(kind=FailureKind.OURS, text="the advisor failed on this call: see its log")
+    kind = kind_of(error)
+    match kind:
+        case FailureKind.STORE_ABSENT:
+            # Which SQL it was is for our log, not for the caller.
+            log.warning("store_absent", error=type(error).__name__)
+            return Failure(kind=kind, text="the store does not answer: try again", retry_seconds=1.0)
+        case FailureKind.NOT_SERVED:
+            return Failure(kind=kind, text="not served here")
+        case FailureKind.OURS:
+            return Failure(kind=kind, text="the advisor failed on this call: see its log")
+        case _:
+            retry = error.retry_seconds if isinstance(error, TooOftenError) else None
+            return Failure(kind=kind, text=str(error), retry_seconds=retry)

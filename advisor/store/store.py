@@ -1,6 +1,7 @@
 """The one door to the database: every query of the service goes through `Store`."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -8,12 +9,12 @@ from datetime import datetime, timedelta
 import structlog
 from sqlalchemy import func, make_url, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import QueuePool
 
 from advisor.core.autonomy import Earned
 from advisor.core.modes import ModeChange, ModeSetting, Pause
 from advisor.core.node_isolation import Plan, Want
-from advisor.core.people import Said, ShadowRules
-from advisor.core.people import Correction
+from advisor.core.people import Correction, Said, ShadowRules
 from advisor.core.policy import Policy
 from advisor.core.shadow import NodeAftermath
 from advisor.core.words import IsolationEnd
@@ -96,13 +97,15 @@ _SESSION = (
     "-c timezone=UTC -c statement_timeout=30000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=60000"
 )
 _CONNECT_SECONDS = 10
+_CLOSE_SECONDS = 2.0
 _CONNECTIONS = 10
 _WAIT_SECONDS = 30
 # What people ask has connections of its own, so that no question keeps a tick waiting. Its plans are made for the
 # values that are asked for (they are skewed), and never compiled: that takes longer than any page may.
 _AUDIT_SESSION = (
     "-c timezone=UTC -c statement_timeout=10000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=15000 "
-    "-c default_transaction_read_only=on -c plan_cache_mode=force_custom_plan -c jit=off"
+    "-c default_transaction_read_only=on -c plan_cache_mode=force_custom_plan -c jit=off "
+    "-c max_parallel_workers_per_gather=0"
 )
 _AUDIT_CONNECTIONS = 4
 _AUDIT_WAIT_SECONDS = 10
@@ -120,6 +123,11 @@ def _engine(url: str, session: str, *, connections: int, wait_seconds: float) ->
         pool_timeout=wait_seconds,
         connect_args={"options": session, "connect_timeout": _CONNECT_SECONDS},
     )
+
+
+def _held(engine: AsyncEngine) -> bool:
+    pool = engine.pool
+    return isinstance(pool, QueuePool) and pool.checkedout() > 0
 
 
 class Store:
@@ -154,8 +162,13 @@ class Store:
         return cls(engine, reading, current, policy or Policy())
 
     async def close(self) -> None:
-        await self._reading_engine.dispose()
-        await self._engine.dispose()
+        """Connections that calls still hold get a moment to come back: one that came later would never be closed."""
+        for engine in (self._reading_engine, self._engine):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    while _held(engine):  # noqa: ASYNC110 -- a pool tells nobody when a connection comes back
+                        await asyncio.sleep(0.01)
+            await engine.dispose()
 
     @property
     def incarnation(self) -> str:
@@ -446,11 +459,6 @@ class Store:
         async with self._engine.connect() as connection:
             return await orders.list_orders(connection, cluster=cluster, job_id=job_id, lifted=lifted)
 
-    async def since_order(self, key: AttemptKey, count: int) -> SinceOrder:
-        """What became of an attempt since it had so many orders."""
-        async with self._reading() as connection:
-            return await orders.since(connection, key, count)
-
     async def correct(
         self, decision_id: str, wanted: Correction, *, origin: str
     ) -> tuple[corrections.StoredCorrection, bool]:
@@ -463,9 +471,12 @@ class Store:
     ) -> tuple[corrections.StoredCorrection, ...]:
         """The newest one of each decision, newest first."""
         async with self._engine.connect() as connection:
-            return await corrections.list_corrections(
-                connection, cluster=cluster, decision_id=decision_id, since=since
-            )
+            return await corrections.list_corrections(connection, cluster=cluster, decision_id=decision_id, since=since)
+
+    async def since_order(self, key: AttemptKey, count: int) -> SinceOrder:
+        """What became of an attempt since it had so many orders."""
+        async with self._reading() as connection:
+            return await orders.since(connection, key, count)
 
     async def set_mode(self, setting: ModeSetting, *, who: str, why: str, origin: str, now: datetime) -> ModeChange:
         """Set or replace the setting for exactly these fields, with audit rows. Monitor for everything is a stop."""
