@@ -85,6 +85,7 @@ COMMANDS = {
     "nodes": Entry(module="advisor.commands.nodes", summary="Isolated nodes: see, reinstate, reset the breaker."),
     "rules": Entry(module="advisor.commands.rules", summary="Look at, check and run detection rules."),
     "config": Entry(module="advisor.commands.config", summary="Check and show the configuration."),
+    "dashboard": Entry(module="advisor.commands.dashboard", summary="Show the dashboard on 127.0.0.1, to you alone."),
     "token": Entry(module="advisor.commands.token", summary="Static tokens for callers from afar."),
     "doctor": Entry(module="advisor.commands.doctor", summary="Check the installation and say what to do."),
     "completion": Entry(module="advisor.commands.completion", summary="Make your shell complete this command."),
