@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 if not __package__:  # run as a script: our own folder's parent is not on the path under -I
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from slurm_plugin import guard, scope, sharing, silence, stop_file, tending
+from slurm_plugin import guard, scope, sharing, silence, stop_file, telling, tending
 from slurm_plugin.guard import Reason, Status
 from slurm_plugin.squeue import JobRow, Output, Run, Slurm, SlurmError, first_line, rpcs_of, run_process
 
@@ -68,6 +69,7 @@ class Request:
     companions: tuple[sharing.Companion, ...] = ()
     shares_only: bool = False
     tends: bool = False
+    tells_user: bool = False  # a line in the job's Comment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +149,7 @@ def _carried_out(request: Request, run: Run, clocks: Clocks, withdrawn: Callable
         limits = replace(limits, in_scope=limits.in_scope and inside, scope_reason=fresh.reason)
     if request.tends:
         return _tend(request, job, limits, slurm, clocks)
-    result = _primary(request, job, found, limits, slurm, clocks, withdrawn)
+    result = _primary(request, job, comment, found, limits, slurm, clocks, withdrawn)
     if withdrawn() or job is None or limits.stopped or not sharing.wanted(request.advice, result.status, result.reason):
         return result
     if clocks.monotonic() >= request.advice.expires_monotonic:
@@ -158,6 +160,7 @@ def _carried_out(request: Request, run: Run, clocks: Clocks, withdrawn: Callable
 def _primary(
     request: Request,
     job: JobRow | None,
+    comment: str,
     found: Sequence[JobRow],
     limits: guard.Limits,
     slurm: Slurm,
@@ -174,7 +177,13 @@ def _primary(
                 return Result(status=Status.PENDING, reason=Reason.STILL_COMPLETING, detail="it changed meanwhile")
             if withdrawn():
                 return WITHDRAWN
-            return _act(request, job, limits, outcome, around, slurm, clocks)
+            stops = any(isinstance(step, guard.Cancel) for step in outcome.steps)
+            if stops:  # a job that has ended takes no comment any more
+                _tell_user(request, job, comment, slurm)
+            result = _act(request, job, limits, outcome, around, slurm, clocks)
+            if not stops and result.status is Status.APPLIED:
+                _tell_user(request, job, comment, slurm)
+            return result
         case guard.Satisfied():
             status = Status.VERIFIED if outcome.by_us else Status.ALREADY_SATISFIED
             return Result(status=status, reason=outcome.reason, detail=outcome.detail, by_us=outcome.by_us)
@@ -280,6 +289,16 @@ def _act(
     return Result(
         status=Status.APPLIED, reason=reason, detail=detail, done=tuple(done), excluded=excluded, dropped=plan.dropped
     )
+
+
+def _tell_user(request: Request, job: JobRow, comment: str, slurm: Slurm) -> None:
+    """Best effort, in a call of its own: that nobody could be told changes nothing of what is done."""
+    advice = request.advice
+    told = telling.line(advice.explanation, job_id=job.shown_id, attempt=advice.attempt)
+    text = telling.merged(comment, told) if request.tells_user else None
+    if text is not None:
+        with suppress(SlurmError):
+            slurm.tool("scontrol", "update", f"JobId={request.shown_id}", f"Comment={text}")
 
 
 def _set_down(step: guard.Down, request: Request, slurm: Slurm, done: list[Verb], clocks: Clocks) -> str:

@@ -125,6 +125,7 @@ class Briefing:
             companions=() if tends else self.companions(advice, row),
             shares_only=shares_only,
             tends=tends,
+            tells_user=self.config.tell.comment,
         )
 
     def details(self, row: JobRow) -> JobDetails | None:

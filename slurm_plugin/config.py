@@ -76,6 +76,13 @@ class BeforeKillSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TellSection:
+    """What a job's user is told by the job itself. `comment`: a line in its Comment, beside what is there."""
+
+    comment: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
     """`mode`: "observe" touches nothing, "act" applies autonomous advice to jobs in scope."""
 
@@ -97,6 +104,7 @@ class AgentConfig:
     caps: CapsSection = field(default_factory=CapsSection)
     isolation: IsolationSection = field(default_factory=IsolationSection)
     before_kill: BeforeKillSection = field(default_factory=BeforeKillSection)
+    tell: TellSection = field(default_factory=TellSection)
 
     @property
     def reach(self) -> Reach:
@@ -156,6 +164,7 @@ _KEYS: dict[str, tuple[str, object]] = {
     "before_kill.save_signal": ("signal", ""),
     "before_kill.target": ("target", "steps"),
     "before_kill.wait_seconds_max": ("seconds", 120.0),
+    "tell.comment": ("flag", True),
 }
 
 
@@ -311,6 +320,7 @@ def _build(values: Mapping[str, object]) -> AgentConfig:
         "scope": ScopeConfig(**section("scope")),  # type: ignore[arg-type]
         "caps": CapsSection(**section("caps")),  # type: ignore[arg-type]
         "isolation": IsolationSection(**section("isolation")),  # type: ignore[arg-type]
+        "tell": TellSection(**section("tell")),  # type: ignore[arg-type]  # as below
         "before_kill": BeforeKillSection(**section("before_kill")),  # type: ignore[arg-type]
     }
     return AgentConfig(**plain, **parts)  # type: ignore[arg-type]

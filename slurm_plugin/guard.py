@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from slurm_plugin import holds
+from slurm_plugin import holds, telling
 from slurm_plugin import mark as marks
 from slurm_plugin.lease import start_time
 from slurm_plugin.mark import Mark
@@ -364,6 +364,7 @@ def _with_update(
         found=start.found,
         incarnation=advice.incarnation,
         inherited=tuple(node for node in kept if node in ours),
+        told=telling.line(advice.explanation, job_id=job.shown_id, attempt=advice.attempt),
     )
     comment = marks.merge(job.admin_comment, fragment)
     if comment is None:

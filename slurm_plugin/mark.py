@@ -12,6 +12,7 @@ PREFIX = '{"advisor":'
 VERSION = 1
 NODES_MAX = 1024
 TEXT_MAX = 200
+TOLD_MAX = 400
 ARGUMENT_BYTES_MAX = 120 * 1024  # one argument of a process holds 128 KiB
 _LOOKS_MAX = 64  # occurrences of the prefix that are tried; more are somebody's joke
 
@@ -25,7 +26,7 @@ class Mark:
     job's own attempts, whose number and generation are then 0.
     `returned`: the watchdog gave our exclusions or our StartTime back; advice for this attempt is not applied again.
     `spared`: nodes that we gave back so that the job can start; no other job's advice excludes them again.
-    `incarnation`: the store whose generations `generation` counts in.
+    `incarnation`: the store whose generations `generation` counts in. `told`: for the job's user, who can see it here.
     """
 
     job: str
@@ -39,6 +40,7 @@ class Mark:
     incarnation: str = ""
     inherited: tuple[str, ...] = ()
     spared: tuple[str, ...] = ()
+    told: str = ""
 
     @property
     def advised(self) -> bool:
@@ -96,6 +98,8 @@ def render(mark: Mark) -> str:
         value["spared"] = list(mark.spared)
     if mark.returned:
         value["returned"] = True
+    if mark.told:
+        value["told"] = mark.told
     return PREFIX + json.dumps(value, separators=(",", ":")) + "}"
 
 
@@ -132,6 +136,8 @@ def _mark(value: object) -> Mark | None:
         and all(_are_nodes(value) for value in (nodes, inherited, spared))
         and all(time is None or _is_integer(time) for time in times)
         and isinstance(returned, bool)
+        and isinstance(body.get("told", ""), str)
+        and len(body.get("told", "")) <= TOLD_MAX
     )
     if not good:
         return None
@@ -148,6 +154,7 @@ def _mark(value: object) -> Mark | None:
         incarnation=body.get("incarnation", ""),
         inherited=tuple(node for node in inherited if node in body["nodes"]),
         spared=tuple(spared),
+        told=body.get("told", ""),
     )
 
 

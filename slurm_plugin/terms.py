@@ -33,6 +33,7 @@ class Advice:
     dead_nodes: tuple[str, ...] = ()
     resume_step: int | None = None
     cause: str = ""  # the advisor's word for why
+    explanation: str = ""  # its sentence, for people
     expires_monotonic: float
 
 

@@ -123,6 +123,7 @@ def advice(message: common_pb2.Advice, *, received_monotonic: float) -> guard.Ad
         dead_nodes=tuple(dict.fromkeys(message.dead_nodes))[:NODES_MAX],
         resume_step=message.resume_step if message.HasField("resume_step") else None,
         cause=message.reason,
+        explanation=clean(message.explanation, 1000),
         expires_monotonic=received_monotonic + live,
     )
 

@@ -226,6 +226,7 @@ def reinstate(
     cluster: ClusterOption = None,
     socket: SocketOption = None,
     configuration: ConfigOption = None,
+    form: FormatOption = Format.TABLE,
 ) -> None:
     """End a node's isolation: our drain is undone, nobody else's. Evidence from before now is spent.
 
@@ -237,6 +238,9 @@ def reinstate(
     with connected(socket, configuration) as client:
         whose = client.cluster_or_only(given("--cluster", cluster))
         ended = client.reinstate(operator_pb2.ReinstateRequest(cluster=whose, node=node, why=why))
+    if form is not Format.TABLE:
+        print_json(_document(ended), form)
+        return
     print(one_line(f"{ended.node} is reinstated{': it was only on paper' if ended.dry_run else ''}"))
 
 
@@ -248,6 +252,7 @@ def probe_result(
     cluster: ClusterOption = None,
     socket: SocketOption = None,
     configuration: ConfigOption = None,
+    form: FormatOption = Format.TABLE,
 ) -> None:
     """Say what your own test of an isolated node found. Passed: it is reinstated. Failed: its time begins anew.
 
@@ -262,6 +267,9 @@ def probe_result(
         whose = client.cluster_or_only(given("--cluster", cluster))
         request = operator_pb2.ReportProbeRequest(cluster=whose, node=node, passed=passed, why=why)
         row = client.report_probe(request)
+    if form is not Format.TABLE:
+        print_json(_document(row), form)
+        return
     until = short_time(row.expires_at.ToDatetime(UTC))
     print(one_line(f"{row.node} is reinstated" if passed else f"{row.node} stays isolated, until {until}"))
 
@@ -272,6 +280,7 @@ def reset_breaker(
     cluster: ClusterOption = None,
     socket: SocketOption = None,
     configuration: ConfigOption = None,
+    form: FormatOption = Format.TABLE,
 ) -> None:
     """Let nodes be isolated again after the breaker has tripped.
 
@@ -283,6 +292,9 @@ def reset_breaker(
     with connected(socket, configuration) as client:
         whose = client.cluster_or_only(given("--cluster", cluster))
         reset = client.reset_breaker(operator_pb2.ResetBreakerRequest(cluster=whose, why=why))
+    if form is not Format.TABLE:
+        print_json(_breaker(reset), form)
+        return
     print(one_line(f"{reset.cluster}: nodes may be isolated again; it had tripped because {reset.why}"))
 
 

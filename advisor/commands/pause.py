@@ -5,11 +5,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
+from google.protobuf.json_format import MessageToDict
 
 from advisor.clock import SystemClock
 from advisor.commands.decisions import connected
-from advisor.commands.options import ConfigOption, SocketOption, given
-from advisor.commands.output import CommandError, complain, one_line, short_time
+from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given
+from advisor.commands.output import CommandError, Format, complain, one_line, print_json, short_time
 from advisor.v1 import operator_pb2
 
 app = typer.Typer(rich_markup_mode=None)
@@ -24,6 +25,7 @@ def pause(
     cluster: Annotated[str | None, typer.Option(help="Only this cluster.")] = None,
     socket: SocketOption = None,
     configuration: ConfigOption = None,
+    form: FormatOption = Format.TABLE,
 ) -> None:
     """Act on nothing until then. What is decided meanwhile waits, and is acted on afterwards if it still can be.
 
@@ -43,6 +45,9 @@ def pause(
         made = client.pause(request)
     for note in made.notes:
         complain(note)
+    if form is not Format.TABLE:
+        print_json(MessageToDict(made, preserving_proto_field_name=True), form)
+        return
     print(one_line(f"paused until {short_time(made.until.ToDatetime(UTC))}: {made.cluster or 'all clusters'}"))
 
 

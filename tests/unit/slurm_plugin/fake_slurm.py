@@ -208,6 +208,9 @@ class FakeSlurm:
 
     def _update(self, values: dict[str, str]) -> Output:
         job = self.named(values["JobId"])[0]
+        if set(values) == {"JobId", "Comment"} and job.state not in ENDED:
+            job.comment = values["Comment"]  # also of a running job
+            return out("")
         if job.state in ENDED or (job.state == "COMPLETING" and job.end is not None):
             return said(1, "Job has already finished for job 17")
         if job.state == "RUNNING":
