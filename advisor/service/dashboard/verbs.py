@@ -52,7 +52,7 @@ class Verbs:
         if verb is None:
             raise NotFoundError("there is no such verb")
         reads = Reads(self._dashboard.calls, caller_of(request))
-        answer = RedirectResponse(_back(given), status_code=303)
+        answer = RedirectResponse(back_path(given), status_code=303)
         try:
             leave_notice(answer, Notice(text=await verb(reads, given, self._dashboard.clock.now())))
         except (ForbiddenError, UnauthenticatedError):
@@ -67,7 +67,7 @@ class Verbs:
         check_csrf(request, form)
         given = _texts(form)
         theme = given.get("theme", "")
-        answer = RedirectResponse(_back(given), status_code=303)
+        answer = RedirectResponse(back_path(given), status_code=303)
         if theme in THEMES:
             secure = request.url.scheme == "https"
             answer.set_cookie(THEME_COOKIE, theme, max_age=THEME_KEPT_SECONDS, samesite="strict", secure=secure)
@@ -83,7 +83,7 @@ def _texts(form: FormData) -> Form:
     return given
 
 
-def _back(given: Form) -> str:
+def back_path(given: Form) -> str:
     """The page that the form was on: a path of ours and nothing else, whatever was sent."""
     parts = urlsplit(given.get("back", ""))
     path = "/" + unquote(parts.path).lstrip("/\\")
