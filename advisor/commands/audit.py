@@ -247,7 +247,7 @@ async def _verify(
                 findings.extend(compare_copies(stored, copies))
             findings += [finding async for finding in seal_verify.check_rows(connection, chain, told=bar.show)]
         waiting = await seal_verify.waiting(connection, chain)
-    findings.extend(seal_verify.overdue(waiting, now=SystemClock().now(), after=UNSEALED_AFTER))
+    findings.extend(seal_verify.overdue(waiting, chain, now=SystemClock().now(), after=UNSEALED_AFTER))
     return findings, waiting
 
 

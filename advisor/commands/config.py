@@ -5,7 +5,7 @@ import os
 import typer
 
 from advisor import config
-from advisor.app import load_rulebook, load_site_rules, open_sources
+from advisor.app import load_rulebook, load_seal_key, load_site_rules, open_sources
 from advisor.clock import SystemClock
 from advisor.commands.options import ConfigOption, FormatOption, load_config
 from advisor.commands.output import CommandError, Format, one_line, print_json, print_table
@@ -44,6 +44,7 @@ def check_referenced(chosen: config.Config) -> None:
     problems: list[config.Problem] = []
     for step in (
         lambda: load_rulebook(chosen),
+        lambda: load_seal_key(chosen),
         lambda: _check_site_rules(chosen),
         lambda: open_sources(chosen, SystemClock(), by_hand=True),
         lambda: config.read_dsn(chosen.store.dsn_file) if chosen.store.dsn_file is not None else None,

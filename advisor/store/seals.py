@@ -12,7 +12,7 @@ from advisor.seals.documents import DroppedRows, SealDocument, StoredSeal, Table
 from advisor.seals.keys import SealKey
 from advisor.seals.leaves import digest_of, pack
 from advisor.store.seal_rows import columns_of, leaves
-from advisor.store.tables import SEALED, seal_leaves, seals
+from advisor.store.tables import SEALED, audit, seal_leaves, seals
 
 _LOCK = "advisor seals"
 _PAGE = 500
@@ -59,6 +59,13 @@ async def status(connection: AsyncConnection) -> SealStatus:
         return SealStatus()
     document = documents.read(last.document)
     return SealStatus(number=last.number, at=document.at, key=document.key, heads=document.heads)
+
+
+async def waiting_since(connection: AsyncConnection, status: SealStatus) -> datetime | None:
+    """When the first row of the audit was written that is in no seal: every change of something comes with one."""
+    upto = (status.heads or {}).get("audit", 0)
+    found = await connection.execute(select(func.min(audit.c.at)).where(audit.c.seq > upto))
+    return found.scalar_one_or_none()
 
 
 async def seal_rows(

@@ -64,7 +64,9 @@ async def found(
         wrong += [finding async for finding in seal_verify.check_rows(connection, chain, told=lambda *_: None)]
         if late:
             rows = await seal_verify.waiting(connection, chain)
-            wrong += seal_verify.overdue(rows, now=at(3600), after=timedelta(minutes=10))
+            now, after = SystemClock().now(), timedelta(minutes=10)
+            assert seal_verify.overdue(rows, chain, now=now, after=after) == []  # a seal was just written
+            wrong += seal_verify.overdue(rows, chain, now=now + timedelta(hours=1), after=after)
     return wrong
 
 
