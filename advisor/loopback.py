@@ -35,6 +35,8 @@ _HOP = frozenset(
         *("transfer-encoding", "upgrade", "content-length", "strict-transport-security"),
     }
 )
+# What pages remember in a browser: how they look, and what to say once. Our own cookie stays here.
+_PASSED_COOKIES = ("theme", "notice")
 _NOT_PASSED_ON = _HOP | {"cookie", "authorization", "x-forwarded-for", "forwarded"}
 
 OwnerOf = Callable[[str, int, int], int | None]
@@ -143,6 +145,10 @@ class Loopback:
             if len(body) > BODY_BYTES_MAX:
                 return PlainTextResponse("That is too large.\n", status_code=413)
         passed = [(name, value) for name, value in request.headers.items() if name not in _NOT_PASSED_ON]
+        kept = [f"{name}={request.cookies[name]}" for name in _PASSED_COOKIES if name in request.cookies]
+        if kept:
+            passed.append(("cookie", "; ".join(kept)))
+        self._upstream.cookies.clear()  # they are the browser's to keep
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         asked = self._upstream.build_request(request.method, target, headers=passed, content=bytes(body))
         try:

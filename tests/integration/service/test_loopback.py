@@ -119,6 +119,19 @@ async def test_the_address_is_good_once_and_then_the_cookie_is(folder: Path) -> 
         assert (await other.get("/")).status_code == 403
 
 
+async def test_cookies_of_pages_are_the_browsers(folder: Path) -> None:
+    """How pages look and what they say once is passed on as the browser has it; our own cookie and others' are not."""
+    async with page_of(folder) as (page, _), browser_of(page) as browser:
+        await browser.get(page.url)
+        for name in ("theme", "notice", "other"):
+            browser.cookies.set(name, "a%20b", domain="127.0.0.1")
+        shown = await browser.get("/")
+        assert shown.json()["seen"]["cookie"] == "theme=a%20b; notice=a%20b"
+        browser.cookies.delete("theme")
+        browser.cookies.delete("notice")
+        assert "cookie" not in (await browser.get("/")).json()["seen"]
+
+
 async def test_a_wrong_token_uses_the_address_up(folder: Path) -> None:
     """Nobody can guess twice."""
     async with page_of(folder) as (page, _), browser_of(page) as browser:
