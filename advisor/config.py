@@ -234,6 +234,15 @@ class TracesSection(Section):
     ca_file: OptionalPath = None
 
 
+class SlurmSection(Section):
+    """How commands on this host ask Slurm; the agent has its own file. `pyslurm`: a Python that has the right one."""
+
+    conf: OptionalPath = None
+    bin: OptionalPath = None
+    timeout_seconds: Seconds = 10.0
+    pyslurm: OptionalPath = None
+
+
 class LogSection(Section):
     """Our own log, on standard error."""
 
@@ -259,6 +268,7 @@ class Config(Section):
     seal: SealSection = Field(default_factory=SealSection)
     retention: RetentionSection = Field(default_factory=RetentionSection)
     traces: TracesSection = Field(default_factory=TracesSection)
+    slurm: SlurmSection = Field(default_factory=SlurmSection)
     log: LogSection = Field(default_factory=LogSection)
 
 

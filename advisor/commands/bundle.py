@@ -17,12 +17,12 @@ from advisor.core import codec
 from advisor.core.model import Snapshot
 from advisor.log_stores import open_whole_store
 from advisor.replay import Inputs
+from advisor.schedulers import open_scheduler
 from advisor.v1 import audit_pb2
 from connectors.kernel.files import KernelFileLogs
 from connectors.logs.files import JobFileLogs
 from connectors.logs.source import ReadLimits
 from connectors.logs.threads import ThreadLimits
-from connectors.scheduler.slurm_cli import SlurmCli
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -117,7 +117,7 @@ async def _gather(
             wanted,
             target,
             stored=stored,
-            scheduler=SlurmCli(conf=str(slurm_conf or ""), bin_dir=str(slurm_bin or "")),
+            scheduler=open_scheduler(config.slurm, conf=slurm_conf, bin_dir=slurm_bin),
             outputs=outputs,
             kernels=[KernelFileLogs(item.name, clock=clock, path=item.path, limits=LIMITS) for item in config.kernel],
             clock=clock,

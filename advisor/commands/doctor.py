@@ -38,10 +38,10 @@ from advisor.metrics_sources import open_metrics
 from advisor.plain_text import seconds_text
 from advisor.ports import LogBatch, LogRequest, SchedulerReader
 from advisor.rules.policy import check_timing
+from advisor.schedulers import open_scheduler
 from advisor.v1 import common_pb2, operator_pb2
 from advisor.wording import TO_DO_ABOUT
 from connectors.logs.root_reader import RootReader
-from connectors.scheduler.slurm_cli import SlurmCli
 from slurm_plugin import consequences
 from slurm_plugin.squeue import SlurmConfig
 
@@ -121,16 +121,17 @@ def examine(socket: Path | None, configuration: Path | None, job: str = "") -> I
     for item in doctor_seals.look_at_seals(loaded, SystemClock().now()):
         state = State.WARN if item.to_do else State.OK
         yield Check(name="seals", state=state, found=item.found, to_do=item.to_do)
-    yield from asyncio.run(look_at_scheduler(loaded, SlurmCli(), job))
+    slurm = open_scheduler(loaded.slurm)
+    yield from asyncio.run(look_at_scheduler(loaded, slurm, job))
     yield from look_at_root_readers(loaded)
-    yield from asyncio.run(look_at_log_stores(loaded, SlurmCli()))
+    yield from asyncio.run(look_at_log_stores(loaded, slurm))
     yield from asyncio.run(look_at_opinions(loaded))
     yield from asyncio.run(look_at_channels(loaded))
-    yield from asyncio.run(_metrics(loaded, SlurmCli()))
-    settings = asyncio.run(SlurmCli().settings())
+    yield from asyncio.run(_metrics(loaded, slurm))
+    settings = asyncio.run(slurm.settings())
     yield from look_at_settings(settings)
     if not isinstance(settings, Unavailable):
-        well, found, to_do = asyncio.run(doctor_slurm.look_at_accounting(SlurmCli()))
+        well, found, to_do = asyncio.run(doctor_slurm.look_at_accounting(slurm))
         yield Check(name="accounting", state=State.OK if well else State.WARN, found=found, to_do=to_do)
     try:
         with Client(find_socket(socket, configuration)) as client:
