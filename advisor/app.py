@@ -71,7 +71,7 @@ from connectors.kernel.files import KernelFileLogs
 from connectors.logs.files import JobFileLogs
 from connectors.logs.root_reader import RootReader
 from connectors.logs.rules_files import JobRulesFiles
-from connectors.notify.mail import Mail
+from connectors.notify.mail import USER, Mail
 from connectors.notify.webhook import Webhook
 from connectors.web.server import Server
 
@@ -190,6 +190,7 @@ def open_channels(config: Config, clock: Clock) -> tuple[Channel, ...]:
             actions=section.actions,
             messages_per_minute=section.messages_per_minute,
             link=section.link,
+            to_users=any(USER in address for address in section.recipients),
         )
         for section in config.notify
     )

@@ -31,12 +31,15 @@ BURST_MAX = 100  # messages of one look
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """`link`: address of a decision, `{decision}` for its id; "" for none."""
+    """`link`: address of a decision, `{decision}` for its id; "" for none. `to_users`: each job's own user is told, of
+    what is done about his jobs and of nothing else.
+    """
 
     notifier: Notifier
     actions: tuple[str, ...]
     messages_per_minute: int
     link: str = ""
+    to_users: bool = False
 
 
 class Notifying:
@@ -62,7 +65,11 @@ class Notifying:
             wait = LOOK_SECONDS
             try:
                 await self._store.enqueue_notices(
-                    channel.notifier.name, actions=channel.actions, since=since, now=began
+                    channel.notifier.name,
+                    actions=channel.actions,
+                    since=since,
+                    now=began,
+                    acted_only=channel.to_users,
                 )
                 since = max(since, began - BEFORE_LOOK)
                 wait = await self.tell(channel)
@@ -75,7 +82,9 @@ class Notifying:
         name = channel.notifier.name
         for _ in range(BURST_MAX):
             now = self._clock.now()
-            claimed = await self._store.claim_notice(name, messages_per_minute=channel.messages_per_minute, now=now)
+            claimed = await self._store.claim_notice(
+                name, messages_per_minute=channel.messages_per_minute, now=now, by_user=channel.to_users
+            )
             if claimed is None:
                 return LOOK_SECONDS
             wait = await self._send(channel, claimed)

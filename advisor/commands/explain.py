@@ -38,7 +38,7 @@ def explain(
 ) -> None:
     """Say in plain sentences what happened to a job, why, what was done, and what you can do.
 
-    Everybody may ask about his own jobs, where the site lets job users in (service.job_users).
+    Everybody may ask about his own jobs, where the site lets job users in (service.own_jobs).
 
     \b
     Examples:

@@ -17,6 +17,7 @@ from sqlalchemy import and_, distinct, func, literal, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from advisor.core.words import Mode
 from advisor.store.ids import content_id
 from advisor.store.sql import AnyRow, any_text
 from advisor.store.tables import decisions, notifications
@@ -60,26 +61,41 @@ class Claimed:
 
 
 async def enqueue(
-    connection: AsyncConnection, channel: str, *, actions: Sequence[str], since: datetime, now: datetime
+    connection: AsyncConnection,
+    channel: str,
+    *,
+    actions: Sequence[str],
+    since: datetime,
+    now: datetime,
+    acted_only: bool = False,
 ) -> int:
-    """A row for each decision since then that has none for this channel. Returns how many were made."""
+    """A row for each decision since then that has none for this channel. Returns how many were made.
+
+    `acted_only`: not those that are on paper only, in monitor mode.
+    """
     known = select(notifications.c.decision_id).where(
         notifications.c.channel == channel, notifications.c.decision_id == decisions.c.id
     )
     wanted = select(
         literal(channel), decisions.c.id, decisions.c.job_key, decisions.c.number, literal(now), literal("waiting")
     ).where(decisions.c.created_at >= since, decisions.c.action == any_text(actions), ~known.exists())
+    if acted_only:
+        wanted = wanted.where(decisions.c.mode == Mode.AUTONOMOUS.value)
     columns = ["channel", "decision_id", "job_key", "number", "created_at", "state"]
     making = upsert(notifications).from_select(columns, wanted).on_conflict_do_nothing()
     return len((await connection.execute(making.returning(notifications.c.decision_id))).all())
 
 
 async def claim(
-    connection: AsyncConnection, channel: str, *, messages_per_minute: int, now: datetime
+    connection: AsyncConnection, channel: str, *, messages_per_minute: int, now: datetime, by_user: bool = False
 ) -> Claimed | None:
-    """The next message of a channel: one whose claim ended or whose try is due, else a new one if the rate allows."""
+    """The next message of a channel: one whose claim ended or whose try is due, else a new one if the rate allows.
+
+    `by_user`: nothing of two users' jobs goes into one message.
+    """
     await connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"notify:{channel}", 0))))
-    return await _again(connection, channel, now) or await _new(connection, channel, messages_per_minute, now)
+    again = await _again(connection, channel, now)
+    return again or await _new(connection, channel, messages_per_minute, now, by_user=by_user)
 
 
 async def _again(connection: AsyncConnection, channel: str, now: datetime) -> Claimed | None:
@@ -104,7 +120,9 @@ async def _again(connection: AsyncConnection, channel: str, now: datetime) -> Cl
     return await _claimed(connection, channel, key, repeat=row.uncertain, now=now)
 
 
-async def _new(connection: AsyncConnection, channel: str, per_minute: int, now: datetime) -> Claimed | None:
+async def _new(
+    connection: AsyncConnection, channel: str, per_minute: int, now: datetime, *, by_user: bool
+) -> Claimed | None:
     lately = select(func.count(distinct(notifications.c.message_key))).where(
         notifications.c.channel == channel, notifications.c.claimed_at > now - _MINUTE
     )
@@ -113,7 +131,13 @@ async def _new(connection: AsyncConnection, channel: str, per_minute: int, now: 
         return None
     mine = and_(notifications.c.channel == channel, notifications.c.state == "waiting")
     found = await connection.execute(
-        select(notifications.c.decision_id, notifications.c.job_key, notifications.c.number, decisions.c.generation)
+        select(
+            notifications.c.decision_id,
+            notifications.c.job_key,
+            notifications.c.number,
+            decisions.c.generation,
+            decisions.c.user_name,
+        )
         .join(decisions, decisions.c.id == notifications.c.decision_id)
         .where(mine)
         .order_by(notifications.c.created_at, notifications.c.decision_id)
@@ -130,6 +154,8 @@ async def _new(connection: AsyncConnection, channel: str, per_minute: int, now: 
     old = {row.decision_id for row in rows} - {row.decision_id for row in newest.values()}
     await _set(connection, channel, old, state="superseded")
     chosen = list(newest.values())
+    if by_user:
+        chosen = [row for row in chosen if row.user_name == chosen[0].user_name]
     # What the rate leaves no room for goes out together, in the last message that it leaves room for.
     taken = chosen[:TOGETHER_MAX] if left == 1 and len(chosen) > 1 else chosen[:1]
     names = sorted(row.decision_id for row in taken)

@@ -396,17 +396,23 @@ class Store:
 
     # operators
 
-    async def enqueue_notices(self, channel: str, *, actions: Sequence[str], since: datetime, now: datetime) -> int:
+    async def enqueue_notices(
+        self, channel: str, *, actions: Sequence[str], since: datetime, now: datetime, acted_only: bool = False
+    ) -> int:
         """How many decisions since then are to be told on this channel and were not known to be."""
         async with self._engine.begin() as connection:
-            return await notifications.enqueue(connection, channel, actions=actions, since=since, now=now)
+            return await notifications.enqueue(
+                connection, channel, actions=actions, since=since, now=now, acted_only=acted_only
+            )
 
     async def claim_notice(
-        self, channel: str, *, messages_per_minute: int, now: datetime
+        self, channel: str, *, messages_per_minute: int, now: datetime, by_user: bool = False
     ) -> notifications.Claimed | None:
         """The next message to send, ours for `notifications.CLAIM_SECONDS`."""
         async with self._engine.begin() as connection:
-            return await notifications.claim(connection, channel, messages_per_minute=messages_per_minute, now=now)
+            return await notifications.claim(
+                connection, channel, messages_per_minute=messages_per_minute, now=now, by_user=by_user
+            )
 
     async def notice_sent(self, key: str, *, now: datetime) -> None:
         async with self._engine.begin() as connection:

@@ -6,6 +6,7 @@ into headers other than the subject, which holds no line break.
 """
 
 import asyncio
+import re
 import smtplib
 import ssl
 from email.message import EmailMessage
@@ -19,10 +20,15 @@ from connectors.notify import wording
 from connectors.web.access import AccessError, secret_of
 
 SUBJECT_CHARACTERS_MAX = 150
+USER = "{user}"  # in a recipient
+_ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
 
 
 class Mail:
-    """Implements `Notifier`. `tls`: "starttls", "tls" from the first byte, or "none" (a relay on this host)."""
+    """Implements `Notifier`. `tls`: "starttls", "tls" from the first byte, or "none" (a relay on this host).
+
+    `{user}` in a recipient is the user whose jobs a notice is about; it is about one user's only then.
+    """
 
     def __init__(
         self,
@@ -46,11 +52,15 @@ class Mail:
         self._seconds = timeout_seconds
 
     async def send(self, notice: Notice) -> Undelivered | None:
-        return await asyncio.to_thread(self._try, self.message(notice))
+        recipients = addresses(self._recipients, notice)
+        if not recipients:
+            return self._failed(UnavailableReason.NOT_CONFIGURED, "the job's user has a name that no address can have")
+        return await asyncio.to_thread(self._try, self.message(notice), recipients)
 
     async def check(self) -> Unavailable | None:
         """Everything but a message: connection, TLS, log-in, and whether sender and recipients are taken."""
-        answer = await asyncio.to_thread(self._try, None)
+        fixed = tuple(address for address in self._recipients if USER not in address)
+        answer = await asyncio.to_thread(self._try, None, fixed)
         return answer.unavailable if answer is not None else None
 
     async def close(self) -> None:
@@ -59,7 +69,7 @@ class Mail:
     def message(self, notice: Notice) -> EmailMessage:
         made = EmailMessage()
         made["From"] = self._sender
-        made["To"] = ", ".join(self._recipients)
+        made["To"] = ", ".join(addresses(self._recipients, notice))
         made["Subject"] = wording.subject(notice)[:SUBJECT_CHARACTERS_MAX]
         made["Date"] = format_datetime(self._clock.now())
         made["Message-ID"] = f"<{notice.key}@recovery-advisor>"
@@ -67,18 +77,25 @@ class Mail:
         if len(incidents) == 1:
             made["References"] = f"<incident-{incidents.pop()}@recovery-advisor>"
         made["Auto-Submitted"] = "auto-generated"
-        made.set_content("\n".join(wording.lines(notice)) + "\n")
+        said = wording.lines(notice)
+        if self._to_users:
+            said += [f"What it means for your job: advisor explain {job}" for job in _jobs(notice)]
+        made.set_content("\n".join(said) + "\n")
         return made
 
-    def _try(self, message: EmailMessage | None) -> Undelivered | None:
+    @property
+    def _to_users(self) -> bool:
+        return any(USER in address for address in self._recipients)
+
+    def _try(self, message: EmailMessage | None, recipients: tuple[str, ...]) -> Undelivered | None:
         """In a thread. What fails after the server took the message is no matter; before it was begun it is certain."""
         handed = taken = False
         try:
             with self._connected() as server:
                 if message is None:
-                    return self._asked(server)
+                    return self._asked(server, recipients)
                 handed = True
-                server.send_message(message, self._sender, self._recipients)  # some got it: not once more for the rest
+                server.send_message(message, self._sender, recipients)  # some got it: not once more for the rest
                 taken = True
         except AccessError as error:
             return self._failed(UnavailableReason.PERMISSION, str(error))
@@ -98,11 +115,11 @@ class Mail:
             return None if taken else self._failed(UnavailableReason.REFUSED, text, uncertain=handed)
         return None
 
-    def _asked(self, server: smtplib.SMTP) -> Undelivered | None:
+    def _asked(self, server: smtplib.SMTP, recipients: tuple[str, ...]) -> Undelivered | None:
         code, _ = server.mail(self._sender)
         if code >= 400:
             return self._failed(UnavailableReason.REFUSED, f"{self._host} takes no mail from {self._sender}")
-        for recipient in self._recipients:
+        for recipient in recipients:
             code, _ = server.rcpt(recipient)
             if code >= 400:
                 return self._failed(UnavailableReason.REFUSED, f"{self._host} takes no mail to {recipient}")
@@ -128,3 +145,15 @@ class Mail:
 
     def _failed(self, reason: UnavailableReason, detail: str, *, uncertain: bool = False) -> Undelivered:
         return Undelivered(unavailable=Unavailable(source=self.name, reason=reason, detail=detail), uncertain=uncertain)
+
+
+def addresses(recipients: tuple[str, ...], notice: Notice) -> tuple[str, ...]:
+    """Whom a notice goes to. An account that cannot stand in an address gets none: no name may become another one."""
+    users = {item.user for item in notice.items}
+    account = users.pop() if len(users) == 1 else ""
+    known = _ACCOUNT.fullmatch(account) is not None
+    return tuple(address.replace(USER, account) for address in recipients if known or USER not in address)
+
+
+def _jobs(notice: Notice) -> list[str]:
+    return list(dict.fromkeys(wording.harmless(item.job_id, 40) for item in notice.items))[: wording.ITEMS_SHOWN]

@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from advisor.core.model import Unavailable
-from advisor.core.words import UnavailableReason
+from advisor.core.words import Mode, UnavailableReason
 from advisor.notifying import Channel, Notifying
 from advisor.ports import Notice, Undelivered
 from advisor.store.notifications import CLAIM_SECONDS, GIVE_UP, Claimed
@@ -253,3 +253,19 @@ async def test_the_loop_tells_what_comes_and_ends_when_told_to(store: Store) -> 
     running_loop.cancel()
     assert (await asyncio.gather(running_loop, return_exceptions=True))[0].__class__ is asyncio.CancelledError
     assert world.jobs == [["1"], ["2"]]
+
+
+async def test_a_users_own_message_holds_nobody_elses_jobs(store: Store) -> None:
+    """Where users are told, a full minute's message is of one user, and what is not done is not told."""
+    for number, (user, mode) in enumerate([("ada", Mode.AUTONOMOUS), ("bob", Mode.AUTONOMOUS), ("eve", Mode.MONITOR)]):
+        key = await running(store, job_id=str(40 + number), user=user)
+        await store.commit_decision(record(key, decision=decision(mode=mode)))
+    made = await store.enqueue_notices("users", actions=["restart"], since=at(0), now=at(60), acted_only=True)
+    told = []
+    for turn in range(3):
+        moment = at(60 + 61 * turn)
+        claimed = await store.claim_notice("users", messages_per_minute=1, now=moment, by_user=True)
+        if claimed is not None:
+            told.append([row.user for row in claimed.rows])
+            await store.notice_sent(claimed.key, now=moment)
+    assert (made, sorted(told)) == (2, [["ada"], ["bob"]])
