@@ -64,7 +64,7 @@ def test_the_report_says_what_people_did(watching: World, client: Client) -> Non
     copy = submit(watching, "shadow-b", FAILS)
     done = {requeued: "requeued", again: "resubmitted", drained: "requeued", cancelled: "cancelled"}
     wait_for("what people did", lambda: {job: cases(client)[job].did for job in done} == done, seconds=40)
-    wait_for("the drain", lambda: cases(client)[drained].their_nodes, seconds=20)
+    wait_for("the drain", lambda: list(cases(client)[drained].their_nodes) == [node], seconds=20)
     found = cases(client)
     assert {job: found[job].outcome for job in done} == {
         requeued: "agreed",
