@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from advisor.commands.doctor_seals import LATE, Looked, judge
 from advisor.seals import documents
 from advisor.seals.chain import Chain, Wrong
-from advisor.seals.documents import SealDocument, StoredSeal
+from advisor.seals.documents import SealDocument, StoredSeal, TableSeal
 from advisor.seals.keys import SealKey, SealKeyError, load_key, load_public_key
 from advisor.seals.leaves import LeafMaker, Ranges, pack, unpack
 from advisor.store.seals import SealStatus
@@ -83,6 +83,23 @@ def test_garbage_in_the_chain_is_a_finding() -> None:
     wrong += chain.read(StoredSeal(number=2, document=empty, signature=None))
     assert [item.wrong for item in wrong] == [Wrong.SEAL_CHANGED, Wrong.SEAL_CHANGED, Wrong.SEAL_CHANGED]
     assert [item.seal for item in wrong] == [1, 2, 2]
+
+
+@pytest.mark.parametrize(("after", "upto", "head"), [(6, 9, 9), (5, 9, 8), (4, 9, 9)])
+def test_rows_left_out_between_seals_are_told(after: int, upto: int, head: int) -> None:
+    """A seal that leaves out rows, seals some again, or says another end than its rows have does not pass."""
+    chain, previous, found = Chain(), "", []
+    for number, (first, last, said) in enumerate([(0, 5, 5), (after, upto, head)], start=1):
+        rows = TableSeal(after=first, upto=last, rows=1, columns=("seq",), digest="")
+        document = documents.write(
+            SealDocument(
+                number=number, previous=previous, at=NOW, incarnation="i", tables={"audit": rows}, heads={"audit": said}
+            )
+        )
+        seal = StoredSeal(number=number, document=document, signature=None)
+        found += chain.read(seal)
+        previous = seal.digest
+    assert [(item.wrong, item.seal, item.table) for item in found] == [(Wrong.SEAL_CHANGED, 2, "audit")]
 
 
 def test_doctor_names_what_is_missing() -> None:
