@@ -89,7 +89,7 @@ def shadow(
         case ReportFormat.JSON:
             print_json(_document(report))
         case ReportFormat.CSV:
-            _print_csv([_case(case) for case in report.cases])
+            print_csv([case_row(case) for case in report.cases])
         case ReportFormat.TABLE:
             _print_lines(shadow_lines(report, _where(request)))
     if plot is not None:
@@ -136,7 +136,7 @@ def reliability(
         case ReportFormat.JSON:
             print_json(_document(report))
         case ReportFormat.CSV:
-            _print_csv([_figures(item) for item in (report.all, *report.groups)])
+            print_csv([_figures(item) for item in (report.all, *report.groups)])
         case ReportFormat.TABLE:
             _print_lines(reliability_lines(report, _where(request), by or ""))
     if plot is not None:
@@ -180,7 +180,7 @@ def _document(message: Message) -> Mapping[str, object]:
     return document
 
 
-def _print_csv(rows: Sequence[Mapping[str, object]]) -> None:
+def print_csv(rows: Sequence[Mapping[str, object]]) -> None:
     """Text that a spreadsheet would run as a formula is quoted with an apostrophe: users choose names."""
     if not rows:
         return
@@ -199,7 +199,7 @@ def _cell(value: object) -> object:
     return f"'{text}" if text[:1] in {"=", "+", "-", "@"} else text
 
 
-def _case(case: report_pb2.ShadowCase) -> Mapping[str, object]:
+def case_row(case: report_pb2.ShadowCase) -> Mapping[str, object]:
     return {
         "cluster": case.attempt.cluster,
         "job_id": case.attempt.job_id,

@@ -1,0 +1,181 @@
+"""What `advisor report` prints: never wider than 80 columns, never a figure from nothing, never a hostile byte."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.commands import report as report_command
+from advisor.commands.output import CommandError
+from advisor.commands.report_plots import plot_reliability, plot_shadow
+from advisor.commands.report_text import reliability_lines, shadow_lines
+from advisor.core.people import ShadowRules
+from advisor.service.reports import DEFINITIONS, assumptions
+from advisor.v1 import common_pb2, report_pb2
+
+HOSTILE = "\x1b[31mred\u202e\nline"
+CATEGORIES = ("gpu_out_of_memory", "host_out_of_memory", "scheduler_event", "interconnect")
+
+
+def estimate(value: float, low: float, high: float, count: int) -> report_pb2.Estimate:
+    return report_pb2.Estimate(value=value, low=low, high=high, count=count)
+
+
+def case(**changes: Any) -> report_pb2.ShadowCase:
+    values: dict[str, Any] = {
+        "attempt": common_pb2.AttemptRef(cluster="alps", job_id="4711", attempt=0, user="ada"),
+        "category": "gpu_out_of_memory",
+        "outcome": "they_restart",
+        "why": HOSTILE + " and a long explanation " * 8,
+        "did": "requeued",
+        "sure": 0.95,
+        "decision_id": "0190a1b2-0000-7000-8000-000000000001",
+        "url": "https://advisor.example.com/decisions/0190a1b2-0000-7000-8000-000000000001",
+        "advised": common_pb2.ACTION_STOP,
+        "our_nodes": [f"gpu-node-{n:04}" for n in range(12)],
+        "delay_seconds": 4000.0,
+    }
+    return report_pb2.ShadowCase(**(values | changes))
+
+
+def shadow(**changes: Any) -> report_pb2.ShadowReport:
+    row = report_pb2.ShadowCategory(
+        agreement=estimate(0.9312, 0.8871, 0.9612, 12_345),
+        agreed=11_496,
+        we_restart=1234,
+        they_restart=123,
+        other_nodes=456,
+        corrected=12,
+        unclear=99_999,
+        nobodys=12_345,
+        stood=1000,
+        gpu_hours_held=123_456.7,
+        gpu_hours_waited=98_765.4,
+        gpu_hours_wasted=12_345.6,
+        nodes_bad=123,
+        nodes_good=45,
+        nodes_open=678,
+    )
+    categories = []
+    for name in CATEGORIES:
+        item = report_pb2.ShadowCategory()
+        item.CopyFrom(row)
+        item.category = name
+        categories.append(item)
+    node = report_pb2.ShadowNode(node="gpu-node-0001", category="gpu_hardware", proof="bad", why="drained " * 20)
+    earned = report_pb2.EarnedAutonomy(cluster="alps", category="gpu_hardware", held=True, why="30 of 30 " * 20)
+    made = report_pb2.ShadowReport(
+        categories=categories,
+        cases=[case()],
+        nodes=[node],
+        assumptions=assumptions(ShadowRules()),
+        earned=[earned],
+        capped=True,
+    )
+    made.MergeFrom(report_pb2.ShadowReport(**changes))
+    return made
+
+
+def reliability() -> report_pb2.ReliabilityReport:
+    spread = report_pb2.Spread(median=estimate(4321.0, 12.0, 98_765.0, 1234), p90=87_654.0)
+    interval = report_pb2.CheckpointInterval(
+        young_seconds=3220, daly_seconds=3180, low_seconds=1800, high_seconds=7300, cost_seconds=60, saves=400
+    )
+    interval.mttf_hours.CopyFrom(estimate(24.0, 10.0, 80.0, 12))
+    figures = report_pb2.Figures(
+        group="a-partition-with-a-very-long-name" + HOSTILE,
+        attempts=123_456,
+        node_days=1_234_567.8,
+        gpu_hours=987_654_321.0,
+        without_gpus=12,
+        failures_per_1000_node_days=estimate(6.512, 5.123, 8.234, 1234),
+        infrastructure_failures_per_1000_node_days=estimate(2.34, 1.9, 3.1, 456),
+        ettr=0.9712,
+        ettr_jobs=1234,
+        ettr_low_quartile=0.9,
+        ettr_high_quartile=0.99,
+        rto_seconds=spread,
+        rto_parts_seconds=dict.fromkeys(
+            ("detect", "decide", "act", "slurm_delay", "queue", "start", "catch_up"), spread
+        ),
+        rpo_seconds=spread,
+        rpo_steps=spread,
+        restart_success=estimate(0.83, 0.71, 0.91, 123),
+        false_alarms=estimate(0.04, 0.01, 0.09, 321),
+        sizes=[
+            report_pb2.SizeFigures(
+                gpus_from=2049, gpus_to=4096, hours=123_456.7, failures=99, mttf_hours=estimate(1247, 1000, 1500, 99)
+            ),
+            report_pb2.SizeFigures(hours=1.0, mttf_hours=report_pb2.Estimate(low=0.3)),
+        ],
+        checkpoint_interval=interval,
+    )
+    return report_pb2.ReliabilityReport(
+        all=figures,
+        groups=[figures],
+        groups_left_out=3,
+        lemons=[report_pb2.LemonNode(node="gpu-node-0001", cluster="alps", score=3.1, failures=4, jobs=9)],
+        definitions=DEFINITIONS,
+    )
+
+
+def test_tables_fit_eighty_columns() -> None:
+    """With numbers as large as they come; only an address may be longer, since it must not be broken."""
+    lines = [*shadow_lines(shadow(), "cluster alps, user ada"), *reliability_lines(reliability(), "all", "partition")]
+    assert [line for line in lines if len(line) > 80 and "://" not in line] == []
+    assert "\x1b" not in "".join(lines)
+    assert "\u202e" not in "".join(lines)
+
+
+def test_both_kinds_of_disagreement_are_linked_to_their_decisions() -> None:
+    """The decision's id and address follow the case; what agrees is not listed."""
+    listed = list(shadow_lines(shadow(cases=[case(outcome="agreed", did="requeued")]), "all"))
+    text = "\n".join(listed)
+    assert text.count("decision 0190a1b2") == 1
+    assert "https://advisor.example.com/decisions/0190a1b2-0000-7000-8000-000000000001" in text
+    flat = " ".join(text.split())
+    assert "we stop without gpu-node-0000" in flat
+    assert "67 min later" in flat
+
+
+def test_without_anything_measured_there_is_no_figure() -> None:
+    """An empty report says so, and an unmeasured figure is a dash."""
+    assert "nothing to compare" in "\n".join(shadow_lines(report_pb2.ShadowReport(), "all"))
+    assert "nothing to say" in "\n".join(reliability_lines(report_pb2.ReliabilityReport(), "all", ""))
+    little = report_pb2.ReliabilityReport(all=report_pb2.Figures(attempts=1))
+    little.all.checkpoint_interval.why_not = "0 checkpoints were seen to cost time, 3 are needed"
+    shown = "\n".join(reliability_lines(little, "all", ""))
+    assert "nothing measured" in shown
+    assert "not enough is known (0 checkpoints" in shown
+    assert " 0 %" not in shown
+
+
+def test_a_lower_bound_alone_is_shown_as_such() -> None:
+    """No failure yet: at least so long."""
+    assert "at least 0.3 h" in "\n".join(reliability_lines(reliability(), "all", ""))
+
+
+def test_csv_gives_no_formula_to_a_spreadsheet(capsys: pytest.CaptureFixture[str]) -> None:
+    """Users choose their names; a cell that begins like a formula is marked as text."""
+    rows = [report_command.case_row(case(attempt=common_pb2.AttemptRef(job_id="1", user="=cmd()"), why="+1\n2"))]
+    report_command.print_csv(rows)
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (row["user"], row["why"], row["outcome"]) == ("'=cmd()", "'+1 2", "they_restart")
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda path: plot_shadow(shadow(), path), lambda path: plot_reliability(reliability(), path)]
+)
+def test_plots_are_pngs(draw: Any, tmp_path: Path) -> None:
+    """Both reports can be drawn without a display."""
+    draw(tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG\r\n")
+
+
+def test_a_plot_of_nothing_is_refused(tmp_path: Path) -> None:
+    """An empty picture says nothing."""
+    with pytest.raises(CommandError, match="nothing was counted"):
+        plot_shadow(report_pb2.ShadowReport(), tmp_path / "plot.png")
+    assert not (tmp_path / "plot.png").exists()
