@@ -16,7 +16,7 @@ from tests.browser.served import Site, site
 pytestmark = [pytest.mark.browser, pytest.mark.postgres]
 
 BYTES_MAX = 150_000
-WIDTH, HEIGHT = 1180, 780
+WIDTH, HEIGHT = 1240, 740
 PICTURES = {
     "now-dark": ("/", "dark"),
     "incident-light": ("/incidents/{incident_id}", "light"),
@@ -52,3 +52,11 @@ def test_the_readmes_pictures_are_taken(name: str, full: Site, chromium: Browser
     (folder / f"{name}.png").write_bytes(picture)
     assert struct.unpack(">II", picture[16:24]) == (WIDTH, HEIGHT)
     assert 10_000 < len(picture) < BYTES_MAX
+
+
+def test_every_picture_is_taken_here_and_shown() -> None:
+    """The folder holds the pictures of this list and no other; each is shown in the README or the documentation."""
+    root = Path(__file__).parents[2]
+    assert {path.name for path in (root / "docs/images").iterdir()} == {f"{name}.png" for name in PICTURES}
+    texts = (root / "README.md").read_text() + (root / "docs/dashboard.md").read_text()
+    assert [name for name in PICTURES if f"images/{name}.png" not in texts] == []

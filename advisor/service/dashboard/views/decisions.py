@@ -50,6 +50,7 @@ class ListedDecision:
     reason: str
     outcome: str
     outcome_tone: str
+    to_do: str
     waits: bool  # something is still to be done about it
 
 
@@ -114,7 +115,6 @@ class DecisionPage:
     listed: ListedDecision
     what: str
     who: str
-    to_do: str
     why: str
     reason: str
     confidence: str
@@ -160,6 +160,7 @@ def listed(decision: audit_pb2.Decision) -> ListedDecision:
         category=words(advice.category),
         reason=words(advice.reason),
         outcome=outcome(decision).replace("_", " "),
+        to_do=to_do(decision),
         outcome_tone=_TONE_OF_STATUS.get(status, "plain") if acted else "plain",
         waits=acted and (status in _OPEN_STATUSES or (status == "withheld" and held in _WAITS_FOR)),
     )
@@ -176,7 +177,6 @@ def decision_page(decision: audit_pb2.Decision) -> DecisionPage:
         listed=row,
         what=str(attribution.get("root_cause") or "nothing failed"),
         who=who({**attribution, "category": words(str(attribution.get("category", "unknown")))}),
-        to_do=to_do(decision),
         why=advice.explanation or words(advice.reason),
         reason=words(advice.reason),
         confidence=percent_text(confidence) if isinstance(confidence, int | float) else "",
