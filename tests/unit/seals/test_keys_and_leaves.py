@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from advisor.commands.doctor_seals import LATE, Looked, judge
 from advisor.seals import documents
-from advisor.seals.chain import Chain, Wrong
+from advisor.seals.chain import Chain, Finding, Wrong
 from advisor.seals.documents import SealDocument, StoredSeal, TableSeal
 from advisor.seals.keys import SealKey, SealKeyError, load_key, load_public_key
 from advisor.seals.leaves import LeafMaker, Ranges, pack, unpack
@@ -88,7 +88,8 @@ def test_garbage_in_the_chain_is_a_finding() -> None:
 @pytest.mark.parametrize(("after", "upto", "head"), [(6, 9, 9), (5, 9, 8), (4, 9, 9)])
 def test_rows_left_out_between_seals_are_told(after: int, upto: int, head: int) -> None:
     """A seal that leaves out rows, seals some again, or says another end than its rows have does not pass."""
-    chain, previous, found = Chain(), "", []
+    chain, previous = Chain(), ""
+    found: list[Finding] = []
     for number, (first, last, said) in enumerate([(0, 5, 5), (after, upto, head)], start=1):
         rows = TableSeal(after=first, upto=last, rows=1, columns=("seq",), digest="")
         document = documents.write(
