@@ -57,7 +57,7 @@ _USUAL = """
     validation testing writing monitor healthy conditions distributed distribution extension available valid
     connection workers compiled compiling warnings warning socket peers spots task event resumed receive
     started running total count index batch batches seconds broadcast allgather restored loading loaded first
-    last next size page spent command parse launch launched disk other
+    last next size page spent optimizer optimizers command parse launch launched disk other
 """
 _NEVER = frozenset({"inf", "the", "for", "and", "not"})  # in every log
 _TELLING = frozenset({"rror", "error", "fail", "kill", "abort", "fatal", "dead", "lost", "died", "timeout", "errno"})
@@ -152,8 +152,23 @@ def line_filter(rules: Iterable[Rule], more: Iterable[str] = ()) -> LineFilter:
     rest = [need for need in usual if not any(need.holds(word) for word in words)]
     words += _cover(rest, _any_word)
     forms = {form for need in (*telling, *usual) for form in need.forms(words)} | {*CONTEXT, *CODES, *BAR}
-    texts = sorted(form for form in forms if not any(other != form and other in form for other in forms))
+    texts = [form for form in forms if not any(other != form and other in form for other in forms)]
+    # A server tries one after the other: what most lines of a job that is well hold comes first.
+    texts.sort(key=lambda text: (not _of_progress(text, words), text))
     return LineFilter(texts=tuple(texts), patterns=tuple(dict.fromkeys(patterns)))
+
+
+def _of_progress(text: str, words: Sequence[str]) -> bool:
+    """Found in lines of progress: a word that one of their formats needs, in one of its forms, or a bar."""
+    return text in BAR or text in _progress_forms(tuple(words))
+
+
+@cache
+def _progress_forms(words: tuple[str, ...]) -> frozenset[str]:
+    formats = [pattern for name, pattern in progress.FORMATS.items() if name != "bar"]
+    needs = [need for pattern in formats for need in _needs_of(pattern, _any_word) or ()]
+    held = [need for need in needs if any(need.holds(word) for word in words)]
+    return frozenset(form for need in held for form in need.forms(words))
 
 
 # Words that must be there

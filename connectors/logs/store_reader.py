@@ -15,6 +15,9 @@ are given as a stream of their own, `NAME (late)`, for a step that comes late mu
 background and the attempts are answered "nothing new". Only when the store's own time-out is over they are
 `Unavailable`. An answer that is too much at once, or that broke off, makes the next question's window half as long.
 
+**Filtered where it pays.** A filter costs a store more than it saves while jobs print little: so it is used once
+answers hold `filter_lines`, and tried without again after `filter_seconds`.
+
 **Left out is not silent.** Where the store filters for us, attempts from which nothing came for a while are counted
 without the filter, all in one question, and the number is told as `LogChunk.skipped`.
 
@@ -71,6 +74,8 @@ class StoreLimits:
     questions_at_once: int = 3
     answer_bytes: int = 16 * 1024 * 1024
     known_max: int = 20_000  # lines remembered of one attempt
+    filter_lines: int = 5_000  # of an answer, from which on the store is asked to leave out what no rule speaks of
+    filter_seconds: float = 300.0
 
 
 @dataclass(slots=True)
@@ -177,6 +182,7 @@ class StoreLogs:
         self._counted = -1e9
         self._missing: dict[str, Unavailable | None] = {}  # None: it has lines, though none was sent
         self._fruitful = clock.monotonic()
+        self._filtering_until = -1e9 if self._limits.filter_lines else 1e18
         self._closed = False
 
     async def read(self, requests: Sequence[LogRequest]) -> Mapping[str, LogBatch | Unavailable]:
@@ -298,7 +304,7 @@ class StoreLogs:
             jobs=() if self._of_nodes else tuple(sorted({wish.request.job_id for wish in wishes})),
             start_ns=start_ns,
             end_ns=end_ns if until_ns >= now_ns else until_ns,
-            whole=whole,
+            whole=whole or self._clock.monotonic() >= self._filtering_until,
             bytes_max=self._limits.answer_bytes,
             urgent=wishes[0].live,
         )
@@ -333,6 +339,8 @@ class StoreLogs:
             absent = self._absent(error.reason, error.detail)
             return {key: absent for key in running.wishes if key in wishes}
         self._window_seconds = min(limits.window_seconds, self._window_seconds * 2)
+        if running.ask.whole and sum(len(stream.lines) for stream in answer.streams) >= limits.filter_lines > 0:
+            self._filtering_until = self._clock.monotonic() + limits.filter_seconds
         by_subject: dict[str, list[Stream]] = {}
         for stream in answer.streams:
             by_subject.setdefault(short(stream.node or "") if self._of_nodes else stream.job, []).append(stream)

@@ -4,6 +4,7 @@ import shutil
 import ssl
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -206,7 +207,7 @@ async def test_both_sides_show_certificates(queried: MetricsWorld, tmp_path: Pat
             shutil.copy(made, path)
 
     install(others)
-    files = {"ca_file": ours.certificate, "certificate_file": certificate, "key_file": key}
+    files: dict[str, Any] = {"ca_file": ours.certificate, "certificate_file": certificate, "key_file": key}
     source = queried.make(url=secured.url, **files)
     assert isinstance(await queried.ask(source), Unavailable)
     install(ours)

@@ -4,7 +4,7 @@ a server, a network or an answer that fails.
 
 import asyncio
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -491,7 +491,7 @@ async def test_whole_requests_get_every_line(stored: World) -> None:
 async def test_lines_left_out_are_counted_for_attempts_that_seem_quiet(stored: World) -> None:
     """A job that prints what no rule speaks of is not silent: how much it printed is told, on its last stream."""
     chosen = LineFilter(texts=("step",), patterns=())
-    source = stored.make(chosen=chosen, limits=replace(QUICK, pulse_seconds=0.0))
+    source = stored.make(chosen=chosen, limits=replace(QUICK, pulse_seconds=0.0, filter_lines=0))
     await stored.write("step 1")
     first = await batch(source, stored.request())
     stored.clock.advance(12)
@@ -531,3 +531,44 @@ async def test_a_question_that_is_refused_is_an_error_with_the_servers_words(sto
     await store.close()
     assert caught.value.status == 400
     assert caught.value.reason is UnavailableReason.REFUSED
+
+
+async def test_the_store_filters_only_where_it_saves_something(stored: World) -> None:
+    """While jobs print little every line is sent; after a long answer, those that matter; then it is tried again."""
+    chosen = LineFilter(texts=("rror",), patterns=())
+    clock = Ticking(stored.clock)
+    limits = replace(QUICK, filter_lines=50, filter_seconds=60.0, pulse_seconds=1e9)
+    store = stored.store(stored.server(), chosen=chosen)
+    source = StoreLogs("store", store, clock=clock, limits=limits)
+    stored.sources.append(source)
+    reader = Reader(stored, source)
+    for count, expected in ((20, 20), (80, 80), (30, 1)):
+        before = len(reader.got)
+        await stored.write(*(Written(text=f"{count}.{n} all is well", at=-0.5 + n * 0.001) for n in range(count - 1)))
+        await stored.write(Written(text=f"{count} an error", at=-0.4))
+        await reader.read()
+        assert len(reader.got) - before == expected
+        stored.clock.advance(5)
+    clock.skip(61)
+    await stored.write("one more")
+    await reader.read()
+    assert reader.texts[-1] == "one more"
+
+
+class Ticking:
+    """A clock whose monotonic time can be moved on."""
+
+    def __init__(self, clock: StandingClock) -> None:
+        self._clock, self._skipped = clock, 0.0
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic() + self._skipped
+
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+
+    def skip(self, seconds: float) -> None:
+        self._skipped += seconds

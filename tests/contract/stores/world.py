@@ -195,7 +195,7 @@ class World:
             source = JobFileLogs(clock=self.clock)
             self.sources.append(source)
             return source
-        limits = limits or StoreLimits(patience_seconds=100.0, missing_seconds=0.0, quiet_seconds=0.0)
+        limits = limits or StoreLimits(patience_seconds=100.0, missing_seconds=0.0, quiet_seconds=0.0, filter_lines=0)
         store = self.store(self.server(**server), chosen=chosen, labels=labels)
         source = StoreLogs("store", store, clock=self.clock, limits=limits)
         self.sources.append(source)
