@@ -86,6 +86,9 @@ class Instruments:
         self._capped = counter("isolation_withheld", "Nodes that a decision named and that a cap or a rule held back.")
         self._opened = counter("isolations_opened", "Nodes isolated for the cluster.", "cluster", "dry_run")
         self._refused = counter("isolations_refused", "Wanted isolations that caps or the breaker refused.", "cluster")
+        # what asking costs the scheduler
+        self._rpcs = counter("scheduler_rpcs", "RPCs that agents sent to the scheduler.", "cluster")
+        self._rpcs_told: dict[tuple[str, str], int] = {}
         # what came of it
         self._reconciled = counter("advice_reconciled", "Reports of agents about advice.", "status", "reason")
         self._steps = histogram(
@@ -190,6 +193,13 @@ class Instruments:
         self._opened.labels(cluster, "false").inc(opened)
         self._opened.labels(cluster, "true").inc(on_paper)
         self._refused.labels(cluster).inc(refused)
+
+    def scheduler_asked(self, cluster: str, session: str, total: int) -> None:
+        """`total` RPCs since that agent's start; what it sent before we first heard of it is not counted."""
+        before = self._rpcs_told.get((cluster, session), total)
+        self._rpcs_told = {key: told for key, told in self._rpcs_told.items() if key[0] != cluster}
+        self._rpcs_told[cluster, session] = total
+        self._rpcs.labels(cluster).inc(max(total - before, 0))
 
     def reconciled(self, status: str, reason: str) -> None:
         self._reconciled.labels(status, reason).inc()

@@ -56,6 +56,7 @@ class Agent:
     clock: Clock = field(default_factory=SystemClock)
     connect: Callable[..., Link] = Link
     alive: Callable[[], None] = notice.alive
+    scheduler_rpcs: Callable[[], int] = lambda: 0  # sent since the start, by whoever counts them
     looks: Looks = field(init=False)
     link: Link = field(init=False)
     reconciler: Reconciler = field(init=False)
@@ -78,6 +79,7 @@ class Agent:
     def __post_init__(self) -> None:
         self.looks = Looks(self.slurm, self.config, self.clock)
         self.link = self.connect(self.config.reach, self.config.cluster, self._registration, self, self.clock)
+        self.link.scheduler_rpcs = self.scheduler_rpcs
         self.reconciler = Reconciler(
             config=self.config,
             looks=self.looks,

@@ -124,7 +124,13 @@ async def _until_signal(config: AgentConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     pace = Pace(run_process, per_second=config.slurm.calls_per_second)
-    agent = Agent(config, slurm_of(config, pace), accounting=slurm_of(config), apply=paced(apply_in_process, pace))
+    agent = Agent(
+        config,
+        slurm_of(config, pace),
+        accounting=slurm_of(config),
+        apply=paced(apply_in_process, pace),
+        scheduler_rpcs=lambda: pace.sent,
+    )
     await agent.run(stop)
 
 

@@ -76,6 +76,7 @@ class Link:
     session: str = ""
     keepalive_seconds: float = 5.0
     jobs_per_report: int = JOBS_PER_REPORT
+    scheduler_rpcs: Callable[[], int] = lambda: 0  # sent since the start
     _stub: "agent_pb2_grpc.AgentServiceAsyncStub | None" = None  # the class exists in the stubs only
     _outbox: deque[Outgoing] = field(default_factory=lambda: deque(maxlen=OUTBOX_MAX))
     _queued: asyncio.Event = field(default_factory=asyncio.Event)
@@ -156,7 +157,9 @@ class Link:
         pause = min(self.keepalive_seconds / 2, 2.0)
         while True:
             mode = self.registration().mode
-            request = agent_pb2.HeartbeatRequest(cluster=self.cluster, session=self.session, mode=mode)
+            request = agent_pb2.HeartbeatRequest(
+                cluster=self.cluster, session=self.session, mode=mode, scheduler_rpcs=self.scheduler_rpcs()
+            )
             answer = await stub.Heartbeat(request, timeout=RPC_SECONDS)
             self.heard.pulse_heard(
                 Pulse(tick_age=wire.seconds(answer.tick_age), ticks=answer.ticks, incarnation=answer.incarnation)

@@ -86,6 +86,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         if not known:
             raise NotFoundError("session: not known, register again")
         self._services.board.heard(request.cluster)
+        self._services.instruments.scheduler_asked(request.cluster, request.session, request.scheduler_rpcs)
         pulse = self._services.board.pulse
         return agent_pb2.HeartbeatResponse(
             incarnation=self._services.store.incarnation,

@@ -184,19 +184,23 @@ class HeartbeatRequest(_message.Message):
     CLUSTER_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
+    SCHEDULER_RPCS_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     session: _builtins.str
     mode: Global___AgentMode.ValueType
+    scheduler_rpcs: _builtins.int
+    """RPCs that this agent has sent to the scheduler since its start."""
     def __init__(
         self,
         *,
         cluster: _builtins.str = ...,
         session: _builtins.str = ...,
         mode: Global___AgentMode.ValueType = ...,
+        scheduler_rpcs: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "mode", b"mode", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "mode", b"mode", "scheduler_rpcs", b"scheduler_rpcs", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -52,3 +52,15 @@ async def test_a_user_of_jobs_may_not_see_the_whole_site() -> None:
     """Figures of the service are for viewers; a user sees his own jobs."""
     async with asking(Role.USER) as client:
         assert (await client.get("/metrics")).status_code == 403
+
+
+def test_what_agents_ask_of_the_scheduler_is_counted_from_when_we_hear_of_it() -> None:
+    """An agent tells its total: a new session, or one that began anew, adds nothing by itself."""
+    instruments = Instruments(SystemClock(), version="1", build="b")
+
+    def total() -> float | None:
+        return instruments.registry.get_sample_value("recovery_advisor_scheduler_rpcs_total", {"cluster": "alps"})
+
+    for session, sent in (("one", 500), ("one", 620), ("two", 640), ("two", 700), ("two", 5), ("two", 25)):
+        instruments.scheduler_asked("alps", session, sent)
+    assert total() == 120 + 60 + 20

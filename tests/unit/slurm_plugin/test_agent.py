@@ -16,7 +16,7 @@ import pytest
 import structlog
 
 from advisor.v1 import agent_pb2, agent_pb2_grpc, common_pb2
-from slurm_plugin import apply, mark, wire
+from slurm_plugin import apply, mark, tick_file, wire
 from slurm_plugin.agent import Agent
 from slurm_plugin.config import AgentConfig, SlurmSection
 from slurm_plugin.hook_socket import HookSocket, HookSocketError
@@ -25,6 +25,7 @@ from slurm_plugin.reconciler import ATTENDED_MAX
 from slurm_plugin.squeue import Output, Slurm, SlurmError
 from slurm_plugin.words import Reason, Status
 from tests.unit.slurm_plugin.fake_slurm import FakeJob, FakeSlurm
+from tests.unit.slurm_plugin.test_backfill import Sacct
 
 APPLIED = common_pb2.RECONCILIATION_STATUS_APPLIED
 VERIFIED = common_pb2.RECONCILIATION_STATUS_VERIFIED
@@ -42,6 +43,7 @@ class FakeAdvisor(agent_pb2_grpc.AgentServiceServicer):
     advice: list[common_pb2.Advice] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     incarnation: str = "i"
+    scheduler_rpcs: int = 0
     server: Any = None
 
     async def start(self, path: Path) -> None:
@@ -62,6 +64,7 @@ class FakeAdvisor(agent_pb2_grpc.AgentServiceServicer):
         return agent_pb2.RegisterResponse(session="s", incarnation="i", keepalive=wire.duration(0.5))
 
     async def Heartbeat(self, request: agent_pb2.HeartbeatRequest, context: Any) -> agent_pb2.HeartbeatResponse:  # noqa: N802
+        self.scheduler_rpcs = request.scheduler_rpcs
         return agent_pb2.HeartbeatResponse(incarnation=self.incarnation, tick_age=wire.duration(0.25), ticks=7)
 
     async def ReportObservations(  # noqa: N802
@@ -129,6 +132,7 @@ class Bench:
     slurm: FakeSlurm = field(default_factory=FakeSlurm)
     advisor: FakeAdvisor = field(default_factory=FakeAdvisor)
     mode: str = "act"
+    accounting: Sacct | None = None
     _running: asyncio.Task[None] | None = None
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -151,7 +155,14 @@ class Bench:
     def start(self, clock: "WorldClock | None" = None) -> Agent:
         self._stop = asyncio.Event()
         clock = clock or WorldClock(self.slurm)
-        agent = Agent(self.config, Slurm(run=self.slurm), apply=self._apply, clock=clock)
+        agent = Agent(
+            self.config,
+            Slurm(run=self.slurm),
+            accounting=Slurm(run=self.accounting) if self.accounting is not None else None,
+            apply=self._apply,
+            clock=clock,
+            scheduler_rpcs=lambda: 41,
+        )
         self._running = asyncio.create_task(agent.run(self._stop))
         return agent
 
@@ -669,3 +680,22 @@ async def test_a_hook_that_is_configured_and_silent_is_told(bench: Bench) -> Non
             job.state, job.end = "FAILED", int(bench.slurm.now)
             await until(lambda: agent.looks.rows[job.job_id].state == "FAILED")  # noqa: B023
         await until(lambda: [line for line in logs if line["event"] == "hook_silent"])
+
+
+async def test_what_ended_while_the_agent_was_down_is_told_before_what_slurm_has_forgotten(bench: Bench) -> None:
+    """From accounting, since the time in its tick file; once, and with it how much it has asked of Slurm."""
+    now = int(bench.slurm.now) + 100_000
+    bench.slurm.now = now
+    bench.slurm.add(FakeJob(job_id="18", state="RUNNING", end=None))
+    tick_file.write(
+        Path(bench.config.tick_file), written=now - 5000.0, boot_monotonic=1.0, tick_age=0.1, ticks=1, incarnation="i"
+    )
+    past = {"Submit": str(now - 4900), "Start": str(now - 4800), "End": str(now - 4000)}
+    bench.accounting = Sacct(past)
+    bench.start()
+    await until(lambda: any(report.complete for report in bench.advisor.reports))
+    first, told = bench.advisor.reports[0], [job for report in bench.advisor.reports for job in report.jobs]
+    assert [(job.attempt.job_id, job.exit.code) for job in first.jobs] == [("7", 5)]
+    assert not first.complete
+    assert [job.attempt.job_id for job in told].count("7") == 1
+    await until(lambda: bench.advisor.scheduler_rpcs == 41)
