@@ -129,12 +129,7 @@ class ShadowReport:
 def compare(watched: Watched, now: datetime, rules: ShadowRules) -> Case:
     """One attempt's advice against what people did about it."""
     act = infer(watched, now, rules)
-    # What was advised for an attempt that we then acted on ourselves is judged by whether it stood.
-    standing = [item for item in watched.advised if item.action is not Action.NONE]
-    if watched.correction is not None or act.did is Did.ADVISOR:
-        advice = standing[-1] if standing else (watched.advised[-1] if watched.advised else None)
-    else:
-        advice = advice_before(watched.advised, act.at)
+    advice = _advice(watched, act)
     outcome, why = _outcome(watched, act, advice, now, rules)
     since = None if advice is None else stands_since(watched.advised, advice)
     seconds = _delay(act, since) if outcome is Outcome.AGREED else None
@@ -160,6 +155,16 @@ def compare(watched: Watched, now: datetime, rules: ShadowRules) -> Case:
     )
 
 
+def _advice(watched: Watched, act: Act) -> Advised | None:
+    """What is judged: what an operator corrected, or we carried out, else what stood when people acted."""
+    if watched.correction is None and act.did is not Did.ADVISOR:
+        return advice_before(watched.advised, act.at)
+    standing = [item for item in watched.advised if item.action is not Action.NONE]
+    if standing:
+        return standing[-1]
+    return watched.advised[-1] if watched.correction is not None and watched.advised else None
+
+
 def _held(run: Run, since: datetime) -> bool:
     """The job held its GPUs since then: it was live, and those who acted ended it. Times are cut to the second."""
     ended_by_people = run.state in {AttemptState.CANCELLED, AttemptState.COMPLETING}
@@ -176,8 +181,10 @@ def _outcome(
     if watched.correction is not None and advice is not None:
         return _corrected(watched, advice)
     match act.did:
-        case Did.ADVISOR:
+        case Did.ADVISOR if advice is not None:
             return _stood(watched, act, now, rules)
+        case Did.ADVISOR:
+            return Outcome.NO_ADVICE, "a mark of ours is on it, and no advice of that attempt's"
         case Did.WAITING:
             return Outcome.WAITING, act.why
         case Did.SCHEDULER | Did.JOB | Did.FINISHED | Did.OTHER:
