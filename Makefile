@@ -77,6 +77,10 @@ proto: venv ## regenerate the stubs in advisor/v1 from proto/, and docs/openapi.
 	@$(call PROTOC,.)
 	@$(BIN)/python -m advisor.service.http.openapi > docs/openapi.json
 
+.PHONY: cli-reference
+cli-reference: venv ## docs/cli.md from the commands' own --help
+	@$(BIN)/python -m advisor.commands.reference >docs/cli.md.new && mv docs/cli.md.new docs/cli.md
+
 .PHONY: proto-drift
 proto-drift: venv
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && ($(call PROTOC,$$folder)) && \

@@ -20,7 +20,9 @@ def demo(
 ) -> None:
     """Watch a real Slurm job fail on a bad node and be recovered. Needs root and Debian's Slurm packages.
 
-    Example: advisor demo --keep
+    \b
+    Examples:
+      advisor demo --keep
     """
     command = [sys.executable, "-m", "advisor.demo.story", *(["--keep"] if keep else [])]
     if os.geteuid() != 0:

@@ -236,6 +236,11 @@ def list_actions(
     print_table(("when", "job", "advised", "came of it", "detail"), rows, empty="no actions")
 
 
+@actions_app.callback()
+def _actions() -> None:
+    """What agents did about advice, and why not."""
+
+
 @timeline_app.command()
 def timeline(
     job: JobArgument,

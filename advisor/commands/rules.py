@@ -12,7 +12,7 @@ from advisor.rules.job_rule_cases import CaseError, read_cases, run_case
 from advisor.rules.loader import RulesError, load_rules
 
 app = typer.Typer()
-FormatOption = Annotated[Format, typer.Option("--format", help="table or json.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="table, json, or jsonl.")]
 
 
 @app.command("list")
@@ -21,10 +21,15 @@ def list_rules(
     category: Annotated[str, typer.Option(help="Only rules of this category.")] = "",
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """List every signature: what it means, whom it points at, and where that is known from."""
+    """List every signature: what it means, whom it points at, and where that is known from.
+
+    \b
+    Examples:
+      advisor rules list --category interconnect
+    """
     rules = [rule for rule in _load(files).rules if not category or rule.category.value == category]
-    if output is Format.JSON:
-        print_json([_document(rule) for rule in rules])
+    if output is not Format.TABLE:
+        print_json([_document(rule) for rule in rules], output)
         return
     print_table(
         ("rule", "category", "role", "points at", "meaning"),
@@ -38,18 +43,23 @@ def check_rules(
     files: Annotated[list[Path], typer.Argument(help="Rule files, as TOML.", metavar="FILE...")],
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Check rule files: every problem with its file, rule and key. Exit 2 when there is one."""
+    """Check rule files: every problem with its file, rule and key. Exit 2 when there is one.
+
+    \b
+    Examples:
+      advisor rules check /etc/recovery-advisor/site-rules.toml
+    """
     try:
         rules = load_rules(files)
     except RulesError as error:
-        if output is Format.JSON:
-            print_json({"ok": False, "problems": list(error.problems)})
+        if output is not Format.TABLE:
+            print_json({"ok": False, "problems": list(error.problems)}, output)
         else:
             for problem in error.problems:
                 complain(problem)
         raise typer.Exit(2) from None
-    if output is Format.JSON:
-        print_json({"ok": True, "rules": len(rules.rules), "digest": rules.digest})
+    if output is not Format.TABLE:
+        print_json({"ok": True, "rules": len(rules.rules), "digest": rules.digest}, output)
     else:
         print(f"{len(rules.rules)} rules, {len(rules.xids)} Xids, digest {rules.digest}")
 
@@ -62,6 +72,10 @@ def run_cases(
 
     Prints one JSON object per case: its name, and the state at each of its check times. Rules that cannot be used are
     named on standard error, and the others of their case still work. Exit 2 when a case cannot be run at all.
+
+    \b
+    Examples:
+      advisor rules run --cases cases.jsonl
     """
     try:
         read = read_cases(str(cases), cases.read_bytes())

@@ -19,7 +19,8 @@ def _passed_on(name: str) -> None:
 
     summary = "Name our hooks in slurm.conf, before what the site has." if name == NAMES[0] else "Take them out again."
     settings = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-    app.command(name, help=f"{summary} (--help shows the options)", context_settings=settings)(command)
+    example = f"\b\nExamples:\n  advisor slurm {name} --dry-run"
+    app.command(name, help=f"{summary} (--help shows the options)\n\n{example}", context_settings=settings)(command)
 
 
 for _name in NAMES:

@@ -1,0 +1,26 @@
+"""Every command says how it is used, and docs/cli.md says what they say."""
+
+from pathlib import Path
+
+import pytest
+
+from advisor.commands import reference
+
+PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
+HELPS = {path: reference.help_of(path) for path in reference.paths()}
+
+
+def test_the_page_is_what_the_commands_say() -> None:
+    """After a change: make cli-reference."""
+    assert PAGE.read_text(encoding="utf-8") == reference.reference(), "run make cli-reference and commit docs/cli.md"
+
+
+@pytest.mark.parametrize("path", HELPS, ids=" ".join)
+def test_every_command_has_examples_and_fits(path: tuple[str, ...]) -> None:
+    """Its help names it, shows how it is called, and is no wider than asked for."""
+    text = HELPS[path]
+    if path[0] == "slurm":  # another program's own help
+        return
+    assert f"advisor {' '.join(path)}" in text.splitlines()[0]
+    assert "Examples:" in text
+    assert max(map(len, text.splitlines())) <= reference.COLUMNS

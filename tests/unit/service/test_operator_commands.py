@@ -1,0 +1,166 @@
+"""Commands for operators and job users: job ids, explanations, and the live view, with text of others in them."""
+
+import io
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from advisor.commands import watch
+from advisor.commands.events import event_lines
+from advisor.commands.job_ids import job_id
+from advisor.commands.output import CommandError, Format, print_json
+from advisor.explaining import explain
+from advisor.v1 import audit_pb2, common_pb2, operator_pb2
+
+NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
+HOSTILE = "a\x1b[2J\x1b]0;owned\x07b\u202ec\nd"
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [
+        ("123", {"job_id": "123"}),
+        ("123_4", {"array_job_id": "123", "array_task": 4}),
+        ("123_0", {"array_job_id": "123", "array_task": 0}),
+        ("123+1", {"job_id": "124"}),
+    ],
+)
+def test_job_ids_are_understood_as_slurm_prints_them(text: str, chosen: dict[str, Any]) -> None:
+    """A job, a task of an array, a part of a heterogeneous job."""
+    found = audit_pb2.Filter()
+    job_id(text).choose(found)
+    assert found == audit_pb2.Filter(**chosen)
+
+
+@pytest.mark.parametrize("text", ["", "x", "12_", "12_[1-3]", "-1", "1;2", "1_2+3", "\x1b[2J"])
+def test_what_slurm_would_not_print_is_refused(text: str) -> None:
+    """With a hint, and exit code 2."""
+    with pytest.raises(CommandError, match="123_4") as caught:
+        job_id(text)
+    assert caught.value.code == 2
+
+
+def attempt(state: int = common_pb2.ATTEMPT_STATE_FAILED, number: int = 0, **changes: Any) -> audit_pb2.Attempt:
+    made = audit_pb2.Attempt(
+        attempt=common_pb2.AttemptRef(job_key="k", cluster="c", job_id="17", attempt=number, user="ada"),
+        state=state,  # type: ignore[arg-type]  # a number of the contract
+        in_scope=True,
+        last_step=1200,
+        **changes,
+    )
+    made.started_at.FromDatetime(NOW - timedelta(hours=2))
+    if state == common_pb2.ATTEMPT_STATE_FAILED:
+        made.ended_at.FromDatetime(NOW)
+    return made
+
+
+def decision(action: int, category: str, *, status: int = 0, mode: int = 2, **advice: Any) -> audit_pb2.Decision:
+    attribution = {"category": category, "root_cause": f"it broke {HOSTILE}", "confidence": 0.97}
+    attribution |= {"implicated": {"nodes": ["node2"]}, "sources": {"kernel": {"available": False}}}
+    made = audit_pb2.Decision(
+        advice=common_pb2.Advice(
+            advice_id="e3a382e8-0000-7000-8000-000000000000",
+            action=action,  # type: ignore[arg-type]  # a number of the contract
+            mode=mode,  # type: ignore[arg-type]  # as above
+            category=category,
+            **advice,
+        ),
+        analysis_json=json.dumps({"attribution": attribution}),
+        status=status,  # type: ignore[arg-type]  # as above
+    )
+    made.advice.attempt.CopyFrom(attempt().attempt)
+    made.advice.created_at.FromDatetime(NOW)
+    return made
+
+
+def said(*about: Any) -> dict[str, str]:
+    return {item.about: item.says for item in explain(*about)}
+
+
+def test_a_restart_on_bad_hardware_is_explained() -> None:
+    """What happened, whose fault it was and how sure, what was done, and that the user need do nothing."""
+    done = decision(1, "gpu_hardware", status=3, exclude_nodes=["node2"], explanation="Restart without node2.")
+    after = attempt(common_pb2.ATTEMPT_STATE_RUNNING, 1, nodes=["node3", "node4"])
+    told = said(attempt(), [done], after)
+    assert told["happened"] == "Attempt 0 of job 17 failed at 2026-05-01 12:00:00 UTC after 2.0 h, at step 1200."
+    assert "a GPU is broken; it was not your program (node2)" in told["think"]
+    assert told["sure"] == "Almost certain (97%). What kernel would say could not be read."
+    assert "put back into the queue, and will not run on node2" in told["done"]
+    assert "Attempt 1 is running on node3, node4" in told["done"]
+    assert told["do"].startswith("You need not do anything")
+
+
+def test_a_stop_says_what_to_correct_and_how_to_run_it_again() -> None:
+    """A stop is not the last word: the user can requeue."""
+    told = said(attempt(), [decision(2, "application", status=8, explanation="Stop: again.")], None)
+    assert "correct the program" in told["do"]
+    assert "scontrol requeue 17" in told["do"]
+
+
+def test_what_was_only_watched_and_what_did_not_ask_say_so() -> None:
+    """Monitor mode touches nothing; a job out of scope is told how to opt in."""
+    told = said(attempt(), [decision(1, "unknown", status=7, mode=1)], None)
+    assert "only watches here" in told["done"]
+    outside = attempt()
+    outside.in_scope = False
+    assert '"enabled": true' in said(outside, [], None)["do"]
+    assert said(outside, [], None)["think"] == "Nothing is known to be wrong with it."
+
+
+def screen(width: int, height: int | None, incidents: int = 3) -> str:
+    """What the live view draws, with hostile text in every place that others write."""
+    incident = audit_pb2.Incident(kind="crash", category="gpu_hardware", root_cause=HOSTILE, implicated_nodes=["node2"])
+    incident.attempt.CopyFrom(attempt().attempt)
+    incident.opened_at.FromDatetime(NOW - timedelta(minutes=5))
+    status = operator_pb2.Status(version="1", watched_jobs=4, open_incidents=incidents)
+    status.sources.add(name="files", kind="files", reason="permission", detail=HOSTILE)
+    seen = watch.Look(
+        at=NOW,
+        status=status,
+        incidents=(incident,) * incidents,
+        decisions=tuple(
+            decision(1, "gpu_hardware", reason="nodes_implicated", exclude_nodes=["node2"]) for _ in range(9)
+        ),
+        pauses=(operator_pb2.PauseInForce(set_by="bob", why=HOSTILE),),
+        problem=HOSTILE,
+    )
+    out = io.StringIO()
+    Console(file=out, width=width, force_terminal=False).print(watch.drawn(seen, width, height))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_live_view_fits_and_nothing_in_it_drives_the_terminal(width: int) -> None:
+    """One line for each thing, none wider than the terminal, control characters shown and never obeyed."""
+    lines = screen(width, None).splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= width
+    assert not set("\x1b\x07\u202e") & set("".join(lines))
+    assert len(lines) <= 5 + 3 + 3 + 9
+
+
+def test_the_live_view_leaves_out_what_has_no_room() -> None:
+    """And says how much."""
+    lines = screen(80, 20, incidents=30).splitlines()
+    assert len(lines) <= 20
+    assert any("… " in line and "more" in line for line in lines)
+
+
+def test_events_are_folded_and_harmless() -> None:
+    """A timeline on a narrow terminal."""
+    event = audit_pb2.Event(kind="decision", text=f"{HOSTILE} {'long ' * 40}", who="ada")
+    event.at.FromDatetime(NOW)
+    lines = list(event_lines([event], 60))
+    assert max(map(len, lines)) <= 60
+    assert "\x1b" not in "".join(lines)
+    assert len(list(event_lines([event], None))) == 1
+
+
+def test_json_lines_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    """A list gives as many lines as it has things, and nothing that a terminal would obey."""
+    print_json([{"a": HOSTILE}, {"a": 2}], Format.JSONL)
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["a"] for line in lines] == [HOSTILE, 2]
+    assert "\x1b" not in "".join(lines)
