@@ -76,6 +76,7 @@ COMMANDS = {
     "replay": Entry(module="advisor.commands.replay", summary="Reproduce a decision from its stored inputs."),
     "audit": Entry(module="advisor.commands.audit", summary="Is the history what it was? Keys, seals, retention."),
     "backtest": Entry(module="advisor.commands.backtest", summary="Try another policy on decisions of the past."),
+    "simulate": Entry(module="advisor.commands.simulate", summary="What recovery is worth, in seeded worlds."),
     "mode": Entry(module="advisor.commands.mode", summary="Monitor or autonomous: see and set."),
     "report": Entry(module="advisor.commands.report", summary="What advice is worth; how reliable the cluster is."),
     "shadow": Entry(module="advisor.commands.shadow", summary="Say what was really done about a failed attempt."),

@@ -1,0 +1,118 @@
+"""What must hold in every world, whatever was drawn. Independent of what decides: truth comes from the world.
+
+Each breach is kept with the moment and the command that leads to it again.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from advisor.core.policy import Policy
+from advisor.core.words import AttemptState
+from advisor.simulate.cluster import Cluster, SimAttempt, SimJob, SimNode
+from advisor.simulate.world import Fault
+from advisor.store.records import AdviceRow
+
+REQUEUE_OF = (AttemptState.FAILED, AttemptState.NODE_FAILURE, AttemptState.OUT_OF_MEMORY, AttemptState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breach:
+    invariant: str
+    at: float
+    detail: str
+
+
+class Checks:
+    """A `Watcher`, and asked before every act of the agent. `breaches` stays empty."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.breaches: list[Breach] = []
+        self.looks = 0
+        self.acts: Counter[str] = Counter()
+        self._requeued: set[tuple[str, int]] = set()
+
+    def _broken(self, cluster: Cluster, invariant: str, detail: str) -> None:
+        if len(self.breaches) < 100:
+            self.breaches.append(Breach(invariant=invariant, at=cluster.now, detail=detail))
+
+    # before acts
+
+    def requeuing(self, cluster: Cluster, job: SimJob, row: AdviceRow) -> None:
+        """At most one requeue per attempt, never of a cancelled or finished one, within the ceiling."""
+        self.acts["requeue"] += 1
+        attempt = job.last
+        if (job.spec.job_id, attempt.number) in self._requeued:
+            self._broken(cluster, "one requeue per attempt", f"job {job.spec.job_id} attempt {attempt.number}")
+        self._requeued.add((job.spec.job_id, attempt.number))
+        if attempt.state not in REQUEUE_OF:
+            self._broken(cluster, "only what failed is restarted", f"job {job.spec.job_id} is {attempt.state}")
+        if attempt.live and attempt.failed_at is None and attempt.spoiled is None:
+            self._broken(
+                cluster, "no healthy attempt is ended", f"job {job.spec.job_id}: {row.decision.attribution.root_cause}"
+            )
+        if not row.decision.free and attempt.number > self._policy.restarts_ceiling + _free(job):
+            self._broken(cluster, "restarts are bounded", f"job {job.spec.job_id} attempt {attempt.number}")
+
+    def stopping(self, cluster: Cluster, job: SimJob, row: AdviceRow) -> None:
+        """A job whose infrastructure failed is never stopped."""
+        self.acts["stop"] += 1
+        attempts = [attempt for attempt in job.attempts if attempt.fault is not None]
+        fault = attempts[-1].fault if attempts else None
+        if fault is None or not fault.cause.hopeless:
+            what = fault.cause.name if fault is not None else "nothing"
+            self._broken(
+                cluster, "no false stop", f"job {job.spec.job_id}: {what} was {row.decision.attribution.root_cause}"
+            )
+
+    def excluding(self, cluster: Cluster, job: SimJob, wanted: Iterable[int]) -> None:
+        """Exclusions stay within their bound, and leave enough nodes for the job."""
+        nodes = set(wanted)
+        if len(nodes) > self._policy.exclusions_per_job_max:
+            self._broken(cluster, "exclusions are bounded", f"job {job.spec.job_id}: {len(nodes)} nodes")
+
+    def isolating(self, cluster: Cluster, index: int) -> None:
+        """Caps of isolation hold at every moment."""
+        self.acts["isolate"] += 1
+        held = sum(node.drained == "advisor" for node in cluster.nodes) + 1
+        most = max(
+            min(self._policy.isolations_max, int(len(cluster.nodes) * self._policy.isolations_percent_max / 100)), 1
+        )
+        if held > most:
+            self._broken(cluster, "isolation is capped", f"{held} nodes are isolated, at most {most}")
+
+    def looked(self, cluster: Cluster) -> None:
+        """No job waits on us past its deadline: what waits longer than the scheduler's delay waits for nodes."""
+        self.looks += 1
+        for job in cluster.pending:
+            attempt = job.last
+            waits = cluster.now - attempt.eligible_at
+            if waits <= self._policy.decision_deadline_seconds or not job.excluded:
+                continue
+            free = [node for node in cluster.nodes if node.usable and node.job is None]
+            if len(free) >= job.spec.nodes > sum(node.index not in job.excluded for node in free):
+                self._broken(cluster, "fail open", f"job {job.spec.job_id} waits {waits:.0f} s for our exclusions")
+
+    # Watcher
+
+    def started(self, job: SimJob, attempt: SimAttempt) -> None:
+        self.acts["start"] += 1
+
+    def failing(self, job: SimJob, attempt: SimAttempt, fault: Fault) -> None:
+        self.acts["failure"] += 1
+
+    def ended(self, job: SimJob, attempt: SimAttempt) -> None:
+        self.acts["end"] += 1
+
+    def requeued(self, job: SimJob, attempt: SimAttempt, by: str) -> None:
+        pass
+
+    def node_changed(self, node: SimNode) -> None:
+        pass
+
+
+def _free(job: SimJob) -> int:
+    """Attempts that the scheduler ended: they spend no budget."""
+    ended = (AttemptState.NODE_FAILURE, AttemptState.PREEMPTED)
+    return sum(attempt.state in ended for attempt in job.attempts)
