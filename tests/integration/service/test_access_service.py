@@ -188,6 +188,7 @@ async def _shows_nothing(method: Any, request: Message, metadata: Any) -> None:
     except grpc.aio.AioRpcError as error:
         refused = f"{error.code().name} {error.details()}"
     if answer is None:
+        assert not hasattr(request, "filter"), "a list is empty, not refused"
         assert refused == "NOT_FOUND there is no such thing among the jobs of eve"
     else:
         assert [field.name for field, _ in answer.ListFields()] == []
