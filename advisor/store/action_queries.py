@@ -1,15 +1,28 @@
 """Audit: what came of advice, told by agents and by us, and who did what, when, why and from where. Newest first."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Boolean, ColumnElement, Select, and_, literal_column, select
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Select,
+    cast,
+    func,
+    literal,
+    literal_column,
+    select,
+    true,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from advisor.store.audit_filters import Order, cut, equal, of_row
+from advisor.store.audit_filters import are_few, cut, equal, narrowed, of_row, page_of, within
 from advisor.store.open_advice import reference, reference_columns
-from advisor.store.paging import Position, older_than, page_size, read_cursor
+from advisor.store.paging import Position, not_newer_than, older_than, page_size, read_cursor
 from advisor.store.records import (
     ActionRow,
     AuditEvent,
@@ -26,79 +39,105 @@ from advisor.store.sql import AnyRow, of_attempt
 from advisor.store.tables import PEOPLE, attempts, audit, decisions, reconciliations
 
 
-def actions_statement(wanted: AuditFilter, position: Position | None, size: int) -> Select[Any]:
-    """Newest decision first, and of one decision what was told last first.
+def _conditions(wanted: AuditFilter) -> list[ColumnElement[bool]]:
+    """Those on the decision. `status` and `reason` are the action's."""
+    return of_row(wanted, decisions.c, decisions.c.created_at, decisions.c.nodes) + equal(
+        (wanted.category, decisions.c.category), (wanted.action, decisions.c.action), (wanted.mode, decisions.c.mode)
+    )
 
-    Filtered by what came of it, the reconciliations' own index is walked; otherwise the decisions'.
+
+def actions_statement(wanted: AuditFilter, position: Position | None, size: int, *, few: bool = False) -> Select[Any]:
+    """Keys of one page, newest decision first, and of one decision what was told last first.
+
+    Filtered by what came of it the actions are walked and their decisions asked for one by one, else the other way
+    round; so, too, when what is filtered but for that is `few`.
     """
-    conditions = of_row(wanted, decisions.c, decisions.c.created_at, decisions.c.nodes)
-    conditions += equal(
-        (wanted.category, decisions.c.category),
-        (wanted.action, decisions.c.action),
-        (wanted.mode, decisions.c.mode),
-        (wanted.status, reconciliations.c.status),
-        (wanted.reason, reconciliations.c.reason),
-    )
-    if wanted.status or wanted.reason:
-        walked: Order = (reconciliations.c.decided_at, reconciliations.c.decision_id)
-        if wanted.since is not None:
-            conditions.append(reconciliations.c.decided_at >= wanted.since)
-        if wanted.until is not None:
-            conditions.append(reconciliations.c.decided_at < wanted.until)
-    else:
-        walked = (decisions.c.created_at, decisions.c.id)
-    order = (*walked, reconciliations.c.seq)
-    if position is not None:
-        conditions.append(older_than(order, position))
-        if not (wanted.status or wanted.reason):
-            # The row comparison spans two tables: this half of it is what an index of one can be entered by.
-            at, decision_id, _ = position.at, *position.ids
-            conditions.append(_not_after(walked, Position(at=at, ids=(decision_id,))))
-    page = (
-        select(decisions.c.id, decisions.c.created_at, reconciliations.c.seq)
-        .join(reconciliations, _of_decision())
-        .where(*conditions)
-        .order_by(*(column.desc() for column in order))
-        .limit(size + 1)
-        .cte("page")
-    )
-    told = decisions.c
+    if _by_outcome(wanted) and not few:
+        return _told(wanted, position, size)
+    return _decided(wanted, position, size)
+
+
+def _whole(found: Sequence[AnyRow]) -> Select[Any]:
+    told, own = reconciliations.c, decisions.c
+    times = [row.created_at for row in found]
     return (
         select(
             reconciliations,
-            *(told.partition, told.generation, told.action, told.category, told.mode, told.created_at),
-            told.reason.label("decision_reason"),
+            *(own.partition, own.generation, own.action, own.category, own.mode, own.created_at),
+            own.reason.label("decision_reason"),
             *reference_columns(),
         )
-        .select_from(page)
-        .join(
-            reconciliations,
-            and_(reconciliations.c.seq == page.c.seq, reconciliations.c.decided_at == page.c.created_at),
-        )
-        .join(decisions, and_(told.id == page.c.id, told.created_at == page.c.created_at))
+        .join(decisions, own.id == told.decision_id)
         .join(attempts, of_attempt(attempts, decisions))
-        .order_by(told.created_at.desc(), told.id.desc(), reconciliations.c.seq.desc())
+        .where(
+            told.seq == func.any(cast([row.seq for row in found], ARRAY(BigInteger()))),
+            told.decided_at.between(min(times), max(times)),
+            own.created_at.between(min(times), max(times)),
+        )
     )
 
 
-def _of_decision() -> ColumnElement[bool]:
-    """The times, too, are the same: they tell in which parts of the tables the rows lie."""
-    return and_(reconciliations.c.decision_id == decisions.c.id, reconciliations.c.decided_at == decisions.c.created_at)
+def _by_outcome(wanted: AuditFilter) -> bool:
+    return bool(wanted.status or wanted.reason)
 
 
-def _not_after(columns: Order, position: Position) -> ColumnElement[bool]:
-    head = columns[0] <= position.at
-    return and_(head, older_than(columns, position) | (columns[1] == position.ids[0]))
+def _told(wanted: AuditFilter, position: Position | None, size: int) -> Select[Any]:
+    told, own = reconciliations.c, decisions.c
+    order = (told.decided_at, told.decision_id, told.seq)
+    walked = select(told.decided_at.label("created_at"), told.decision_id.label("id"), told.seq).where(
+        *equal((wanted.status, told.status), (wanted.reason, told.reason)), *within(wanted, told.decided_at)
+    )
+    if not narrowed(_but_outcome(wanted)):
+        return page_of(walked, order, position, size)
+    if position is not None:
+        walked = walked.where(older_than(order, position))
+    found = walked.subquery("found")
+    asked = (
+        select(literal(1))
+        .where(own.id == found.c.id, own.created_at == found.c.created_at, *_conditions(wanted))
+        .offset(0)
+        .lateral("asked")
+    )
+    columns = (found.c.created_at, found.c.id, found.c.seq)
+    return page_of(select(*columns).select_from(found).join(asked, true()), columns, position, size)
+
+
+def _decided(wanted: AuditFilter, position: Position | None, size: int) -> Select[Any]:
+    told, own = reconciliations.c, decisions.c
+    walked = select(own.created_at, own.id).where(*_conditions(wanted))
+    if position is not None:
+        # Of the decision where the last page stopped there may be more.
+        walked = walked.where(not_newer_than((own.created_at, own.id), (position.at, position.ids[:1])))
+    found = walked.subquery("found")
+    asked = (
+        select(told.seq)
+        .where(
+            told.decision_id == found.c.id,
+            told.decided_at == found.c.created_at,
+            *equal((wanted.status, told.status), (wanted.reason, told.reason)),
+        )
+        .offset(0)
+        .lateral("asked")
+    )
+    columns = (found.c.created_at, found.c.id, asked.c.seq)
+    return page_of(select(*columns).select_from(found).join(asked, true()), columns, position, size)
+
+
+def _but_outcome(wanted: AuditFilter) -> AuditFilter:
+    return replace(wanted, status=None, reason="")
 
 
 async def list_actions(connection: AsyncConnection, wanted: AuditFilter, page: Page) -> Listing[ActionRow]:
     size = page_size(page)
     position = read_cursor("actions", wanted, page, (str, int))
-    rows = (await connection.execute(actions_statement(wanted, position, size))).all()
-    kept, cursor = cut(
-        rows, size, "actions", wanted, lambda row: Position(at=row.created_at, ids=(row.decision_id, row.seq))
-    )
-    return Listing(rows=tuple(_action(row) for row in kept), next_cursor=cursor)
+    matching = select(decisions.c.id).where(*_conditions(wanted))
+    few = _by_outcome(wanted) and await are_few(connection, matching, _but_outcome(wanted))
+    found = (await connection.execute(actions_statement(wanted, position, size, few=few))).all()
+    kept, cursor = cut(found, size, "actions", wanted, lambda row: Position(at=row.created_at, ids=(row.id, row.seq)))
+    if not kept:
+        return Listing(rows=(), next_cursor="")
+    whole = {row.seq: row for row in await connection.execute(_whole(kept))}
+    return Listing(rows=tuple(_action(whole[row.seq]) for row in kept if row.seq in whole), next_cursor=cursor)
 
 
 def _action(row: AnyRow) -> ActionRow:
@@ -138,10 +177,7 @@ def audit_statement(wanted: EventFilter, position: Position | None, size: int) -
     if not wanted.everything:
         # As it stands in the index, or the planner does not see that it may use it.
         conditions.append(literal_column(f"({PEOPLE})", Boolean()))
-    if wanted.since is not None:
-        conditions.append(audit.c.at >= wanted.since)
-    if wanted.until is not None:
-        conditions.append(audit.c.at < wanted.until)
+    conditions += within(wanted, audit.c.at)
     order = (audit.c.at, audit.c.id)
     if position is not None:
         conditions.append(older_than(order, position))

@@ -6,18 +6,22 @@ together (migration 0009) keep it from walking far for what is not there.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import ColumnElement, FromClause, Select, select
+from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.store.errors import FilterRefused
 from advisor.store.ids import as_id
 from advisor.store.paging import Filter, Position, older_than, write_cursor
-from advisor.store.records import AuditFilter
+from advisor.store.records import AuditFilter, SignalFilter
 from advisor.store.sql import storable, text_array
 from advisor.store.tables import jobs
 
 Row = TypeVar("Row")
+FEW = 4000
 Order: TypeAlias = tuple[ColumnElement[Any], ...]
 
 # What a filter by a key that cannot be one is answered with.
@@ -40,11 +44,37 @@ def of_row(
         conditions.append(columns.job_key == (as_id(wanted.job_key) or NOBODY))
     if wanted.node:
         conditions.append(nodes.contains(text_array([storable(wanted.node)])))
-    if wanted.since is not None:
-        conditions.append(time >= wanted.since)
-    if wanted.until is not None:
-        conditions.append(time < wanted.until)
-    return conditions
+    return conditions + within(wanted, time)
+
+
+def within(wanted: Filter, time: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+    since, until = _times(wanted)
+    return [
+        *([time >= since] if since is not None else []),
+        *([time < until] if until is not None else []),
+    ]
+
+
+def _times(wanted: Filter) -> tuple[datetime | None, datetime | None]:
+    chosen = wanted.incidents if isinstance(wanted, SignalFilter) else wanted
+    return chosen.since, chosen.until
+
+
+def narrowed(wanted: AuditFilter) -> bool:
+    """Whether anything is filtered by but what came of it and when."""
+    return replace(wanted, status=None, since=None, until=None) != AuditFilter()
+
+
+async def are_few(connection: AsyncConnection, query: Select[Any], wanted: AuditFilter) -> bool:
+    """Whether this finds so little that all of it can be looked at: counted, and no further than that.
+
+    Two tables meet where a list is filtered by what came of advice, and nothing tells the planner which of their values
+    come together. It would guess, and read both from end to end.
+    """
+    if not narrowed(wanted):
+        return False
+    counted = select(func.count()).select_from(query.limit(FEW + 1).subquery())
+    return (await connection.execute(counted)).scalar_one() <= FEW
 
 
 def of_array(wanted: AuditFilter, columns: Any) -> list[ColumnElement[bool]]:
@@ -70,11 +100,11 @@ def refuse(wanted: AuditFilter, names: Sequence[str], kind: str) -> None:
             raise FilterRefused(f"{kind} cannot be filtered by {name}: decisions can")
 
 
-def page_of(query: Select[Any], order: Order, position: Position | None, size: int) -> FromClause:
+def page_of(query: Select[Any], order: Order, position: Position | None, size: int) -> Select[Any]:
     """The keys of one page and one row more, found first: what belongs to them is then fetched for these few only."""
     if position is not None:
         query = query.where(older_than(order, position))
-    return query.order_by(*(column.desc() for column in order)).limit(size + 1).cte("page")
+    return query.order_by(*(column.desc() for column in order)).limit(size + 1)
 
 
 def cut(

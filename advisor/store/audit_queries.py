@@ -7,21 +7,22 @@ list's order (time, ids); what belongs to its rows is fetched by one query per k
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import FromClause, Select, and_, select
+from sqlalchemy import ColumnElement, FromClause, Select, literal, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.codec import CodecError, decode
 from advisor.core.model import Decision, Progress, Signal
 from advisor.core.words import AttemptState
 from advisor.store.action_queries import reconciliation
-from advisor.store.audit_filters import NOBODY, Order, cut, equal, of_row, page_of, refuse
+from advisor.store.audit_filters import NOBODY, are_few, cut, equal, narrowed, of_row, page_of, refuse, within
 from advisor.store.documents import unpack_decision, unpack_signals
 from advisor.store.errors import Ambiguous, Unreadable
 from advisor.store.ids import as_id, span_of
 from advisor.store.open_advice import reference, reference_columns
-from advisor.store.paging import Position, page_size, read_cursor
+from advisor.store.paging import Position, older_than, page_size, read_cursor
 from advisor.store.records import (
     AttemptKey,
     AttemptRow,
@@ -41,60 +42,87 @@ from advisor.store.sql import AnyRow, any_id, any_time, of_attempt, storable, wa
 from advisor.store.tables import advice, attempts, blobs, decisions, incidents, jobs, milestones, reconciliations
 
 _ALIKE_SHOWN = 3
+_NOT_SHOWN = {"cluster", "job_id", "job_key", "number", "user_name", "account", "seq"}
 
 
 # decisions
 
 
-def _decisions_query(page: FromClause) -> Select[Any]:
-    """Whole rows of the decisions in `page`; their time, too, tells in which part of the table they lie."""
+def _decisions_query(ids: Sequence[str], times: Sequence[datetime] = ()) -> Select[Any]:
+    """Whole rows of these decisions. `times`: theirs, which tell in which parts of the table they lie."""
+    conditions = [decisions.c.id == any_id(ids)]
+    if times:
+        conditions.append(decisions.c.created_at.between(min(times), max(times)))
     return (
         select(
-            *(column for column in decisions.c if column.name not in {"cluster", "job_id", "job_key", "number"}),
+            *(column for column in decisions.c if column.name not in _NOT_SHOWN),
             advice.c.status,
             jobs.c.in_scope,
             *reference_columns(),
         )
-        .select_from(page)
-        .join(decisions, and_(decisions.c.id == page.c.id, decisions.c.created_at == page.c.created_at))
+        .select_from(decisions)
         .join(attempts, of_attempt(attempts, decisions))
         .join(jobs, jobs.c.key == attempts.c.job_key)
         .join(advice, advice.c.decision_id == decisions.c.id)
+        .where(*conditions)
     )
 
 
-def decisions_statement(wanted: AuditFilter, position: Position | None, size: int) -> Select[Any]:
-    conditions = of_row(wanted, decisions.c, decisions.c.created_at, decisions.c.nodes)
-    conditions += equal(
+def _conditions(wanted: AuditFilter) -> list[ColumnElement[bool]]:
+    """All but the status, which is not the decision's own."""
+    return of_row(wanted, decisions.c, decisions.c.created_at, decisions.c.nodes) + equal(
         (wanted.category, decisions.c.category),
         (wanted.action, decisions.c.action),
         (wanted.reason, decisions.c.reason),
         (wanted.mode, decisions.c.mode),
     )
+
+
+def decisions_statement(wanted: AuditFilter, position: Position | None, size: int, *, few: bool = False) -> Select[Any]:
+    """Ids and times of one page. `few`: what is filtered but for the status is little enough to be looked at whole."""
     if wanted.status:
-        # The status is not the decision's own: walk the advice, which is in the same order.
-        order: Order = (advice.c.created_at, advice.c.decision_id)
-        page = select(decisions.c.id, decisions.c.created_at).join(
-            advice, and_(advice.c.decision_id == decisions.c.id, advice.c.created_at == decisions.c.created_at)
-        )
-        conditions += equal((wanted.status, advice.c.status))
-        if wanted.since is not None:
-            conditions.append(advice.c.created_at >= wanted.since)
-        if wanted.until is not None:
-            conditions.append(advice.c.created_at < wanted.until)
+        return _by_status(wanted, position, size, few=few)
+    order = (decisions.c.created_at, decisions.c.id)
+    return page_of(select(*order).where(*_conditions(wanted)), order, position, size)
+
+
+def _by_status(wanted: AuditFilter, position: Position | None, size: int, *, few: bool) -> Select[Any]:
+    """The status is in the advice, which is in the same order. One side is walked, the other one asked row by row."""
+    own, outcome = decisions.c, advice.c
+    if few:
+        found = select(own.id, own.created_at).where(*_conditions(wanted)).offset(0).subquery("found")
+        has = select(literal(1)).where(outcome.decision_id == found.c.id, *equal((wanted.status, outcome.status)))
+        walked, order = found, (found.c.created_at, found.c.id)
     else:
-        order = (decisions.c.created_at, decisions.c.id)
-        page = select(decisions.c.id, decisions.c.created_at)
-    found = page_of(page.where(*conditions), order, position, size)
-    return _decisions_query(found).order_by(decisions.c.created_at.desc(), decisions.c.id.desc())
+        conditions = [*equal((wanted.status, outcome.status)), *within(wanted, outcome.created_at)]
+        columns = (outcome.decision_id.label("id"), outcome.created_at)
+        if not narrowed(wanted):
+            return page_of(
+                select(*columns).where(*conditions), (outcome.created_at, outcome.decision_id), position, size
+            )
+        if position is not None:
+            conditions.append(older_than((outcome.created_at, outcome.decision_id), position))
+        walked = select(*columns).where(*conditions).subquery("found")
+        order = (walked.c.created_at, walked.c.id)
+        has = select(literal(1)).where(
+            own.id == walked.c.id, own.created_at == walked.c.created_at, *_conditions(wanted)
+        )
+    asked = has.offset(0).lateral("asked")
+    return page_of(select(*order).select_from(walked).join(asked, true()), order, position, size)
 
 
 async def list_decisions(connection: AsyncConnection, wanted: AuditFilter, page: Page) -> Listing[DecisionRow]:
     size = page_size(page)
     position = read_cursor("decisions", wanted, page, (str,))
-    rows = (await connection.execute(decisions_statement(wanted, position, size))).all()
-    kept, cursor = cut(rows, size, "decisions", wanted, lambda row: Position(at=row.created_at, ids=(row.id,)))
-    return Listing(rows=await _decision_rows(connection, kept), next_cursor=cursor)
+    few = bool(wanted.status) and await are_few(connection, select(decisions.c.id).where(*_conditions(wanted)), wanted)
+    found = (await connection.execute(decisions_statement(wanted, position, size, few=few))).all()
+    kept, cursor = cut(found, size, "decisions", wanted, lambda row: Position(at=row.created_at, ids=(row.id,)))
+    if not kept:
+        return Listing(rows=(), next_cursor="")
+    query = _decisions_query([row.id for row in kept], [row.created_at for row in kept])
+    whole = {row.id: row for row in await connection.execute(query)}
+    rows = [whole[row.id] for row in kept if row.id in whole]
+    return Listing(rows=await _decision_rows(connection, rows), next_cursor=cursor)
 
 
 async def _decision_id(connection: AsyncConnection, text: str) -> str | None:
@@ -116,8 +144,7 @@ async def get_decision(connection: AsyncConnection, decision_id: str) -> Decisio
     known = await _decision_id(connection, decision_id)
     if known is None:
         return None
-    page = select(decisions.c.id, decisions.c.created_at).where(decisions.c.id == known).cte("page")
-    rows = (await connection.execute(_decisions_query(page))).all()
+    rows = (await connection.execute(_decisions_query([known]))).all()
     found = await _decision_rows(connection, rows)
     return found[0] if found else None
 
@@ -232,7 +259,7 @@ def incidents_statement(
     if only_open:
         conditions.append(incidents.c.closed_at.is_(None))
     order = (incidents.c.opened_at, incidents.c.id)
-    found = page_of(select(incidents.c.id).where(*conditions), order, position, size)
+    found = page_of(select(incidents.c.id).where(*conditions), order, position, size).cte("page")
     return _incidents_query(found).order_by(*(column.desc() for column in order))
 
 
@@ -308,7 +335,8 @@ def attempts_query(page: FromClause) -> Select[Any]:
 def attempts_statement(wanted: AuditFilter, position: Position | None, size: int) -> Select[Any]:
     conditions = of_row(wanted, attempts.c, attempts.c.submitted_at, attempts.c.nodes)
     order = (attempts.c.submitted_at, attempts.c.job_key, attempts.c.number)
-    found = page_of(select(attempts.c.job_key, attempts.c.number).where(*conditions), order, position, size)
+    keys = select(attempts.c.job_key, attempts.c.number).where(*conditions)
+    found = page_of(keys, order, position, size).cte("page")
     return attempts_query(found).order_by(*(column.desc() for column in order))
 
 

@@ -9,7 +9,20 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, and_, func, literal_column, select, tuple_
+from sqlalchemy import (
+    ARRAY,
+    FromClause,
+    Select,
+    Text,
+    and_,
+    cast,
+    column,
+    func,
+    literal_column,
+    select,
+    true,
+    tuple_,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.history import HARDWARE, Lemon, NodeImplication, PastImplication, lemons, node_score, recurrence
@@ -24,6 +37,7 @@ from advisor.store.sql import AnyRow, any_text, of_attempt, storable
 from advisor.store.tables import attempts, implications, node_states
 
 _IMPLICATIONS_MAX = 100
+_IMPLICATIONS_LISTED = 10  # with each node of a list
 FAILURES_MAX = 20_000  # looked at for one list of lemons
 _UNANSWERABLE = ("action", "reason", "mode", "status", "account", "array_job_id", "array_task")
 
@@ -69,7 +83,7 @@ async def list_nodes(
         last = kept[-1]
         cursor = write_cursor("nodes", wanted, Position(at=last.at, ids=(last.incident_id, last.node), first=head))
     places = [(row.cluster, row.node) for row in kept]
-    found = await _node_rows(connection, places, policy, now)
+    found = await _node_rows(connection, places, policy, now, _IMPLICATIONS_LISTED)
     return Listing(rows=tuple(found[place] for place in places), next_cursor=cursor)
 
 
@@ -78,7 +92,7 @@ async def get_node(
 ) -> NodeRow | None:
     """None for a node that neither the scheduler nor any incident has named."""
     place = (storable(cluster), storable(name))
-    row = (await _node_rows(connection, [place], policy, now))[place]
+    row = (await _node_rows(connection, [place], policy, now, _IMPLICATIONS_MAX))[place]
     return row if row.implications or row.state_since is not None else None
 
 
@@ -102,13 +116,13 @@ def _matching(wanted: AuditFilter, columns: Any) -> list[Any]:
 
 
 async def _node_rows(
-    connection: AsyncConnection, places: Sequence[tuple[str, str]], policy: Policy, now: datetime
+    connection: AsyncConnection, places: Sequence[tuple[str, str]], policy: Policy, now: datetime, most: int
 ) -> Mapping[tuple[str, str], NodeRow]:
     if not places:
         return {}
     clusters, names = {cluster for cluster, _ in places}, {name for _, name in places}
     states = await _states(connection, clusters, names)
-    newest = await _implications(connection, clusters, names)
+    newest = await _implications(connection, places, most)
     history = await _history(connection, clusters, names, now - timedelta(days=policy.history_window_days))
     return {
         place: NodeRow(
@@ -125,31 +139,43 @@ async def _node_rows(
 
 
 async def _implications(
-    connection: AsyncConnection, clusters: set[str], names: set[str]
+    connection: AsyncConnection, places: Sequence[tuple[str, str]], most: int
 ) -> Mapping[tuple[str, str], list[ImplicationRow]]:
-    place = func.row_number().over(
-        partition_by=(implications.c.cluster, implications.c.node),
-        order_by=(implications.c.at.desc(), implications.c.incident_id.desc()),
-    )
-    ranked = (
-        select(implications, place.label("place"))
-        .where(implications.c.cluster == any_text(clusters), implications.c.node == any_text(names))
-        .subquery("ranked")
+    """The newest ones of each, by one walk along the index per node: some nodes have thousands."""
+    wanted = _wanted(places)
+    own = implications.c
+    newest = (
+        select(implications)
+        .where(own.cluster == wanted.c.cluster, own.node == wanted.c.node)
+        .order_by(own.at.desc(), own.incident_id.desc())
+        .limit(most)
+        .lateral("newest")
     )
     found = await connection.execute(
         select(
-            *(ranked.c[name] for name in ("node", "incident_id", "category", "rule", "trust", "role", "weight", "at")),
+            *(newest.c[name] for name in ("node", "incident_id", "category", "rule", "trust", "role", "weight", "at")),
             *reference_columns(),
         )
-        .select_from(ranked)
-        .join(attempts, of_attempt(attempts, ranked))
-        .where(ranked.c.place <= _IMPLICATIONS_MAX)
-        .order_by(ranked.c.at.desc(), ranked.c.incident_id.desc())
+        .select_from(wanted)
+        .join(newest, true())
+        .join(attempts, of_attempt(attempts, newest))
+        .order_by(newest.c.at.desc(), newest.c.incident_id.desc())
     )
     rows: dict[tuple[str, str], list[ImplicationRow]] = defaultdict(list)
     for row in found:
         rows[row.cluster, row.node].append(_implication(row))
     return rows
+
+
+def _wanted(places: Sequence[tuple[str, str]]) -> FromClause:
+    """As a table `places(cluster, node)`."""
+    return (
+        func.unnest(
+            cast([cluster for cluster, _ in places], ARRAY(Text())), cast([name for _, name in places], ARRAY(Text()))
+        )
+        .table_valued(column("cluster", Text()), column("node", Text()), name="places")
+        .render_derived()
+    )
 
 
 async def _history(

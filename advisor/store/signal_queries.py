@@ -39,7 +39,7 @@ def signals_statement(wanted: AuditFilter, position: Position | None, size: int)
         keys = keys.join(attempts, of_attempt(attempts, incidents))
     if position is not None:
         conditions.append(not_newer_than(order, (position.at, position.ids[:1])))
-    found = page_of(keys.where(*conditions), order, None, size)
+    found = page_of(keys.where(*conditions), order, None, size).cte("page")
     return (
         select(columns.id, columns.opened_at, columns.signals, columns.partition, *reference_columns())
         .select_from(found)
