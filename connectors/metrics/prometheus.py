@@ -273,7 +273,7 @@ class PrometheusMetrics:
                     when = times.get(at)
                     if when is None:
                         when = times[at] = datetime.fromtimestamp(at, UTC)
-                    found.append(Sample(at=when, node=node, gpu=unit, field=name, value=float(value)))
+                    found.append(Sample(when, node, unit, name, float(value)))
                 if values[-1][0] >= end:
                     got.present.add(node)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, OSError) as error:
