@@ -4,7 +4,8 @@ For each log source, in one run:
 
     SOURCE_lines_s, SOURCE_mb_s   pulled end to end: from the source to batches in order, each line once
     SOURCE_lines_cpu_s            lines per second of our own CPU, whoever else uses the machine
-    SOURCE_bare_lines_s           a bare client (httpx, or a file's `read`) that asks the same, reads and drops
+    SOURCE_bare_lines_s           a bare client that asks the same, reads and drops (httpx; for files the same bytes by
+                                  `read`, and where their lines end: copying alone is what memory can do)
     SOURCE_share                  the one by the other; the target is in `TARGETS`
     SOURCE_paced_lines_s          the same within five questions per second, as the service asks
     SOURCE_signal_p50_ms, p95     from a crash line written to its signal, at one look per second
@@ -218,8 +219,8 @@ async def bare(shop: Shop) -> float:
     began = time.monotonic()
     if shop.kind == "files":
         with (shop.folder / "job.log").open("rb", buffering=0) as file:
-            while file.read(1 << 20):
-                pass
+            while data := file.read(1 << 20):
+                data.count(b"\n")
         return shop.lines / (time.monotonic() - began)
     end_ns = shop.first_ns + shop.lines * shop.step_ns
     async with httpx.AsyncClient(base_url=shop.url, timeout=120, trust_env=False) as client:
