@@ -418,5 +418,5 @@ def stands_since(advised: Sequence[Advised], advice: Advised) -> datetime:
     return since
 
 
-# Decided because people, or the scheduler, had acted already.
-_AFTERWARDS = frozenset({Reason.ALREADY_REQUEUED, Reason.USER_CANCELLED, Reason.HELD_BY_OTHERS})
+# Decided because people, or the scheduler, had acted already, or on an operator's word: no opinion of ours.
+_AFTERWARDS = frozenset({Reason.ALREADY_REQUEUED, Reason.USER_CANCELLED, Reason.HELD_BY_OTHERS, Reason.OPERATOR})

@@ -26,7 +26,7 @@ from advisor.v1 import operator_pb2
 
 log = structlog.get_logger(__name__)
 
-WAIT_SECONDS = 8.0  # an action of an agent takes four at most; a caller waits twenty
+WAIT_SECONDS = 6.0  # an action of an agent takes four at most; a caller waits twenty
 NOT_DECIDED_SECONDS = 3.0
 LOOK_SECONDS = 0.1
 AGENT_FRESH = timedelta(seconds=15)

@@ -1,6 +1,7 @@
 """What operators order, on a real Slurm: nothing of it is done too late, and what was too late is said so."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -132,3 +133,32 @@ def test_a_node_isolated_by_hand_is_drained_and_reinstated(world: World) -> None
     world.stack.cli("nodes", "reinstate", "node5", "--why", "done")
     wait_for("it to be back", lambda: "DRAIN" not in world.cluster.node_state("node5").upper(), seconds=15)
     world.stack.restart_agent("")
+
+
+def test_a_jobs_user_is_told_by_the_job_and_may_ask(world: World) -> None:
+    """In Comment and AdminComment; in plain sentences to the job's own user, and to nobody else's."""
+    run = world.launch("alice", Training(name="told", steps=15, faults=[xid79()]))
+    wait_for("our exclusion", lambda: run.row.restarts == 1 and "node2" in run.row.excluded, seconds=40)
+
+    def shown() -> str:
+        return world.cluster.must("scontrol", "-o", "show", "job", str(run.job_id), user="alice")
+
+    line = wait_for("the line", lambda: next(iter(re.findall(r'"advisor_told": "([^"]*)"', shown())), None), seconds=10)
+    assert line.startswith("attempt 0: Restart without node2")
+    assert line.endswith(f"(advisor explain {run.job_id})")
+    assert '"told":"attempt 0: Restart without node2' in shown()
+    run.wait("COMPLETED", restarts=1)
+
+    def ask(user: str) -> tuple[int, str]:
+        python, socket = str(world.cluster.runtime.python), str(world.stack.socket)
+        argv = [python, "-m", "advisor", "explain", str(run.job_id), "--attempt", "0", "--socket", socket]
+        done = world.cluster.command(*argv, user=user)
+        return done.returncode, done.stdout + done.stderr
+
+    code, told = ask("alice")
+    assert code == 0, told
+    assert "What happened: Attempt 0 of job" in told
+    assert "it was not your program (node2)" in told
+    assert "will not run on node2" in told
+    code, told = ask("bob")
+    assert (code, "node2" in told) == (1, False), told

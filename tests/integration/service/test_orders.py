@@ -1,6 +1,9 @@
 """Operators' orders through the service: what an agent is told of them, what comes of them, and what is answered."""
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -134,16 +137,6 @@ async def test_a_withdrawal_while_the_agent_holds_the_advice_is_told_exactly(fol
             assert again.effect == operator_pb2.ORDER_EFFECT_UNCHANGED
 
 
-async def test_without_the_agents_word_an_order_is_not_called_confirmed(folder: Path) -> None:
-    """It is in force all the same: nothing of the old advice is in the stream."""
-    async with autonomous_world(folder) as world:
-        held = await restart_advised(world)
-        answer = await world.operator.Veto(operator_pb2.VetoRequest(target=OF_17, why="wait"))
-        assert answer.effect == UNCONFIRMED
-        open_now = await world.advice_where(lambda found: True)
-        assert held.advice_id not in {item.advice_id for item in open_now}
-
-
 async def test_an_override_is_a_generation_of_its_own_that_names_its_author(folder: Path) -> None:
     """A restart becomes a stop only when that is confirmed; the audit and the decision say whose word it was."""
     async with autonomous_world(folder) as world:
@@ -166,10 +159,17 @@ async def test_an_override_is_a_generation_of_its_own_that_names_its_author(fold
         await replays(world, answer.decision_id)
 
 
-async def test_what_slurm_has_accepted_is_refused_with_what_happened(folder: Path) -> None:
-    """A restart that was accepted is neither withdrawn nor vetoed nor turned into another one."""
+async def test_what_slurm_has_accepted_is_refused_and_what_nobody_confirmed_is_not_called_so(folder: Path) -> None:
+    """A restart that was accepted is not ordered away; without the agent's word an order is in force all the same."""
     async with autonomous_world(folder) as world:
-        await say(world, await restart_advised(world), APPLIED)
+        held = await restart_advised(world)
+        vetoed = await world.operator.Veto(operator_pb2.VetoRequest(target=OF_17, why="wait"))
+        assert vetoed.effect == UNCONFIRMED
+        assert held.advice_id not in {item.advice_id for item in await world.advice_where(lambda found: True)}
+        order_id = vetoed.order.order_id
+        await world.operator.LiftOrder(operator_pb2.LiftOrderRequest(order_id=order_id, why="go"))
+        (again,) = await world.advice_where(lambda found: [item.action for item in found] == [RESTART])
+        await say(world, again, APPLIED)
         for call in (
             world.operator.Veto(operator_pb2.VetoRequest(target=OF_17, why="x")),
             world.operator.Withdraw(operator_pb2.WithdrawRequest(target=OF_17, why="x")),
@@ -183,6 +183,10 @@ async def test_an_exclusion_by_hand_is_in_the_next_advice_and_one_cleared_stays_
     async with autonomous_world(folder) as world:
         first = await restart_advised(world)
         assert list(first.exclude_nodes) == ["node2"]
+        await world.report(world.job("RUNNING", job="18", excluded_nodes=["node6"]))
+        of_18 = operator_pb2.JobTarget(cluster=CLUSTER, job_id="18")
+        theirs = world.operator.Spare(operator_pb2.SpareRequest(target=of_18, node="node6", why="x"))
+        assert "excluded by the job's user" in await refused(theirs)
         await world.operator.Exclude(operator_pb2.ExcludeRequest(target=OF_17, node="node6", why="smells"))
         await world.operator.Spare(operator_pb2.SpareRequest(target=OF_17, node="node2", why="checked"))
         await world.advice_where(lambda found: [list(item.exclude_nodes) for item in found] == [["node6"]])
@@ -192,14 +196,6 @@ async def test_an_exclusion_by_hand_is_in_the_next_advice_and_one_cleared_stays_
             target = operator_pb2.JobTarget(cluster=CLUSTER, job_id=name)
             with pytest.raises(grpc.aio.AioRpcError, match="there is no job"):
                 await world.operator.Veto(operator_pb2.VetoRequest(target=target, why="x"))
-
-
-async def test_the_users_own_exclusion_is_not_ours_to_clear(folder: Path) -> None:
-    """What is in the job's list and not in our mark is its user's."""
-    async with autonomous_world(folder) as world:
-        await world.report(world.job("RUNNING", excluded_nodes=["node6"]))
-        call = world.operator.Spare(operator_pb2.SpareRequest(target=OF_17, node="node6", why="x"))
-        assert "excluded by the job's user" in await refused(call)
 
 
 async def test_a_node_isolated_by_hand_reaches_the_agent(folder: Path) -> None:
@@ -231,9 +227,23 @@ async def test_a_corrected_verdict_is_kept_beside_the_wrong_one(folder: Path) ->
         assert [(item.correction_id, item.HasField("nodes")) for item in listed.corrections] == [
             (made.correction_id, True)
         ]
+        await exported(folder)
         node = await world.audit.GetNode(audit_pb2.GetNodeRequest(cluster=CLUSTER, name="node2"))
         assert node.score == 0
         with pytest.raises(grpc.aio.AioRpcError, match="say what was wrong"):
             await world.operator.CorrectVerdict(
                 operator_pb2.CorrectVerdictRequest(decision_id=held.advice_id, why="hm")
             )
+
+
+async def exported(folder: Path) -> None:
+    """What the command makes of it: a bundle that can be analysed, and the right verdict beside it."""
+    argv = [sys.executable, "-m", "advisor", "corrections", "export", str(folder / "cases"), "--redact"]
+    argv += ["--config", str(folder / "advisor.toml")]
+    done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    (truth,) = [json.loads(line) for line in (folder / "cases" / "truth.jsonl").read_text().splitlines()]
+    assert (truth["category"], truth["nodes"], truth["action"]) == (["application"], [], ["restart"])
+    bundle = folder / "cases" / "attribution" / truth["id"]
+    assert (bundle / "job.json").exists()
+    assert "node2" not in (bundle / "job.json").read_text()
