@@ -98,12 +98,21 @@ class _Malformed:
 class Guard(grpc.aio.ServerInterceptor):
     """Stands before every method: finds the caller, asks the table, and turns errors into statuses."""
 
-    def __init__(self, calls: Calls, identify: Identify, limits: RateLimits | None, known: Known | None) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        identify: Identify,
+        limits: RateLimits | None,
+        known: Known | None,
+        *,
+        caller_seconds: float = CALLER_SECONDS,
+    ) -> None:
         """`known`: asked with a call's metadata before its message is read; who is not known is not listened to."""
         self._calls = calls
         self._identify = identify
         self._limits = limits
         self._known = known
+        self._caller_seconds = caller_seconds
 
     async def intercept_service(
         self,
@@ -161,7 +170,7 @@ class Guard(grpc.aio.ServerInterceptor):
             seen = asyncio.get_running_loop().time()
             async for response in self._calls.behaviour(caller, method)(request, context):
                 yield response
-                if asyncio.get_running_loop().time() - seen > CALLER_SECONDS:
+                if asyncio.get_running_loop().time() - seen > self._caller_seconds:
                     seen = asyncio.get_running_loop().time()
                     require(await self._identify(context), method)
 

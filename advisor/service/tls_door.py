@@ -5,7 +5,6 @@ known of the caller by then, his certificate or only his address, goes with the 
 """
 
 import asyncio
-import contextlib
 import socket
 import ssl
 from collections import Counter
@@ -25,6 +24,8 @@ log = structlog.get_logger(__name__)
 
 HANDSHAKE_SECONDS = 10.0
 ACCEPT_BACKLOG = 128
+CLOSE_SECONDS = 10.0
+QUIET_SECONDS = 1.0  # between two lines that say the same of anybody
 REST_SECONDS = 0.2  # when the process has no more file descriptors
 
 
@@ -85,6 +86,7 @@ class TlsDoor:
 
     async def _accept_all(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        capped_at = -QUIET_SECONDS
         while True:
             try:
                 connection, peer = await loop.sock_accept(listener)
@@ -94,8 +96,10 @@ class TlsDoor:
                 continue
             address = str(peer[0])
             if len(self._connections) >= self._most or self._per_address[address] >= max(self._most // 4, 4):
-                log.warning("connections_capped", peer=address, most=self._most)
                 connection.close()
+                if loop.time() - capped_at > QUIET_SECONDS:
+                    capped_at = loop.time()
+                    log.warning("connections_capped", peer=address, most=self._most)
                 continue
             task = asyncio.create_task(self._serve(connection, address))
             self._per_address[address] += 1
@@ -128,6 +132,14 @@ class TlsDoor:
         except (OSError, asyncio.IncompleteReadError) as error:
             log.debug("connection_lost", peer=address, error=str(error))
         finally:
-            transport.abort()
-            with contextlib.suppress(OSError, ssl.SSLError):
-                await writer.wait_closed()
+            await _let_go(writer)
+
+
+async def _let_go(writer: asyncio.StreamWriter) -> None:
+    """What has been answered is sent to the end, but not for ever."""
+    writer.close()
+    try:
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await writer.wait_closed()
+    except (OSError, ssl.SSLError, TimeoutError):
+        writer.transport.abort()

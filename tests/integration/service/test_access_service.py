@@ -8,6 +8,8 @@ import getpass
 import random
 import socket
 import ssl
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ from advisor.service import tokens
 from advisor.service.access import NEEDED
 from advisor.service.callers import Role
 from advisor.service.server import CONTRACT
+from advisor.service.withholding import WITHHELD
 from advisor.v1 import agent_pb2, audit_pb2, audit_pb2_grpc, common_pb2, operator_pb2, operator_pb2_grpc, report_pb2
 from tests.integration.service.pki import Authority
 from tests.integration.service.world import CLUSTER, World, configuration, short_folder, world_of
@@ -225,6 +228,33 @@ async def test_what_an_operator_does_from_afar_is_audited_with_where_and_by_what
             await operator.Pause(request, metadata=far.metadata("viewer"))
         found = await world.audit.ListAudit(audit_pb2.ListAuditRequest(what="paused"))
         assert [(item.who, item.origin) for item in found.records] == [("oscar", "token operator-token from 127.0.0.1")]
+
+
+async def test_a_command_asks_an_advisor_on_another_host(far_world: tuple[World, Far]) -> None:
+    """`--server` with a token shows what the token's user may see, and says what is wrong with it."""
+    world, far = far_world
+    number = (await _decided(world)).advice.advice_id
+    file = far.folder / "my-token"
+    where = (
+        "--server",
+        f"localhost:{far.grpc_port}",
+        "--token-file",
+        str(file),
+        "--ca-file",
+        str(far.folder / "ca.pem"),
+    )
+    for who, code, words in (
+        ("viewer", 0, (number, "gpu_hardware", WITHHELD)),
+        ("stranger", 1, ("no such thing among the jobs of eve",)),
+        ("agent", 1, ("needs the role",)),
+    ):
+        file.write_text(far.shown[who])
+        line = ("-m", "advisor", "decisions", "show", number, "--format", "json", *where)
+        command = await asyncio.create_subprocess_exec(sys.executable, *line, stdout=PIPE, stderr=PIPE)
+        said = b"".join(await command.communicate()).decode()
+        assert command.returncode == code, said
+        assert [word for word in words if word not in said] == []
+        assert _tells(said) == []
 
 
 FILES = (agent_pb2, audit_pb2, operator_pb2, report_pb2)

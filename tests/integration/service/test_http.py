@@ -162,6 +162,27 @@ async def test_bodies_are_bounded_whether_their_length_is_announced_or_not(folde
 
 
 @pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Origin": "http://advisor"}, 200),
+        ({"Origin": "http://advisor", "Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+    ],
+)
+async def test_what_changes_something_may_not_come_from_another_site(
+    folder: Path, headers: dict[str, str], status: int
+) -> None:
+    """A browser tells whose page sends a form; programs tell nothing and are known by other means."""
+    async with served(folder / "s"), client_of(folder / "s") as client:
+        assert (await client.post("/echo", content=b"x", headers=headers)).status_code == status
+        assert (await client.get("/who", headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize(
     "sent",
     [
         b"\x00\xff\x16\x03\x01" * 20 + b"\r\n\r\n",
