@@ -130,3 +130,14 @@ class Numbers:
     onset: int | None = None  # the last step before the run of bad values began
     onset_at: datetime | None = None
     finite: bool = False  # the newest loss was finite
+
+
+SAVES_KEPT = 20  # of one attempt: what they cost does not change from one to the next
+
+
+def saves_of(pace: Pace) -> tuple[float, ...]:
+    """For how long each of the newest checkpoints held training up: the silence around it, less a usual step's."""
+    gaps = sorted(pace.gaps)
+    usual = gaps[len(gaps) // 2] if gaps else 0.0
+    paused = [pause.seconds for pause in pace.pauses if pause.phase is Phase.CHECKPOINT]
+    return tuple(max(0.0, seconds - usual) for seconds in paused[-SAVES_KEPT:])

@@ -8,15 +8,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Select, and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from advisor.core.codec import CodecError, decode
-from advisor.core.course import Phase
-from advisor.core.model import Progress
 from advisor.core.reliability import AttemptFacts, Window
 from advisor.core.words import Action, AttemptState, Category
 from advisor.store.records import AttemptKey
@@ -25,7 +21,6 @@ from advisor.store.tables import advice, attempts, decisions, incidents, jobs, m
 
 ATTEMPTS_MAX = 50_000
 LOOKBACK = timedelta(days=30)
-_SAVES_KEPT = 20  # of one attempt: its pace does not change from one to the next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +51,9 @@ def attempts_statement(wanted: ReliabilityWanted) -> Select[Any]:
             *(own[name] for name in ("submitted_at", "eligible_at", "started_at", "ended_at", "observed_at", "gpus")),
             own.first_step,
             own.last_step,
-            own.progress,
+            own.first_progress_at,
+            own.last_progress_at,
+            own.save_seconds,
             func.coalesce(func.cardinality(own.nodes), 0).label("node_count"),
             incidents.c.category,
             incidents.c.kind,
@@ -84,7 +81,7 @@ def attempts_statement(wanted: ReliabilityWanted) -> Select[Any]:
 
 
 async def load_reliability(connection: AsyncConnection, wanted: ReliabilityWanted) -> tuple[Sequence[AnyRow], Any, Any]:
-    """Rows as they lie in the tables: `facts_of` reads them, which takes too long for the event loop."""
+    """Rows as they lie in the tables, for `facts_of`, beside the event loop."""
     rows = (await connection.execute(attempts_statement(wanted))).all()
     wrong = [AttemptKey(job_key=row.job_key, number=row.number) for row in rows if row.kind is not None]
     return rows, await _moments(connection, wrong), await _advised(connection, wrong)
@@ -126,7 +123,6 @@ def facts_of(
     made = []
     for row in rows[:ATTEMPTS_MAX]:
         key = AttemptKey(job_key=row.job_key, number=row.number)
-        progress = _progress(bytes(row.progress)) if row.progress is not None else Progress()
         # The scheduler forgot it before its end was seen: it ran at least until it was seen last.
         gone = row.ended_at is None and row.forgotten_at is not None
         made.append(
@@ -150,27 +146,10 @@ def facts_of(
                 acted=advised.get(key, False),
                 first_step=row.first_step,
                 last_step=row.last_step,
-                first_at=progress.first_at,
-                last_at=progress.last_at,
-                save_seconds=saves_of(progress),
+                first_at=row.first_progress_at,
+                last_at=row.last_progress_at,
+                save_seconds=tuple(row.save_seconds or ()),
                 moments=moments.get(key, {}),
             )
         )
     return ReliabilityRows(attempts=tuple(made), capped=len(rows) > ATTEMPTS_MAX)
-
-
-@lru_cache(maxsize=4096)
-def _progress(data: bytes) -> Progress:
-    """Empty where another build wrote it in a form that this one does not know: then its progress was not measured."""
-    try:
-        return decode(Progress, data)
-    except CodecError:
-        return Progress()
-
-
-def saves_of(progress: Progress) -> tuple[float, ...]:
-    """For how long each checkpoint held training up: the silence around it, less what a step takes anyway."""
-    gaps = sorted(progress.pace.gaps)
-    usual = gaps[len(gaps) // 2] if gaps else 0.0
-    paused = [pause.seconds for pause in progress.pace.pauses if pause.phase is Phase.CHECKPOINT]
-    return tuple(max(0.0, seconds - usual) for seconds in paused[-_SAVES_KEPT:])

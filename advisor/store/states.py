@@ -8,6 +8,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.codec import encode
+from advisor.core.course import saves_of
 from advisor.store.documents import pack_signals
 from advisor.store.records import AttemptKey, DetectorState
 from advisor.store.tables import attempts, detector_states
@@ -49,6 +50,9 @@ async def save_states(
                 "last_step": state.progress.last_step,
                 "checkpoint_step": state.progress.checkpoint_step,
                 "in_job_restarts": state.progress.in_job_restarts,
+                "first_progress_at": state.progress.first_at,
+                "last_progress_at": state.progress.last_at,
+                "save_seconds": list(saves_of(state.progress.pace)) or None,
                 "foreign_count": state.foreign,
                 "progress": encode(state.progress),
             }

@@ -223,6 +223,9 @@ attempts = Table(
     Column("last_step", BigInteger(), nullable=True),
     Column("checkpoint_step", BigInteger(), nullable=True),
     _whole("in_job_restarts"),
+    _time("first_progress_at", nullable=True),
+    _time("last_progress_at", nullable=True),
+    Column("save_seconds", ARRAY(Double()), nullable=True),  # what its checkpoints cost, the newest
     Column("foreign_count", BigInteger(), nullable=False),
     Column("progress", LargeBinary(), nullable=True),
     CheckConstraint("number >= 0", name="number"),

@@ -11,6 +11,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from advisor.board import Board
 from advisor.clock import SystemClock
 from advisor.core.autonomy import Earned, EarningRules
+from advisor.core.course import Pace, Pause, Phase
+from advisor.core.model import Progress
 from advisor.core.people import Correction, Did, Said, ShadowRules
 from advisor.core.reliability import Window
 from advisor.core.shadow import Case, Outcome, Proof
@@ -20,6 +22,7 @@ from advisor.reporting import Reporting, Shadow
 from advisor.store.errors import NotFound
 from advisor.store.records import (
     AttemptKey,
+    DetectorState,
     Milestone,
     MilestoneKind,
     ObservedJob,
@@ -328,7 +331,12 @@ async def test_reliability_figures_of_a_made_history(store: Store) -> None:
     ran = {"attempt": 1, "submitted_at": at(FAILED_AT + 610), "eligible_at": at(FAILED_AT + 631)}
     started = {"started_at": at(FAILED_AT + 640), "observed_at": at(FAILED_AT + 650)}
     await report(store, job("1", **ran, **started), complete=False)
-    await report(store, job("2", observed_at=at(20)), complete=False)
+    second = await report(store, job("2", observed_at=at(20)), complete=False)
+    saves = tuple(Pause(step=n, seconds=32.0, phase=Phase.CHECKPOINT) for n in range(1, 4))
+    progress = Progress(
+        first_step=1, last_step=100, first_at=at(100), last_at=at(DAY / 2 - 100), pace=Pace(gaps=(2.0,), pauses=saves)
+    )
+    await store.save_states({second.changed[0]: DetectorState(state=b"{}", progress=progress)}, now=at(30))
     done = {"ended_at": at(DAY / 2), "observed_at": at(DAY / 2)}
     await report(store, job("2", AttemptState.COMPLETED, **done), complete=False)
     await report(store, job("3", user="bob", partition="other", observed_at=at(30)), complete=False)
@@ -351,6 +359,9 @@ async def test_reliability_figures_of_a_made_history(store: Store) -> None:
         "catch_up": 200.0,
     }
     assert (everything.restart_success.value, everything.restart_success.count) == (1.0, 1)
+    assert everything.ettr == pytest.approx((DAY / 2 - 200) / (DAY / 2 - 5))
+    assert (everything.ettr_runs, everything.interval.cost_seconds, everything.interval.saves) == (1, 30.0, 3)
+    assert everything.interval.why_not == "0 failures of jobs that save, 3 are needed"
     assert [(group.group, group.failures) for group in found.groups] == [("ada", 1)]
     assert found.groups_left_out == 1
     only_bob = await reporting.reliability(
