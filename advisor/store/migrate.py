@@ -17,6 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from advisor.store.errors import SchemaMismatch
 
+# Parts of a table share its serial numbers from here on.
+POSTGRES_MIN = 17
 # Any constant will do as long as nothing else in this database uses it.
 _LOCK = 0x61647669736F72
 
@@ -35,13 +37,18 @@ def alembic_config(connection: Connection | None = None) -> Config:
 
 
 async def migrate(url: str) -> None:
-    """Upgrade to the newest revision, under an advisory lock that dies with the connection."""
+    """Upgrade to the newest revision, under an advisory lock that dies with the connection.
+
+    Raises `SchemaMismatch` for a server that is too old.
+    """
     engine = create_async_engine(url, hide_parameters=True)
     try:
         async with engine.connect() as connection:
             await connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": _LOCK})
             await connection.commit()
             try:
+                version = await connection.scalar(text("SHOW server_version_num"))
+                require_server(int(version or 0))
                 await connection.run_sync(lambda plain: command.upgrade(alembic_config(plain), "head"))
                 await connection.commit()
             finally:
@@ -50,6 +57,12 @@ async def migrate(url: str) -> None:
                 await connection.commit()
     finally:
         await engine.dispose()
+
+
+def require_server(version_number: int) -> None:
+    """Raises `SchemaMismatch` for a Postgres that is too old; 170005 is 17.5."""
+    if version_number < POSTGRES_MIN * 10_000:
+        raise SchemaMismatch(f"this is Postgres {version_number // 10_000}, and {POSTGRES_MIN} or newer is needed")
 
 
 async def require_current_schema(connection: AsyncConnection) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from advisor.store.errors import SchemaMismatch
-from advisor.store.migrate import alembic_config, migrate
+from advisor.store.migrate import alembic_config, migrate, require_server
 from advisor.store.store import Store
 from advisor.store.tables import APPEND_ONLY, metadata
 from tests.integration.store.worlds import at, healthy, pending, record, report, running
@@ -41,6 +41,13 @@ async def test_down_and_up_again(url: str) -> None:
         assert left.scalars().all() == ["alembic_version"]
     await engine.dispose()
     await migrate(url)
+
+
+def test_an_old_server_is_refused() -> None:
+    """A Postgres whose parts cannot share serial numbers is refused in one line; a newer one is not."""
+    require_server(170_000)
+    with pytest.raises(SchemaMismatch, match="this is Postgres 16, and 17 or newer"):
+        require_server(160_009)
 
 
 async def test_unmigrated_database_is_refused(empty_url: str) -> None:
