@@ -42,7 +42,9 @@ from advisor.core.words import (
 from advisor.store.records import (
     AgentMode,
     AttemptKey,
+    AttemptRef,
     AuditFilter,
+    CommittedDecision,
     DecisionRecord,
     DetectorState,
     Milestone,
@@ -244,6 +246,10 @@ def decision_of(told: Told, at: float) -> Decision:
 
 async def decide(store: Store, key: AttemptKey, told: Told, *, at: float, progress: Progress | None = None) -> str:
     """A decision `at` seconds before NOW; its id."""
+    return (await store.commit_decision(decision_record(key, told, at=at, progress=progress))).decision_id
+
+
+def decision_record(key: AttemptKey, told: Told, *, at: float, progress: Progress | None = None) -> DecisionRecord:
     decision = decision_of(told, at + 4)
     snapshot = Snapshot(
         job=Job(key=key.job_key, cluster=CLUSTER, job_id="", user=""),
@@ -262,21 +268,18 @@ async def decide(store: Store, key: AttemptKey, told: Told, *, at: float, progre
             ),
         ),
     )
-    committed = await store.commit_decision(
-        DecisionRecord(
-            key=key,
-            seen_generation=0,
-            decision=decision,
-            analysis_json=json.dumps(analysis_document(decision, snapshot)),
-            inputs=b'{"snapshot":1}',
-            rules=b'{"rules":1}',
-            policy=b'{"policy":1}',
-            build="0.1.0+4f1c2a9d",
-            created_at=before(at),
-            time_to_live=timedelta(hours=12),
-        )
+    return DecisionRecord(
+        key=key,
+        seen_generation=0,
+        decision=decision,
+        analysis_json=json.dumps(analysis_document(decision, snapshot)),
+        inputs=b'{"snapshot":1}',
+        rules=b'{"rules":1}',
+        policy=b'{"policy":1}',
+        build="0.1.0+4f1c2a9d",
+        created_at=before(at),
+        time_to_live=timedelta(hours=12),
     )
-    return committed.decision_id
 
 
 async def answer(
@@ -342,39 +345,55 @@ async def _cluster(store: Store, count: int, history: int) -> None:
         missing_rights=(),
         now=before(2),
     )
-    for number in range(history):
-        await _past_failure(store, number, count, chance)
-    for number in range(8):
-        crowd = [node_name(1 + (64 * number + more) % count) for more in range(min(128, count))]
-        long_run = job(
-            str(2000 + number),
-            "erin",
-            f"base-{number}",
-            state=AttemptState.COMPLETED,
-            since=86_400 * (6 + 2 * number),
-            until=86_400 * (2 + 2 * number),
-            nodes=crowd,
+    past = [_past_failure(number, count, chance) for number in range(history)]
+    long_runs = [
+        replace(
+            job(
+                str(2000 + number),
+                "erin",
+                f"base-{number}",
+                state=AttemptState.COMPLETED,
+                since=86_400 * (6 + 2 * number),
+                until=86_400 * (2 + 2 * number),
+                nodes=[node_name(1 + (64 * number + more) % count) for more in range(min(128, count))],
+            ),
+            gpus=1024,
         )
-        await observe(store, replace(long_run, gpus=8 * len(crowd)))
+        for number in range(8)
+    ]
+    await store.record_observations(
+        CLUSTER, [*(one for jobs, _, _ in past for one in jobs), *long_runs], (), complete=False, now=before(60)
+    )
+    refs = [
+        AttemptRef(
+            cluster=CLUSTER, job_id=jobs[0].job_id, number=0, user=jobs[0].user, submitted_at=jobs[0].submitted_at
+        )
+        for jobs, _, _ in past
+    ]
+    keys = await store.resolve(refs)
+    records = [
+        decision_record(key, told, at=at) for key, (_, told, at) in zip(keys, past, strict=True) if key is not None
+    ]
+    for committed, (_, _, at) in zip(await store.commit_decisions(records), past, strict=True):
+        assert isinstance(committed, CommittedDecision)
+        await answer(store, committed.decision_id, SAID.WITHHELD, WHY.MONITOR_MODE, at=at - 1)
 
 
-async def _past_failure(store: Store, number: int, count: int, chance: random.Random) -> None:
-    """A node that failed in monitor mode; most of the jobs were submitted again by their users."""
+def _past_failure(number: int, count: int, chance: random.Random) -> tuple[list[ObservedJob], Told, float]:
+    """A node that failed in monitor mode; most of the jobs were submitted again by their users. When it was decided."""
     since = 3600 * (24.0 * 25 * chance.random() ** 2 + 8)
     name = node_name(chance.choice((chance.randint(1, count), 77, 412, 690)))
     user, title = chance.choice(("alice", "bob", "chen", "dora")), f"sweep-{number}"
     failed = job(
         str(3000 + number), user, title, state=AttemptState.FAILED, since=since + 7200, until=since, nodes=[name]
     )
-    key = await observe(store, replace(failed, gpus=8))
+    jobs = [replace(failed, gpus=8)]
     told = Told(
         category=Category.GPU_HARDWARE,
         cause=f"Xid 79 ({name}): a GPU has fallen off the bus",
         nodes=(name,),
         lines=((Role.INITIATING, Trust.LOG if number % 9 == 4 else Trust.KERNEL, XID),),
     )
-    decision_id = await decide(store, key, told, at=since - 4)
-    await answer(store, decision_id, SAID.WITHHELD, WHY.MONITOR_MODE, at=since - 5)
     if number % 8 and since > 7200:
         later = since - 300 - 120 * (number % 20)
         again = job(
@@ -386,7 +405,8 @@ async def _past_failure(store: Store, number: int, count: int, chance: random.Ra
             until=max(later - 14_400, 60),
             nodes=[node_name(1 + (number * 37) % count)],
         )
-        await observe(store, replace(again, gpus=8, excluded_nodes=(name,)))
+        jobs.append(replace(again, gpus=8, excluded_nodes=(name,)))
+    return jobs, told, since - 4
 
 
 async def _recovered(store: Store, names: list[str]) -> tuple[str, str, AttemptKey]:

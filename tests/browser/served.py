@@ -50,6 +50,27 @@ SOURCES = (
     ),
 )
 
+# One page of each kind, by what it is called in tests.
+PAGES = {
+    "now": "/",
+    "incidents": "/incidents",
+    "incident": "/incidents/{incident_id}",
+    "decisions": "/decisions",
+    "decision": "/decisions/{decision_id}",
+    "hostile decision": "/decisions/{hostile_decision_id}",
+    "jobs": "/jobs",
+    "job": "/jobs/{job_key}",
+    "hostile job": "/jobs/{hostile_job_key}",
+    "nodes": "/nodes",
+    "node": "/nodes/alps/{node}",
+    "shadow": "/shadow",
+    "reliability": "/reliability?by=user",
+    "audit": "/audit",
+    "controls": "/controls",
+    "help": "/help",
+    "empty list": "/decisions?job=424242",
+}
+
 
 @dataclass(slots=True)
 class HandClock:
@@ -91,6 +112,11 @@ class Site:
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Do something in the site's own event loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+
+
+def path_of(name: str, served: Site) -> str:
+    names = served.names
+    return PAGES[name].format(**{field: getattr(names, field) for field in type(names).__dataclass_fields__})
 
 
 @contextmanager

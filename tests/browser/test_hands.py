@@ -210,7 +210,7 @@ def test_everything_can_be_read_without_a_script(visit: OpenPage, served: Site) 
     expect(page.locator("html")).to_have_attribute("data-theme", "light")
     assert page.url.endswith("/nodes/alps/gpu0004")
     page.get_by_role("link", name="Help").click()
-    page.get_by_text("next and previous row of a list").wait_for()
+    page.get_by_text("next and previous row of a list").first.wait_for()
 
 
 def test_pages_of_a_list_hold_together_without_a_script(visit: OpenPage, served: Site) -> None:

@@ -6,10 +6,11 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
+from advisor.service.callers import NOBODY, Caller, Proof, Role, granted
 from advisor.store.embedded import EmbeddedPostgres
 from tests.browser.conftest import Visit
 from tests.browser.seeded import HOSTILE
-from tests.browser.served import VIEWER, Site
+from tests.browser.served import OPERATOR, PAGES, VIEWER, Site, path_of
 from tests.integration.store.conftest import execute
 
 pytestmark = [pytest.mark.browser, pytest.mark.postgres]
@@ -105,8 +106,19 @@ def test_a_verdict_is_corrected_and_a_node_reinstated(visit: OpenPage, served: S
     form.get_by_role("button", name="Correct").click()
     page.locator(".notice.good").wait_for()
     page.get_by_text("Interconnect and not GPU hardware; no node and not gpu0417").wait_for()
+    page.get_by_text("Record what was done").click()
+    form = page.locator("form[action='/do/record-shadow']")
+    form.get_by_label("Done").select_option("resubmitted")
+    form.get_by_label("Reason").fill("by hand")
+    form.get_by_role("button", name="Record").click()
+    page.locator(".notice.good", has_text="Recorded: resubmitted.").wait_for()
     shown.go(f"/nodes/alps/{served.names.node}")
-    page.get_by_label("Reason").fill("board replaced")
+    form = page.locator("form[action='/do/probe']")
+    form.get_by_label("It", exact=True).select_option("no")
+    form.get_by_label("Reason").fill("diag failed")
+    form.get_by_role("button", name="Report the test").click()
+    page.locator(".notice.good", has_text="failed: its time begins anew").wait_for()
+    page.locator("form[action='/do/reinstate']").get_by_label("Reason").fill("board replaced")
     page.get_by_role("button", name=f"Reinstate {served.names.node}").click()
     page.locator(".notice.good", has_text="has ended").wait_for()
     page.get_by_text("operator: board replaced").first.wait_for()
@@ -144,6 +156,30 @@ def test_a_form_that_is_not_ours_does_nothing(visit: OpenPage, served: Site) -> 
             assert client.post("/do/pause", data={**form, "csrf": token}).status_code == 403
         assert client.get("/do/pause", params={**form, "csrf": token}).status_code == 405
     assert served.run(served.store.pauses(served.clock.now())) == ()
+
+
+def test_no_page_fails_whoever_looks(served: Site) -> None:
+    """For every role each page is shown or refused in a sentence; a user of jobs sees his own and nobody else's."""
+    user = Caller(name="alice", roles=granted(Role.USER), proof=Proof.OIDC)
+    agent = Caller(name="agent", roles=granted(Role.AGENT), proof=Proof.TOKEN)
+    refused: dict[str, set[str]] = {}
+    with httpx.Client(base_url=served.base, headers={"Accept": "text/html"}) as client:
+        for caller in (OPERATOR, VIEWER, user, agent, NOBODY):
+            with served.seen_by(caller):
+                for name in PAGES:
+                    answer = client.get(path_of(name, served))
+                    assert answer.status_code in {200, 401, 403, 404}, (caller.name, name)
+                    assert "<h1" in answer.text
+                    if answer.status_code != 200:
+                        refused.setdefault(caller.name, set()).add(name)
+        with served.seen_by(user):
+            assert "fallen off the bus" in client.get(f"/decisions/{served.names.decision_id}").text
+            assert "mallory" not in client.get("/decisions").text
+            assert client.get(f"/decisions/{served.names.hostile_decision_id}").status_code == 404
+    assert "ops-kim" not in refused
+    assert refused["visitor"] == {"audit"}
+    assert refused["alice"] >= {"nodes", "node", "audit", "controls", "hostile decision", "hostile job"}
+    assert refused["nobody"] == set(PAGES) - {"help"}
 
 
 @pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)"])

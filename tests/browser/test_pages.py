@@ -6,36 +6,11 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from tests.browser.conftest import Visit
-from tests.browser.served import VIEWER, Site
+from tests.browser.served import PAGES, VIEWER, Site, path_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.postgres]
 
 OpenPage = Callable[..., Visit]
-
-PAGES = {
-    "now": "/",
-    "incidents": "/incidents",
-    "incident": "/incidents/{incident_id}",
-    "decisions": "/decisions",
-    "decision": "/decisions/{decision_id}",
-    "hostile decision": "/decisions/{hostile_decision_id}",
-    "jobs": "/jobs",
-    "job": "/jobs/{job_key}",
-    "hostile job": "/jobs/{hostile_job_key}",
-    "nodes": "/nodes",
-    "node": "/nodes/alps/{node}",
-    "shadow": "/shadow",
-    "reliability": "/reliability?by=user",
-    "audit": "/audit",
-    "controls": "/controls",
-    "help": "/help",
-    "empty list": "/decisions?job=424242",
-}
-
-
-def path_of(name: str, served: Site) -> str:
-    names = served.names
-    return PAGES[name].format(**{field: getattr(names, field) for field in type(names).__dataclass_fields__})
 
 
 def violations(visit: Visit, **options: object) -> list[str]:

@@ -22,7 +22,7 @@ from advisor.service.dashboard.views.shown import words
 from advisor.service.errors import BadRequestError, CallError, ForbiddenError, NotFoundError, UnauthenticatedError
 from advisor.service.http.application import caller_of
 from advisor.service.http.browsers import check_csrf
-from advisor.v1 import common_pb2, operator_pb2
+from advisor.v1 import common_pb2, operator_pb2, report_pb2
 
 PAUSE_MINUTES_MAX = 31 * 24 * 60
 FIELD_MAX = 2000
@@ -196,6 +196,32 @@ async def _correct(reads: Reads, form: Form, _now: datetime) -> str:
     return "The correction is kept: the shadow report counts it, and the case can be tested against."
 
 
+async def _probe(reads: Reads, form: Form, _now: datetime) -> str:
+    passed = form.get("passed", "")
+    if passed not in {"yes", "no"}:
+        raise BadRequestError("say whether the node passed")
+    request = operator_pb2.ReportProbeRequest(
+        cluster=form.get("cluster", ""), node=form.get("node", ""), passed=passed == "yes", why=form.get("why", "")
+    )
+    row = await reads.ask("OperatorService/ReportProbe", request, operator_pb2.NodeIsolation)
+    return f"{row.node} passed: it is reinstated." if row.probe_passed else f"{row.node} failed: its time begins anew."
+
+
+async def _record_shadow(reads: Reads, form: Form, _now: datetime) -> str:
+    attempt = form.get("attempt", "")
+    if not attempt.isascii() or not attempt.isdigit() or len(attempt) > 9:
+        raise BadRequestError("attempt: not a number")
+    request = report_pb2.RecordShadowRequest(
+        job_key=form.get("job_key", ""),
+        attempt=int(attempt),
+        did=form.get("did", ""),
+        nodes=form.get("nodes", "").replace(",", " ").split(),
+        why=form.get("why", ""),
+    )
+    made = await reads.ask("ReportService/RecordShadow", request, report_pb2.ShadowRecord)
+    return f"Recorded: {words(made.did)}. The shadow report counts it instead of what Slurm shows."
+
+
 VERBS: Mapping[str, Verb] = {
     "pause": _pause,
     "resume": _resume,
@@ -211,6 +237,8 @@ VERBS: Mapping[str, Verb] = {
     "reset-budget": _reset_budget,
     "lift": _lift,
     "correct": _correct,
+    "probe": _probe,
+    "record-shadow": _record_shadow,
 }
 
 
