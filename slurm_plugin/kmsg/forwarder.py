@@ -68,10 +68,12 @@ class Device:
             if first:
                 first = False
                 entries.append(Entry(sequence=None, uptime_us=None, ns=ns, text=f"boot {self._place.boot}"))
+                ns = self._time.next_ns()
             if record.sequence > following >= 0:
                 self.lost += record.sequence - following
                 text = f"{record.sequence - following} kernel records were overwritten before they were read"
                 entries.append(Entry(sequence=None, uptime_us=None, ns=ns, text=text))
+                ns = self._time.next_ns()
             following = record.sequence + 1
             # What the node's root or its services wrote into the device is no word of the kernel's.
             if record.of_kernel and self._cap.lets(record, time.monotonic()):
@@ -82,7 +84,7 @@ class Device:
         left_out = self._cap.take_left_out()
         if left_out:
             text = f"{left_out} kernel records were left out: they came too fast"
-            entries.append(Entry(sequence=None, uptime_us=None, ns=self._time.last_ns, text=text))
+            entries.append(Entry(sequence=None, uptime_us=None, ns=self._time.next_ns(), text=text))
         if entries or following != self._place.next:
             self._place = Place(boot=self._place.boot, next=following, last_ns=self._time.last_ns)
             self._spool.add(entries, self._place)

@@ -75,6 +75,11 @@ class KernelTime:
         self.last_ns = found
         return found
 
+    def next_ns(self) -> int:
+        """The moment after the last one: for what comes beside it, and has an order all the same."""
+        self.last_ns += 1
+        return self.last_ns
+
 
 class Cap:
     """So many records a second over time, and a burst. A flood of one kind leaves room for those that tell failures."""

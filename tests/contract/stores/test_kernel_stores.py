@@ -1,17 +1,30 @@
 """Kernel logs in a store: trusted by the transport that a label proves, fakes and real servers alike."""
 
+import asyncio
+import json
+import time
 from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from advisor.clock import SystemClock
 from advisor.core.words import Trust
 from advisor.ports import LogBatch
 from connectors.kernel.stores import NO_PROOF, KernelStoreLogs, proof_of
 from connectors.logs.store import Labels
 from connectors.logs.store_reader import StoreLimits
+from slurm_plugin.kmsg.forwarder import Device
+from slurm_plugin.kmsg.receivers import LokiStore, Receiver, StoreAccess, VictoriaLogsStore
+from slurm_plugin.kmsg.records import Cap
+from slurm_plugin.kmsg.spool import Spool
+from tests.contract.stores.fake_loki import FakeLoki
+from tests.contract.stores.fake_victorialogs import FakeVictoriaLogs
 from tests.contract.stores.front import Asked, Behind, Told
 from tests.contract.stores.world import Reader, Unavailable, UnavailableReason, World, Written, ask, batch
+from tests.unit.slurm_plugin.kmsg_device import kernel_log
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus."
 KERNEL = {"transport": "kernel"}
@@ -168,3 +181,61 @@ def test_a_proof_has_a_name_and_a_value(text: str) -> None:
     with pytest.raises(ValueError, match="_TRANSPORT=kernel"):
         proof_of(text)
     assert proof_of("_TRANSPORT=kernel") == ("_TRANSPORT", "kernel")
+
+
+async def test_what_our_forwarder_pushes_is_kernel_evidence(stored: World, tmp_path: Path) -> None:
+    """From a record of the device to a trusted line, once, though the store's answer was lost and it is sent again."""
+    with kernel_log() as log:
+        path = tmp_path / "spool.sqlite"
+        access = StoreAccess(url=_push_address(stored), headers={})
+        labels = {"source": stored.tag, "transport": "kernel", "host": "node1"}
+        receiver = (LokiStore if stored.kind == "loki" else VictoriaLogsStore)(access, labels)
+        spool = Spool(path)
+        spool.register([receiver.name])
+        device = Device(log.reading.fileno(), boot="b1", spool=spool, cap=Cap(10, 10))
+        device.turn(0)
+        log.say(XID, uptime_us=time.monotonic_ns() // 1_000)
+        log.say(XID, uptime_us=time.monotonic_ns() // 1_000)
+        device.turn(0)
+        rows = spool.waiting(receiver.name, 10)
+        spool.close()
+        for _ in range(2):
+            await asyncio.to_thread(_delivered, receiver, path)
+            forgets = Spool(path)
+            forgets.delivered(receiver.name, 0)
+            forgets.close()
+    if stored.direct is not None and stored.kind == "victorialogs":
+        await stored.direct.get("/internal/force_flush")
+    stored.clock.at = SystemClock().now() + timedelta(seconds=1)
+    answer = await batch(make(stored), stored.request(nodes=("node1",)))
+    texts = [text for _, text in lines(answer)]
+    assert texts == ["node1 kernel: advisor-kmsg: boot b1", f"node1 kernel: {XID}", f"node1 kernel: {XID}"]
+    assert len(rows) == 3
+
+
+def _delivered(receiver: Receiver, path: Path) -> None:
+    spool = Spool(path)
+    while receiver.deliver(spool):
+        pass
+    spool.close()
+
+
+def _push_address(world: World) -> str:
+    """The server itself, or the front, which then hands what is pushed to the fake."""
+    assert world.front is not None
+    if world.direct is not None:
+        return str(world.direct.base_url)
+
+    async def takes(asked: Asked, behind: Behind) -> Told:
+        if asked.path == "/loki/api/v1/push" and isinstance(world.fake, FakeLoki):
+            (stream,) = json.loads(asked.raw)["streams"]
+            world.fake.push(stream["stream"], [(int(ns), text, meta) for ns, text, meta in stream["values"]], "")
+            return Told(status=204)
+        if asked.path == "/insert/jsonline" and isinstance(world.fake, FakeVictoriaLogs):
+            fields = asked.form["_stream_fields"].split(",")
+            world.fake.push([json.loads(row) for row in asked.raw.splitlines()], fields)
+            return Told()
+        return await behind(asked)
+
+    world.front.always = takes
+    return world.front.url
