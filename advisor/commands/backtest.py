@@ -68,7 +68,7 @@ def backtest(
             _go_on(client, journal, evaluated, bar, given("--cluster", cluster))
     seconds = time.monotonic() - began
     speed = (journal.tally.decisions - done_before) / seconds if seconds else 0.0
-    if form is Format.JSON:
+    if form is not Format.TABLE:
         print_json(
             {
                 **json.loads(journal.tally.write()),
@@ -76,7 +76,8 @@ def backtest(
                 "limits": list(LIMITS),
                 "seconds": round(seconds, 3),
                 "decisions_per_second": round(speed, 1),
-            }
+            },
+            form,
         )
         return
     _print(journal, seconds, speed)

@@ -50,8 +50,8 @@ def replay(
     data = codec.encode(again)
     same = data == stored.decision
     other = instead != Instead()
-    if form is Format.JSON:
-        print_json(_document(stored, packed, again, instead))
+    if form is not Format.TABLE:
+        print_json(_document(stored, packed, again, instead), form)
     else:
         lines = _compared(stored, packed, again, instead) if other else _report(stored, data)
         for line in lines:
