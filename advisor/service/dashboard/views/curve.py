@@ -87,7 +87,7 @@ class Line:
 
     number: int
     points: str
-    label_x: float
+    dots: tuple[Dot, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +114,8 @@ def course_of(attempt: audit_pb2.Attempt, decided: Iterable[tuple[datetime, int]
     """From the contract's message; `decided`: steps that decisions about this attempt saw."""
     first_at, last_at = time_of(attempt, "first_step_at"), time_of(attempt, "last_step_at")
     known = dict(decided)
+    if first_at is None or first_at == last_at:  # its lines tell no times: the first step came after its start
+        first_at = time_of(attempt, "started_at")
     if first_at is not None and attempt.HasField("first_step"):
         known[first_at] = attempt.first_step
     if last_at is not None and attempt.HasField("last_step"):
@@ -251,8 +253,11 @@ def _attempt_box(course: Course, scale: _Scale, now: datetime) -> Box:
 
 
 def _line(course: Course, scale: _Scale) -> Line:
-    points = " ".join(f"{scale.x(at)},{scale.y(step)}" for at, step in course.points)
-    return Line(number=course.number, points=points, label_x=scale.x(course.points[0][0]))
+    dots = tuple(
+        Dot(x=scale.x(at), y=scale.y(step), title=f"step {number_text(step)} at {at:%H:%M:%S} UTC")
+        for at, step in course.points
+    )
+    return Line(number=course.number, points=" ".join(f"{dot.x},{dot.y}" for dot in dots), dots=dots)
 
 
 def _when(course: Course, step: int) -> datetime | None:

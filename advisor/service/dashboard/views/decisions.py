@@ -82,7 +82,7 @@ class RunnerUp:
 class SourceLine:
     name: str
     trust: str
-    available: bool
+    state: Chip
     told: str
     to_do: str
 
@@ -262,24 +262,26 @@ def _runner_up(item: Mapping[str, Any]) -> RunnerUp:
 
 
 def _source(name: str, source: Mapping[str, Any]) -> SourceLine:
-    available = bool(source.get("available", True))
-    if not available:
-        reason = str(source.get("reason") or "unavailable")
-        return SourceLine(
-            name=name,
-            trust=str(source.get("trust", "")),
-            available=False,
-            told=f"not available: {words(reason)}",
-            to_do=str(source.get("detail") or TO_DO_ABOUT.get(reason, "")),
-        )
     lines = source.get("lines", 0)
-    parts = [plural(lines, "line") if isinstance(lines, int) else "read"]
+    parts = [plural(lines, "line")] if isinstance(lines, int) and lines else []
+    state, to_do_about = Chip(text="read", tone="good"), ""
+    if not source.get("available", True):
+        reason = str(source.get("reason") or "unavailable")
+        state = Chip(text="partly read", tone="warn") if parts else Chip(text="not read", tone="bad")
+        parts.append(f"not available: {words(reason)}")
+        to_do_about = str(source.get("detail") or TO_DO_ABOUT.get(reason, ""))
     if source.get("foreign"):
         parts.append(f"{source['foreign']} named other nodes and do not count")
     if source.get("capped"):
         parts.append("more was there than is read")
     parts += [str(problem) for problem in source.get("problems") or ()]
-    return SourceLine(name=name, trust=str(source.get("trust", "")), available=True, told="; ".join(parts), to_do="")
+    return SourceLine(
+        name=name,
+        trust=str(source.get("trust", "")),
+        state=state,
+        told="; ".join(parts) or "nothing new",
+        to_do=to_do_about,
+    )
 
 
 def _said(item: audit_pb2.Reconciliation) -> Said:

@@ -172,7 +172,7 @@ def _mode_chip(item: operator_pb2.ModeSetting) -> Chip:
 
 def _summary(open_count: int, waiting: int) -> str:
     incidents = f"{plural(open_count, 'incident is', 'incidents are')} open" if open_count else "no incident is open"
-    advice = f"{plural(waiting, 'advice waits', 'pieces of advice wait')}" if waiting else "no advice waits"
+    advice = f"{plural(waiting, 'piece of advice waits', 'pieces of advice wait')}" if waiting else "no advice waits"
     return f"{sentence(incidents)}, {advice}."
 
 

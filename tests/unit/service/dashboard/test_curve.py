@@ -98,3 +98,14 @@ def test_steps_that_fall_are_of_before_a_restart_inside() -> None:
     attempt.last_step_at.FromDatetime(at(60))
     made = course_of(attempt, [(at(30), 90), (at(20), 30)])
     assert [step for _, step in made.points] == [0, 30, 40]
+
+
+def test_lines_without_times_begin_at_the_attempts_start() -> None:
+    """Where all steps were seen at one moment, the first one is drawn at the start: not one dot for hours of work."""
+    attempt = audit_pb2.Attempt(attempt=common_pb2.AttemptRef(job_id="7"), first_step=1, last_step=39)
+    for field in ("first_step_at", "last_step_at"):
+        getattr(attempt, field).FromDatetime(at(60))
+    attempt.started_at.FromDatetime(at(2))
+    made = course_of(attempt)
+    assert made.points == ((at(2), 1), (at(60), 39))
+    assert drawn(made).words == ("Attempt 0: steps 1 to 39, runs for 2 h 58 min.",)
