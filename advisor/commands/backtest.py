@@ -62,10 +62,10 @@ def backtest(
         raise CommandError("give --policy, --rules or both: without them every decision is the same", code=2)
     instead = instead_of(policy, rules)
     began = time.monotonic()
-    with connected(socket, configuration) as client, _journal(resume, instead, since, cluster) as journal:
+    with connected(socket, configuration) as client, open_journal(resume, instead, since, cluster) as journal:
         done_before = journal.tally.decisions
         with Bar("s of history") as bar, _evaluator(workers, instead) as evaluated:
-            _go_on(client, journal, evaluated, bar, given("--cluster", cluster))
+            go_on(client, journal, evaluated, bar, given("--cluster", cluster))
     seconds = time.monotonic() - began
     speed = (journal.tally.decisions - done_before) / seconds if seconds else 0.0
     if form is not Format.TABLE:
@@ -83,7 +83,7 @@ def backtest(
     _print(journal, seconds, speed)
 
 
-class _Journal:
+class Journal:
     """What is done so far: counts, changed decisions, and where to go on. With a file, a line after each page."""
 
     def __init__(self, since: datetime, file: IO[str] | None) -> None:
@@ -116,11 +116,11 @@ class _Journal:
 
 
 @contextmanager
-def _journal(path: Path | None, instead: Instead, since: str, cluster: str | None) -> Iterator[_Journal]:
+def open_journal(path: Path | None, instead: Instead, since: str, cluster: str | None) -> Iterator[Journal]:
     """A new one, or the one in the file when it is of the same question and build."""
     start = moment_ago(since)
     if path is None:
-        yield _Journal(start, None)
+        yield Journal(start, None)
         return
     asked = hashlib.sha256(
         b"".join(codec.encode(item) for item in (instead.policy, *instead.rules) if item)
@@ -131,14 +131,14 @@ def _journal(path: Path | None, instead: Instead, since: str, cluster: str | Non
             lines = file.read().splitlines(keepends=True)
             if not lines:
                 file.write(json.dumps({**head, "from": start.isoformat()}) + "\n")
-                yield _Journal(start, file)
+                yield Journal(start, file)
                 return
             yield _resumed(path, lines, head, file)
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror}", code=2) from None
 
 
-def _resumed(path: Path, lines: list[str], head: dict[str, str], file: IO[str]) -> _Journal:
+def _resumed(path: Path, lines: list[str], head: dict[str, str], file: IO[str]) -> Journal:
     at = 1
     whole = lines if lines[-1].endswith("\n") else lines[:-1]  # the last line may have been broken off
     try:
@@ -148,7 +148,7 @@ def _resumed(path: Path, lines: list[str], head: dict[str, str], file: IO[str]) 
             raise CommandError(
                 f"{path}:1: is of another question or build ({other} differs): name another file", code=2
             )
-        journal = _Journal(datetime.fromisoformat(first["from"]), file)
+        journal = Journal(datetime.fromisoformat(first["from"]), file)
         for line in whole[1:]:
             at += 1
             journal.reread(line)
@@ -161,9 +161,9 @@ def _resumed(path: Path, lines: list[str], head: dict[str, str], file: IO[str]) 
     return journal
 
 
-def _go_on(
+def go_on(
     client: Client,
-    journal: _Journal,
+    journal: Journal,
     evaluated: Callable[[Iterator[Case]], Iterator[Outcome]],
     bar: Bar,
     cluster: str,
@@ -216,7 +216,7 @@ def _evaluator(workers: int, instead: Instead) -> Iterator[Callable[[Iterator[Ca
         yield spread
 
 
-def _print(journal: _Journal, seconds: float, speed: float) -> None:
+def _print(journal: Journal, seconds: float, speed: float) -> None:
     tally = journal.tally
     moved = [(move, count) for move, count in tally.moves.most_common() if move[:2] != move[2:]]
     print(f"{tally.changed} of {tally.decisions} decisions would be others ({seconds:.1f} s, {speed:.0f} per second)")
