@@ -74,11 +74,7 @@ class NodeFile:
     def _deliver(self, spool: Spool) -> int:
         begun = json.loads(spool.intent(self.name) or "null")
         rows = spool.waiting(self.name, ROWS_MAX)
-        if begun is not None:
-            rows = [row for row in rows if row.id <= begun["last"]]
         if not rows:
-            if begun is not None:
-                spool.delivered(self.name, begun["last"])
             return 0
         data = "".join(line_of(row, self._node) for row in rows).encode()
         if begun is None:
@@ -87,7 +83,7 @@ class NodeFile:
         try:
             known = os.fstat(descriptor)
             if begun is None:
-                spool.intend(self.name, json.dumps({"inode": known.st_ino, "size": known.st_size, "last": rows[-1].id}))
+                spool.intend(self.name, json.dumps({"inode": known.st_ino, "size": known.st_size}))
             elif begun["inode"] == known.st_ino and known.st_size > begun["size"]:
                 data = _not_there(os.pread(descriptor, len(data), begun["size"]), data)
             while data:
