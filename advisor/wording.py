@@ -22,6 +22,7 @@ OUTCOMES: Mapping[str, str] = {
     "monitor_mode": "monitor mode: nothing was touched",
     "agent_observes": "the agent is in observe mode: nothing was touched",
     "out_of_scope": "the job did not ask for it (not in scope)",
+    "operator": "an operator took it back",
 }
 
 HELD_UP: Mapping[str, str] = {

@@ -66,11 +66,10 @@ def explain(
         document |= {item.about: item.says for item in told} | {"line": line}
         print_json(document, form)
         return
-    columns = terminal_columns() or 100
+    columns = terminal_columns()
     for item in told:
-        label = f"{ABOUT[item.about]}: "
-        text = one_line(item.says)
-        for shown in textwrap.wrap(label + text, columns, subsequent_indent="  ", break_on_hyphens=False):
-            print(shown)
+        text = one_line(f"{ABOUT[item.about]}: {item.says}")
+        folded = textwrap.wrap(text, columns or len(text) + 1, subsequent_indent="  ", break_on_hyphens=False)
+        print("\n".join(folded))
     if line:
         print(f"The line that tells most: {line}"[:columns])
