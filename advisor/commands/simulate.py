@@ -58,6 +58,7 @@ def simulate(
             print_json(result.document())
         else:
             _show(result)
+            sys.stdout.flush()
 
     results = run(chosen, range(seed, seed + seeds), names, done=done)
     broken = [(result.seed, breach) for result in results for breach in result.breaches]

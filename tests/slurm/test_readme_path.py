@@ -23,9 +23,10 @@ from advisor.demo.waiting import holds_for, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "/opt/recovery-advisor/bin"
-SECTIONS = ("Monitor mode", "Going autonomous")
+SECTIONS = ("Monitor mode", "The shadow report", "Going autonomous")
 # The blocks that a plain `sh` or one of these words marks are commands to be run; `install` and `systemd` are not.
-KINDS = {"", "path", "check", "user", "agent-and-watchdog", "back"}
+KINDS = {"", "path", "check", "user", "agent-and-watchdog", "shadow", "back"}
+SHADOW = (f"{PROGRAM}/advisor", "report", "shadow", "--format", "json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +239,7 @@ def _follow(reader: Reader, cluster: Cluster) -> None:
     assert "BAD" not in checked
     assert "observe mode" in checked
     as_root = reader.ask(f"{PROGRAM}/advisor-agent", "check")
-    assert "user root may not call" in as_root.stdout, as_root
+    assert "user root may not act as the agent" in as_root.stdout, as_root
 
     opt_in = next(block for block in reader.blocks if block.kind == "user")
     job = int(reader.next("user", holding="sbatch").split()[-1])
@@ -247,6 +248,13 @@ def _follow(reader: Reader, cluster: Cluster) -> None:
     assert str(job) in reader.next("", holding="decisions list")
     untouched = cluster.job(job)
     assert holds_for(lambda: cluster.job(job) == untouched, seconds=3)
+
+    # A person does what was advised; the record in the README is about the first job of a new cluster, which this is.
+    assert job == 1
+    cluster.must("scontrol", "requeue", str(job))
+    cluster.wait_state(job, "COMPLETED", seconds=60, restarts=1)
+    wait_for("the shadow report", lambda: "agreed" in reader.ask(*SHADOW).stdout, seconds=30, every_seconds=0.5)
+    assert "gpu_hardware" in reader.next("shadow", holding="report shadow")
 
     reader.next("", holding='mode = "act"')
     reader.restart_agent_and_watchdog(agent_and_watchdog)
