@@ -90,6 +90,10 @@ def _judged(
         examples = f"{seen.nodes[0] if seen.nodes else '?'} there, {nodes[0]} in Slurm"
         to_do = "node_label must name the label that holds the node's name as Slurm spells it"
         yield Finding(found=f"{name}: no node has a name that Slurm knows: {examples}", to_do=to_do, broken=True)
+    bare = [node for node in nodes if node not in seen.nodes]
+    if known and bare:
+        names = " ".join(bare[:8]) + (f" and {len(bare) - 8} more" if bare[8:] else "")
+        yield Finding(found=f"{name}: GPUs of {len(known)} of the {len(nodes)} nodes looked at; none of {names}")
     missing = [(fields[0], what) for fields, what in SHOWS if not seen.fields & set(fields)]
     if missing:
         lost = "; ".join(what for _, what in missing)

@@ -60,3 +60,11 @@ async def test_an_empty_server_is_not_a_healthy_one(queried: MetricsWorld) -> No
     """It answers, and nothing of it is a GPU's."""
     findings = await look_at_metrics([queried.make(selector='job="x"')], [], PATIENT, queried.clock.now())
     assert [(found.broken, "has no GPU" in found.found) for found in findings] == [(True, True)]
+
+
+async def test_nodes_without_gpus_are_named(measured: MetricsWorld) -> None:
+    """Which of the nodes that Slurm knows are measured, and which are not; a node without GPUs is no fault."""
+    nodes = (*measured.nodes, "login1")
+    findings = await look_at_metrics([measured.make()], nodes, PATIENT, measured.clock.now())
+    (told,) = [item for item in findings if "login1" in item.found]
+    assert (f"GPUs of {len(measured.nodes)} of the {len(nodes)} nodes" in told.found, told.to_do) == (True, "")
