@@ -386,7 +386,7 @@ def _sureness(watched: Watched, other: Run, candidates: int, beside: int) -> tup
     later = (other.submitted_at - watched.base).total_seconds()
     points += 10 if later <= 3_600 else -10 if later > 43_200 else 0
     if beside:
-        points -= 30
+        points -= 45
         told.append(f"{beside} of that name ran beside it")
     if candidates > 1:
         points -= 10

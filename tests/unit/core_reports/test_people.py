@@ -40,7 +40,7 @@ def test_a_running_job_that_waits_again_was_likely_requeued_by_somebody() -> Non
 @pytest.mark.parametrize("state", [AttemptState.NODE_FAILURE, AttemptState.PREEMPTED])
 def test_slurms_own_requeue_is_nobodys_action(state: AttemptState) -> None:
     """After a node's failure and a preemption Slurm requeues by itself."""
-    assert did(run=run(state=state), followers=(follower(),)) is Did.SCHEDULER
+    assert did(run=run(state=state), exit_code=None, fault_at=at(-400), followers=(follower(),)) is Did.SCHEDULER
 
 
 def test_a_node_that_went_down_explains_the_requeue() -> None:
@@ -131,6 +131,14 @@ def test_a_user_who_submits_for_another_reason_is_not_taken_for_one_who_restarts
     act = infer(watched(namesakes=(*beside, new)), LATER, RULES)
     assert act.sure < RULES.sure_min
     assert "ran beside it" in act.why
+
+
+def test_another_job_of_the_name_beside_it_makes_a_copy_unsure() -> None:
+    """A sweep's next job looks like a resubmission in everything else."""
+    beside = namesake(job_key="k2", submitted_at=at(-500), ended_at=None)
+    over = namesake(job_key="k2", submitted_at=at(-500), ended_at=at(-100))
+    assert infer(watched(namesakes=(beside, namesake())), LATER, RULES).sure < RULES.sure_min
+    assert infer(watched(namesakes=(over, namesake())), LATER, RULES).sure == 0.95
 
 
 def test_a_name_that_many_jobs_have_says_little() -> None:

@@ -118,6 +118,12 @@ def test_mttf_by_size_counts_censored_time() -> None:
     assert unknown.gpus is None
 
 
+def test_a_failure_after_the_window_is_none_of_its_failures() -> None:
+    """Its time within counts, censored."""
+    (row,) = by_size([failed(gpus=8, ended_at=at(300))], WINDOW)
+    assert (row.hours, row.failures) == (240.0, 0)
+
+
 @pytest.mark.parametrize(
     ("gpus", "size"), [(1, (1, 1)), (5, (2, 7)), (8, (8, 8)), (9, (9, 16)), (4096, (2049, 4096)), (5000, (4097, 8192))]
 )
