@@ -6,9 +6,10 @@ import os
 import pwd
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated
 
 import typer
 from google.protobuf.json_format import MessageToDict
@@ -129,32 +130,55 @@ def list_seals(
         findings = [finding for seal in read_copy(check) for finding in chain.read(seal)] + list(chain.end())
         _conclude(findings, chain, f"{check}: {_chain_line(chain)}")
         return
-    url = database_url(load_config(configuration).config, dsn_file)
-    asyncio.run(_list_or_export(url, export))
+    config = load_config(configuration).config
+    if export is None:
+        asyncio.run(_show_chain(database_url(config, dsn_file)))
+        return
+    # Before the database is opened: as root we become the service's user for that.
+    with _new_file(export) as file:
+        count = asyncio.run(_export(database_url(config, dsn_file), file))
+    print(f"{count} seals in {export}: keep it where nobody who runs the database can write")
 
 
-async def _list_or_export(url: str, export: Path | None) -> None:
+async def _show_chain(url: str) -> None:
     async with opened(url) as engine, one_moment(engine) as connection:
-        if export is None:
-            status = await seals.status(connection)
-            if not status.number or status.at is None:
-                print("no seal yet")
-                return
-            signed = f"signed with key {status.key}" if status.key else "not signed: no key is configured"
-            print(f"seal {status.number} of {status.at:%Y-%m-%d %H:%M:%S} UTC, {signed}")
-            for name, upto in (status.heads or {}).items():
-                print(f"  {name:<16} up to row {upto}")
-            return
-        count = 0
-        try:
-            descriptor = os.open(export, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                async for seal in seals.stored(connection):
-                    file.write(copy_line(seal))
-                    count += 1
-        except OSError as error:
-            raise CommandError(f"{export} cannot be written: {error.strerror}") from None
-        print(f"{count} seals in {export}: keep it where nobody who runs the database can write")
+        status = await seals.status(connection)
+    if not status.number or status.at is None:
+        print("no seal yet")
+        return
+    signed = f"signed with key {status.key}" if status.key else "not signed: no key is configured"
+    print(f"seal {status.number} of {status.at:%Y-%m-%d %H:%M:%S} UTC, {signed}")
+    for name, upto in (status.heads or {}).items():
+        print(f"  {name:<16} up to row {upto}")
+
+
+async def _export(url: str, file: IO[str]) -> int:
+    count = 0
+    async with opened(url) as engine, one_moment(engine) as connection:
+        async for seal in seals.stored(connection):
+            file.write(copy_line(seal))
+            count += 1
+    return count
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[IO[str]]:
+    """One that was not there; gone again when it could not be written whole."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise CommandError(f"{path} cannot be made: {error.strerror}") from None
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            yield file
+    except OSError as error:
+        with suppress(OSError):
+            path.unlink()
+        raise CommandError(f"{path} cannot be written: {error.strerror}") from None
+    except BaseException:
+        with suppress(OSError):
+            path.unlink()
+        raise
 
 
 def copy_line(seal: StoredSeal) -> str:

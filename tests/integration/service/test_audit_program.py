@@ -48,7 +48,7 @@ def _until_sealed(folder: Path) -> None:
 def test_who_set_a_mode_is_sealed_and_a_later_change_is_found(folder: Path) -> None:
     """An operator's action is kept with who and from where; verified; tampered with; found, by row and by the copy."""
     key = folder / "seal.key"
-    configuration(folder, f'[seal]\nkey_file = "{key}"\ninterval_seconds = 0.2')
+    configuration(folder, f'[seal]\nkey_file = "{key}"\ninterval_seconds = 0.2\n[retention]\nmonths = 12')
     new = [sys.executable, "-m", "advisor", "audit", "key", "new", str(key)]
     subprocess.run(new, check=True, capture_output=True, cwd=PROJECT, timeout=30)
     trusted = ("--public-key", f"{key}.pub")
@@ -64,6 +64,8 @@ def test_who_set_a_mode_is_sealed_and_a_later_change_is_found(folder: Path) -> N
         assert advisor(folder, "audit", "seals", "--export", str(copy)).returncode == 0
         good = advisor(folder, "audit", "verify", *trusted, "--against", str(copy))
         assert (good.returncode, good.stdout[:9]) == (0, "as it was"), good.stdout + good.stderr
+        kept = advisor(folder, "audit", "retention", "--dry-run", "--months", "1")
+        assert (kept.returncode, "0 parts would go" in kept.stdout) == (0, True), kept.stderr
         with _database(folder) as database:
             database.execute("SET LOCAL session_replication_role = replica")
             database.execute("UPDATE audit SET why = 'x' WHERE what = 'mode_set'")
