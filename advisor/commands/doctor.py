@@ -17,7 +17,7 @@ from advisor import config as configuration_module
 from advisor.app import StartError, check_import_names, load_rulebook, open_channels, open_opinions, open_sources
 from advisor.client import Client, ClientError
 from advisor.clock import SystemClock
-from advisor.commands import doctor_metrics, doctor_seals, doctor_slurm
+from advisor.commands import doctor_access, doctor_metrics, doctor_seals, doctor_slurm
 from advisor.commands.config import check_referenced
 from advisor.commands.mode import where
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket
@@ -118,6 +118,9 @@ def examine(socket: Path | None, configuration: Path | None, job: str = "") -> I
     if loaded is None:
         return
     yield _data_folder(loaded)
+    for seen in doctor_access.look_at_access(loaded.service.listen, SystemClock().now()):
+        state = State.FAIL if seen.broken else State.WARN if seen.to_do else State.OK
+        yield Check(name=seen.name, state=state, found=seen.found, to_do=seen.to_do)
     for item in doctor_seals.look_at_seals(loaded, SystemClock().now()):
         state = State.WARN if item.to_do else State.OK
         yield Check(name="seals", state=state, found=item.found, to_do=item.to_do)
