@@ -30,8 +30,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import accumulate
-from operator import itemgetter
+from itertools import accumulate, repeat
+from operator import add, itemgetter
 from typing import Any
 
 from advisor.core.hostlist import short
@@ -374,7 +374,7 @@ class StoreLogs:
                 mine = [item for item in mine if first_ns <= item[0] < last_ns]
             lines += [(ns, number, text, mark) for ns, text, mark in mine]
         lines.sort(key=itemgetter(0))  # lines of one nanosecond stay as they came, stream by stream
-        sums = list(accumulate(len(item[2]) + 1 for item in lines))
+        sums = list(accumulate(map(add, map(len, map(itemgetter(2), lines)), repeat(1))))  # with their newlines
         until_ns = min(answer.until_ns, asked_ns)
         return self._cut(wish, lines, sums, 0, streams, until_ns, answer.gaps, asked_ns)
 

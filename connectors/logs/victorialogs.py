@@ -26,7 +26,7 @@ import orjson
 from advisor.core.line_filter import LineFilter, escaped
 from advisor.core.lines import cap, decode
 from advisor.core.words import UnavailableReason
-from connectors.logs.store import NS, Answer, Ask, Labels, Seen, Stream, proved, stream_name
+from connectors.logs.store import NS, Answer, Ask, Labels, Line, Seen, Stream, proved, stream_name
 from connectors.web.server import AskError, Server
 
 QUERY = "/select/logsql/query"
@@ -190,9 +190,9 @@ class _Gathered:
         self._labels = labels
         names = ("_time", "_msg", "_stream", labels.job, labels.node, labels.rank)
         self._names = tuple(name or _NOBODY for name in names)
-        self._by_key: dict[tuple[str, str, str, str], list[tuple[int, int, bytes]]] = {}
+        self._by_key: dict[tuple[str, str, str, str], list[Line]] = {}
         self._by_name: dict[tuple[str, str], Stream] = {}
-        self._rows: dict[int, list[tuple[int, int, bytes]]] = {}  # by stream: time, sequence, text
+        self._rows: dict[int, list[Line]] = {}  # by stream; the mark is the sequence
         self._numbers: dict[int, Stream] = {}
         self.size = 0
 
@@ -213,7 +213,7 @@ class _Gathered:
                 proved(value, labels.proof)
         if "0\n" in "\n".join((*texts, "")):
             data = [_number(text) for text in data]
-        items = list(zip(moments, numbers, data, strict=True))
+        items = list(zip(moments, data, numbers, strict=True))
         places = list(zip(*keys, strict=True))
         first = 0
         for last, key in enumerate(places[1:], 1):
@@ -223,7 +223,7 @@ class _Gathered:
         self._rows_of(places[first]).extend(items[first:])
         self.size += sum(map(len, data)) + len(data)
 
-    def _rows_of(self, key: tuple[str, str, str, str]) -> list[tuple[int, int, bytes]]:
+    def _rows_of(self, key: tuple[str, str, str, str]) -> list[Line]:
         rows = self._by_key.get(key)
         if rows is None:
             rows = self._by_key[key] = self._rows[id(self._stream(key))]
@@ -249,9 +249,9 @@ class _Gathered:
     def streams(self) -> list[Stream]:
         for stream in self._by_name.values():
             rows = self._rows[id(stream)]
-            rows.sort(key=itemgetter(0, 1))
+            rows.sort(key=itemgetter(0, 2) if self._labels.sequence else itemgetter(0))
             alike = len({row[0] for row in rows}) < len(rows)
-            stream.lines = [(ns, text, number) for ns, number, text in (dict.fromkeys(rows) if alike else rows)]
+            stream.lines = list(dict.fromkeys(rows)) if alike else rows
         return list(self._by_name.values())
 
 
