@@ -215,6 +215,36 @@ async def _over_http(far: Far, decision: str, incident: str, job_key: str) -> No
     assert told >= 4
 
 
+async def test_nobody_sees_nothing_but_that_we_are_there(far_world: tuple[World, Far]) -> None:
+    """Without a credential every page and every path of the API says what to show, whatever is asked of it."""
+    world, far = far_world
+    number = (await _decided(world)).advice.advice_id
+    trusted = ssl.create_default_context(cafile=far.folder / "ca.pem")
+    at = f"https://localhost:{far.http_port}"
+    async with httpx.AsyncClient(base_url=at, verify=trusted, trust_env=False, timeout=30) as client:
+        assert (await client.get("/healthz")).status_code == 200
+        described = (await client.get("/openapi.json")).json()["paths"]
+        gets = [
+            "/",
+            "/decisions",
+            f"/decisions/{number}",
+            "/nodes",
+            "/jobs",
+            "/audit",
+            "/controls",
+            "/shadow",
+            "/metrics",
+        ]
+        gets += [path for path, verbs in described.items() if "get" in verbs and "{" not in path]
+        for path in gets:
+            answer = await client.get(path)
+            assert answer.status_code in {400, 401}, (path, answer.text[:200])
+            assert "node2" not in answer.text
+        for path in (path for path, verbs in described.items() if "post" in verbs):
+            answer = await client.post(path.replace("{", "").replace("}", ""), json={})
+            assert answer.status_code in {400, 401}, (path, answer.text[:200])
+
+
 async def test_what_an_operator_does_from_afar_is_audited_with_where_and_by_what(far_world: tuple[World, Far]) -> None:
     """The audit row names the account, the token and the address."""
     world, far = far_world
