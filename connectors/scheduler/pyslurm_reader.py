@@ -6,13 +6,17 @@ a time-out like any tool, and cannot take us along when it crashes. It is not a 
 dependency's text only in pieces, and nothing of a field that holds a byte which is no UTF-8.
 """
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from connectors.scheduler.slurm_cli import SlurmCli
+from slurm_plugin.records import RECORD, UNIT, exit_status
 from slurm_plugin.squeue import Output, Run, SlurmError, run_process
 
 PROGRAM = Path(__file__).with_name("pyslurm_jobs.py")
+_EXITS = f"JobID:{UNIT},exit_code:{RECORD}"
 _ABSENT = b"No module named 'pyslurm'"
 _MISMATCH = (b"ImportError", b"undefined symbol", b"incompatible")
 
@@ -28,9 +32,27 @@ def pyslurm_run(python: str, *, run: Run = run_process) -> Run:
             raise SlurmError("missing", f"{python} has no pyslurm: see docs/slurm.md")
         if any(word in said.stderr for word in _MISMATCH):
             raise SlurmError("missing", f"{python}: its pyslurm is not for this Slurm")
-        return said
+        if said.returncode or said.stderr.strip():
+            return said
+        # pyslurm takes 128 off exit codes above 127, so that 134 cannot be told from 6: Slurm's own tool is asked.
+        exits = run((argv[0], "-h", "-a", "-r", "-t", "all", "-O", _EXITS), environment, timeout_seconds)
+        if exits.returncode or exits.stderr.strip():
+            return exits
+        return replace(said, stdout=_with_exits(said.stdout, exits.stdout))
 
     return asked
+
+
+def _with_exits(document: bytes, exits: bytes) -> bytes:
+    """The document with a wait status for each job that `exits` names. Both columns are Slurm's own."""
+    try:
+        tree = json.loads(document)
+        fields = dict(line.split(UNIT, 1) for line in exits.decode("ascii").replace(RECORD, "").splitlines())
+        for job in tree["jobs"]:
+            job["exit_code"] = exit_status(fields.get(str(job["job_id"]), "0:0"))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise SlurmError("garbled", "pyslurm: not a listing with exits") from None
+    return json.dumps(tree).encode()
 
 
 def pyslurm_reader(
