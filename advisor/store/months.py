@@ -75,6 +75,8 @@ async def make(connection: AsyncConnection, table: str, month: datetime) -> str:
     Returns the part's name, "" when another replica made it, or when the rest holds rows of that month.
     """
     await connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:lock, 0))"), {"lock": _LOCK})
+    # The part's foreign key needs this lock, and every tick holds attempts while it comes to decisions: the same order.
+    await connection.execute(text("LOCK TABLE attempts IN SHARE ROW EXCLUSIVE MODE"))
     name = f"{table}_{month:%Y_%m}"
     if name in {part.name for part in await parts(connection)} or not await _fits(connection, table, month):
         return ""
