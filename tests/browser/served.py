@@ -30,7 +30,8 @@ from advisor.service.http.serving import HttpServer
 from advisor.service.operator_servicer import OperatorServicer, OperatorServices, SourceHealth
 from advisor.service.report_servicer import ReportServicer, ReportServices
 from advisor.store.store import Store
-from tests.browser.seeded import NOW, Seeded, seed
+from tests.browser.seeded import Seeded, seed
+from tests.browser.writing import NOW
 
 Result = TypeVar("Result")
 

@@ -8,8 +8,8 @@ from playwright.sync_api import Page, Route, expect
 
 from advisor.core.words import Action, AttemptState, Category, Reason
 from tests.browser.conftest import Visit
-from tests.browser.seeded import Told, decide, job, observe
 from tests.browser.served import Site
+from tests.browser.writing import Told, decide, job, observe
 
 pytestmark = [pytest.mark.browser, pytest.mark.postgres]
 

@@ -23,7 +23,8 @@ from advisor.service.dashboard.views.jobs import job_page, listed_attempt
 from advisor.service.dashboard.views.nodes import map_page, node_page
 from advisor.service.dashboard.views.now import mode_in_short, mode_lines, now_page, pause_lines
 from advisor.service.dashboard.views.orders import correction_lines, order_lines
-from advisor.service.dashboard.views.reports import reliability_page, shadow_page
+from advisor.service.dashboard.views.reliability import reliability_page
+from advisor.service.dashboard.views.shadow import shadow_page
 from advisor.service.dashboard.views.shown import Chip, clock_text, time_of
 from advisor.service.errors import NotFoundError
 from advisor.service.http.application import caller_of
