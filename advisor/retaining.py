@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from advisor.core.codec import CodecError
 from advisor.ports import Clock
 from advisor.seals.keys import SealKey
 from advisor.store.history import History
@@ -51,7 +52,7 @@ class Retention:
                     else:
                         log.info("history_dropped", part=went.what, rows=went.rows)
                     await self._clock.sleep(PAUSE_SECONDS)
-            except SQLAlchemyError as error:
+            except (SQLAlchemyError, CodecError) as error:
                 log.warning("retention_failed", error=str(error).splitlines()[0])
             await self._clock.sleep(ROUND_SECONDS)
 

@@ -7,6 +7,7 @@ leaves unsealed is sealed by whoever comes next.
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from advisor.core.codec import CodecError
 from advisor.ports import Clock
 from advisor.seals.keys import SealKey
 from advisor.store.history import History
@@ -33,7 +34,7 @@ class Sealer:
             try:
                 await self.once()
                 self._failing = False
-            except SQLAlchemyError as error:
+            except (SQLAlchemyError, CodecError) as error:  # CodecError: somebody wrote into the chain
                 if not self._failing:
                     log.warning("seal_failed", error=str(error).splitlines()[0])
                 self._failing = True

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from advisor.commands.output import CommandError
 from advisor.config import Config, ConfigError, read_dsn
+from advisor.core.codec import CodecError
 from advisor.store.embedded import running_url
 from advisor.store.errors import StoreError
 from advisor.store.migrate import require_current_schema
@@ -47,6 +48,8 @@ async def opened(url: str) -> AsyncIterator[AsyncEngine]:
         yield engine
     except StoreError as error:
         raise CommandError(str(error), code=2) from None
+    except CodecError as error:
+        raise CommandError(f"the newest seal cannot be read: {error}; run advisor audit verify") from None
     except SQLAlchemyError as error:
         first = str(error).strip().splitlines()[0]
         raise CommandError(f"the database cannot be used: {first}", code=2) from None

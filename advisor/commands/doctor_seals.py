@@ -36,8 +36,10 @@ def look_at_seals(chosen: Config, now: datetime) -> Iterator[SealFinding]:
     signs = chosen.seal.key_file is not None
     try:
         looked = _look(chosen)
-    except CommandError:
+    except CommandError as error:
         looked = None
+        if error.code == 1:  # it could be asked, and what it holds is not in order
+            yield SealFinding(found=str(error), to_do="find out who wrote into the chain")
     yield from judge(looked, signs=signs, now=now)
 
 

@@ -9,9 +9,11 @@ nothing waits for the sealer, and the sealer waits for those few.
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import psycopg
 from psycopg import AsyncConnection as Driver
 from psycopg import sql
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.seals.leaves import Leaf, LeafMaker
@@ -103,8 +105,11 @@ async def _lines(connection: AsyncConnection, query: sql.Composed) -> AsyncItera
     if not isinstance(driver, Driver):
         raise TypeError("the store talks to Postgres through psycopg")
     rest = b""
-    async with driver.cursor() as cursor, cursor.copy(query) as copy:
-        async for block in copy:
-            *whole, rest = (rest + bytes(block)).split(b"\n")
-            for line in whole:
-                yield line
+    try:
+        async with driver.cursor() as cursor, cursor.copy(query) as copy:
+            async for block in copy:
+                *whole, rest = (rest + bytes(block)).split(b"\n")
+                for line in whole:
+                    yield line
+    except psycopg.Error as error:  # like every other error of the database
+        raise OperationalError("COPY", None, error) from error

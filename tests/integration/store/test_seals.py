@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from advisor.clock import SystemClock
@@ -15,7 +16,7 @@ from advisor.seals import documents
 from advisor.seals.chain import Chain, Finding, Wrong, compare_copies
 from advisor.seals.documents import StoredSeal
 from advisor.seals.keys import PublicKey, SealKey
-from advisor.store import seal_verify, seals
+from advisor.store import seal_rows, seal_verify, seals
 from advisor.store.records import AuditEvent
 from advisor.store.store import Store
 from tests.integration.store.worlds import at, healthy, record, running
@@ -333,6 +334,33 @@ async def test_restored_backup_goes_on(sealed: Store, engine: AsyncEngine) -> No
     await sealer(sealed).once()
     assert await found(engine) == []
     assert [item.wrong for item in compare_copies(await kept(engine), copy)] == [Wrong.COPY_DIFFERS, Wrong.SEAL_MISSING]
+
+
+async def test_a_database_that_goes_away_is_no_end_of_the_sealer(store: Store, engine: AsyncEngine) -> None:
+    """What Postgres refuses while rows are read is an error of the database like any other: it is tried again."""
+    async with engine.connect() as connection:
+        with pytest.raises(SQLAlchemyError):
+            [leaf async for leaf in seal_rows.leaves(connection, "audit", ("seq", "nonsense"), after=0, upto=9)]
+
+
+async def test_garbage_in_the_chain_ends_neither_sealer_nor_service(sealed: Store, engine: AsyncEngine) -> None:
+    """Whoever overwrites the newest seal stops the sealing, which is told, and nothing else."""
+    await tamper(engine, "UPDATE seals SET document = 'x' WHERE number = 3")
+    await said(sealed, "later")
+    rounds = asyncio.Event()
+
+    class Counting(SystemClock):
+        async def sleep(self, seconds: float) -> None:
+            rounds.set()
+            await super().sleep(0.01)
+
+    one = Sealer(history=sealed.history(), key=KEY, clock=Counting(), interval_seconds=1)
+    running = asyncio.create_task(one.run())
+    async with asyncio.timeout(10):
+        await rounds.wait()
+    assert not running.done()
+    running.cancel()
+    assert len(await kept(engine)) == 3
 
 
 async def test_strange_text_has_one_spelling(store: Store, engine: AsyncEngine) -> None:
