@@ -21,7 +21,7 @@ _PARTS = (
     ("slurm_delay", "requeued, eligible"),
     ("queue", "eligible, running"),
     ("start", "running, first step"),
-    ("catch_up", "first step, back where it failed"),
+    ("catch_up", "first step, caught up"),
 )
 DISAGREED = ("we_restart", "they_restart", "other_nodes", "corrected")
 
@@ -35,7 +35,7 @@ def shadow_lines(report: report_pb2.ShadowReport, where: str) -> Iterator[str]:
         yield "No attempt with anything wrong in that time: there is nothing to compare."
         return
     yield from _columns(
-        ("category", "agreed", "share", "95 % interval", "we only", "they only", "nodes", "corrected"),
+        ("category", "agreed", "share", "95 % interval", "we", "they", "nodes", "corr."),
         (
             (
                 row.category,
@@ -50,7 +50,8 @@ def shadow_lines(report: report_pb2.ShadowReport, where: str) -> Iterator[str]:
             for row in report.categories
         ),
     )
-    yield "we only: we would have restarted, people did not. they only: the reverse."
+    yield "we: only we would have restarted; they: only people did; nodes: they avoided"
+    yield "others; corr.: an operator corrected the verdict"
     yield ""
     yield from _columns(
         ("not counted", "unclear", "waiting", "no advice", "nobody's", "ours stood", "undone"),
@@ -66,7 +67,7 @@ def shadow_lines(report: report_pb2.ShadowReport, where: str) -> Iterator[str]:
     )
     yield ""
     yield from _columns(
-        ("would have saved", "GPU-h held", "waited", "wasted", "GPUs unknown", "nodes bad", "good", "open"),
+        ("GPU-hours; nodes", "held", "waited", "wasted", "unknown", "bad", "good", "open"),
         (
             (
                 row.category,

@@ -42,8 +42,8 @@ def case(**changes: Any) -> report_pb2.ShadowCase:
 
 def shadow(**changes: Any) -> report_pb2.ShadowReport:
     row = report_pb2.ShadowCategory(
-        agreement=estimate(0.9312, 0.8871, 0.9612, 12_345),
-        agreed=11_496,
+        agreement=estimate(0.9312, 0.8871, 0.9612, 1_234),
+        agreed=1_149,
         we_restart=1234,
         they_restart=123,
         other_nodes=456,
@@ -125,6 +125,7 @@ def test_tables_fit_eighty_columns() -> None:
     """With numbers as large as they come; only an address may be longer, since it must not be broken."""
     lines = [*shadow_lines(shadow(), "cluster alps, user ada"), *reliability_lines(reliability(), "all", "partition")]
     assert [line for line in lines if len(line) > 80 and "://" not in line] == []
+    assert all(any(line.startswith(f"{name} ") for line in lines) for name in CATEGORIES)  # none is cut short
     assert "\x1b" not in "".join(lines)
     assert "\u202e" not in "".join(lines)
 
