@@ -2,6 +2,7 @@
 
 import csv
 import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +181,10 @@ def test_a_plot_of_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="nothing was counted"):
         plot_shadow(report_pb2.ShadowReport(), tmp_path / "plot.png")
     assert not (tmp_path / "plot.png").exists()
+
+
+def test_without_the_extra_a_plot_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table needs no extra; the picture does."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(CommandError, match=r"pip install 'recovery-advisor\[reports\]'"):
+        plot_shadow(shadow(), tmp_path / "plot.png")
