@@ -5,6 +5,10 @@ tests/integration/store/audit_world.py. Every list is asked with every filter, a
 of which each value is used: what is common, what is rare, and what there is not; the first page (100 rows, read and
 decoded as the service does), and pages far behind it. Beside them the reference of the same run: one row by its key.
 
+Two figures for each: the time on the clock, and the time on a processor, of this program and of its database together.
+With everything in memory they are the same on a machine that has nothing else to do; where other work runs, too, the
+second one tells what the question costs.
+
 Every plan is looked at: one that reads a big table from end to end is told. Target: any first page, p95 < 50 ms.
 `--data FOLDER` keeps the database there and uses it again.
 """
@@ -19,9 +23,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -33,10 +38,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from advisor.core.words import Action, Mode
 from advisor.store import documents
-from advisor.store.action_queries import actions_statement, audit_statement
-from advisor.store.audit_queries import attempts_statement, decisions_statement, incidents_statement
+from advisor.store.action_queries import actions_page, audit_statement
+from advisor.store.audit_queries import attempts_statement, decisions_page, incidents_statement
 from advisor.store.embedded import EmbeddedPostgres
 from advisor.store.migrate import migrate
+from advisor.store.months import spans
 from advisor.store.node_queries import nodes_statement
 from advisor.store.records import AuditFilter, EventFilter, Listing, Page, ReconciliationStatus, SignalFilter
 from advisor.store.signal_queries import signals_statement
@@ -81,15 +87,58 @@ def values(rows: int) -> Mapping[str, tuple[Any, ...]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Took:
+    """Milliseconds on the clock, and on a processor."""
+
+    wall: float
+    busy: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """Milliseconds of every asking, of one list with one filter."""
+    """Every asking of one list with one filter."""
 
     name: str
-    ms: tuple[float, ...]
+    took: tuple[Took, ...]
+
+    @property
+    def walls(self) -> list[float]:
+        return [item.wall for item in self.took]
+
+    @property
+    def busy(self) -> list[float]:
+        return [item.busy for item in self.took]
 
     @property
     def p95(self) -> float:
-        return percentile(self.ms, 0.95)
+        return percentile(self.busy, 0.95)
+
+
+class Processors:
+    """Time on processors so far: ours, and that of the database's processes that serve us."""
+
+    def __init__(self) -> None:
+        self._backends: list[Path] = []
+
+    def watch(self, server: int) -> None:
+        """The children of the Postgres with this process id, as they are now."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                with suppress(OSError):
+                    if int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == server:
+                        found.append(folder / "schedstat")
+        self._backends = found
+
+    def seconds(self) -> float:
+        database = 0
+        for path in self._backends:
+            with suppress(OSError):
+                database += int(path.read_text().split()[0])
+        return time.process_time() + database / 1e9
+
+
+PROCESSORS = Processors()
 
 
 def percentile(found: Sequence[float], share: float) -> float:
@@ -131,12 +180,13 @@ async def prepare(url: str, rows: int) -> float:
     return time.monotonic() - started
 
 
-async def once(ask: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
+async def once(ask: Callable[[], Awaitable[Any]]) -> tuple[Took, Any]:
     documents._decision.cache_clear()  # what is decoded once is not decoded again: not what a first page costs
     documents.unpack_signals.cache_clear()
-    started = time.perf_counter()
+    started, busy = time.perf_counter(), PROCESSORS.seconds()
     found = await ask()
-    return (time.perf_counter() - started) * 1000, found
+    wall = (time.perf_counter() - started) * 1000
+    return Took(wall=wall, busy=(PROCESSORS.seconds() - busy) * 1000), found
 
 
 Fetch = Callable[[AuditFilter, Page], Awaitable[Listing[Any]]]
@@ -154,11 +204,9 @@ def lists(store: Store) -> Mapping[str, Fetch]:
     }
 
 
-STATEMENTS: Mapping[str, Callable[..., Any]] = {
-    "decisions": decisions_statement,
+STATEMENTS: dict[str, Callable[..., Any]] = {
     "incidents": incidents_statement,
     "attempts": attempts_statement,
-    "actions": actions_statement,
     "signals": signals_statement,
     "nodes": nodes_statement,
 }
@@ -177,7 +225,7 @@ async def first_pages(store: Store, rows: int, repeats: int) -> list[Timed]:
                 for _ in range(max(repeats, 20 // len(filters))):
                     took, _ = await once(lambda wanted=wanted, fetch=fetch: fetch(wanted, Page(size=PAGE)))
                     times.append(took)
-            found.append(Timed(name=f"{kind} by {name}", ms=tuple(times)))
+            found.append(Timed(name=f"{kind} by {name}", took=tuple(times)))
     return found
 
 
@@ -191,7 +239,7 @@ async def pairs(store: Store, rows: int, kind: str) -> list[Timed]:
                 wanted = replace(AuditFilter(**{one: first}), **{other: second})
                 took, _ = await once(lambda wanted=wanted: fetch(wanted, Page(size=PAGE)))
                 times.append(took)
-        found.append(Timed(name=f"{kind} by {one} and {other}", ms=tuple(times)))
+        found.append(Timed(name=f"{kind} by {one} and {other}", took=tuple(times)))
     return found
 
 
@@ -211,7 +259,7 @@ async def deep_pages(store: Store, rows: int) -> list[Timed]:
                 cursor = listing.next_cursor
                 if not cursor:
                     break
-            found.append(Timed(name=f"{kind} by {name}", ms=tuple(times[1:] or times)))
+            found.append(Timed(name=f"{kind} by {name}", took=tuple(times[1:] or times)))
     return found
 
 
@@ -230,7 +278,7 @@ async def people(store: Store) -> list[Timed]:
     found = []
     for name, wanted in asked.items():
         times = [(await once(lambda wanted=wanted: store.audit(wanted, Page(size=PAGE))))[0] for _ in range(20)]
-        found.append(Timed(name=name, ms=tuple(times)))
+        found.append(Timed(name=name, took=tuple(times)))
     return found
 
 
@@ -251,9 +299,9 @@ async def single(store: Store, rows: int) -> list[Timed]:
         for n in (*range(10), *range(1000, 1010))
     ]
     return [
-        Timed(name="one decision (reference)", ms=tuple(one)),
-        Timed(name="a job's timeline", ms=tuple(timeline)),
-        Timed(name="a node's history", ms=tuple(history)),
+        Timed(name="one decision (reference)", took=tuple(one)),
+        Timed(name="a job's timeline", took=tuple(timeline)),
+        Timed(name="a node's history", took=tuple(history)),
     ]
 
 
@@ -263,7 +311,11 @@ async def plans(url: str, rows: int) -> tuple[dict[str, list[str]], list[str]]:
     used: dict[str, set[str]] = {}
     scanned = []
     async with engine.connect() as connection:
-        for kind, build in STATEMENTS.items():
+        by_month = {
+            "decisions": partial(decisions_page, few=False, spans=await spans(connection, "decisions")),
+            "actions": partial(actions_page, few=False, spans=await spans(connection, "reconciliations")),
+        }
+        for kind, build in (STATEMENTS | by_month).items():
             for name, given in {"all": ("",), **values(rows)}.items():
                 if name in _UNANSWERED[kind]:
                     continue
@@ -320,7 +372,12 @@ def options_given() -> argparse.Namespace:
 def figures(parts: Mapping[str, Sequence[Timed]]) -> dict[str, Any]:
     return {
         part: {
-            item.name: {"p50_ms": percentile(item.ms, 0.5), "p95_ms": item.p95, "max_ms": max(item.ms)}
+            item.name: {
+                "busy_p50_ms": percentile(item.busy, 0.5),
+                "busy_p95_ms": item.p95,
+                "wall_p50_ms": percentile(item.walls, 0.5),
+                "wall_p95_ms": percentile(item.walls, 0.95),
+            }
             for item in found
         }
         for part, found in parts.items()
@@ -328,21 +385,29 @@ def figures(parts: Mapping[str, Sequence[Timed]]) -> dict[str, Any]:
 
 
 def show(part: str, found: Sequence[Timed]) -> None:
-    everything = [ms for item in found for ms in item.ms]
+    busy = [ms for item in found for ms in item.busy]
+    walls = [ms for item in found for ms in item.walls]
     print(
-        f"\n{part}: {len(found)} of {len(everything)} askings; p50 {percentile(everything, 0.5):.1f} ms, "
-        f"p95 {percentile(everything, 0.95):.1f} ms, max {max(everything):.1f} ms; "
-        f"above {TARGET_MS:.0f} ms by their own p95: {sum(item.p95 > TARGET_MS for item in found)}"
+        f"\n{part}: {len(found)} of {len(busy)} askings; on a processor p50 {percentile(busy, 0.5):.1f} ms, "
+        f"p95 {percentile(busy, 0.95):.1f} ms, max {max(busy):.1f} ms; on the clock p50 "
+        f"{percentile(walls, 0.5):.1f} ms, p95 {percentile(walls, 0.95):.1f} ms; "
+        f"above {TARGET_MS:.0f} ms by their own p95: "
+        f"{sum(item.p95 > TARGET_MS for item in found)}"
     )
     for item in sorted(found, key=lambda item: -item.p95)[:12]:
-        print(f"  {item.name:<44} p50 {percentile(item.ms, 0.5):7.1f}  p95 {item.p95:7.1f}  max {max(item.ms):7.1f}")
+        print(
+            f"  {item.name:<44} p50 {percentile(item.busy, 0.5):6.1f}  p95 {item.p95:6.1f}  "
+            f"clock p95 {percentile(item.walls, 0.95):7.1f}"
+        )
 
 
-async def measure(url: str, options: argparse.Namespace) -> int:
+async def measure(url: str, server: int, options: argparse.Namespace) -> int:
     took = await prepare(url, options.rows)
     store = await Store.open(url)
     try:
-        await single(store, options.rows)  # connections are open, caches of catalogues are warm
+        await asyncio.gather(*(store.decisions(AuditFilter(), Page(size=1)) for _ in range(4)))  # all connections open
+        PROCESSORS.watch(server)
+        await single(store, options.rows)  # caches of catalogues are warm
         parts = {
             "first pages": await first_pages(store, options.rows, options.repeats),
             "who did what": await people(store),
@@ -374,7 +439,8 @@ def main() -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     options = options_given()
     with folder(options.data) as place, EmbeddedPostgres(place / "data") as server:
-        return asyncio.run(measure(server.url_of("postgres"), options))
+        pid = int(next(place.rglob("postmaster.pid")).read_text().split()[0])
+        return asyncio.run(measure(server.url_of("postgres"), pid, options))
 
 
 if __name__ == "__main__":

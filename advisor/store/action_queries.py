@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
@@ -10,6 +11,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     ColumnElement,
+    CompoundSelect,
     Select,
     cast,
     func,
@@ -20,7 +22,18 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from advisor.store.audit_filters import are_few, cut, equal, narrowed, of_row, page_of, within
+from advisor.store.audit_filters import (
+    ALWAYS,
+    Spans,
+    are_few,
+    cut,
+    equal,
+    month_by_month,
+    narrowed,
+    of_row,
+    page_of,
+    within,
+)
 from advisor.store.open_advice import reference, reference_columns
 from advisor.store.paging import Position, not_newer_than, older_than, page_size, read_cursor
 from advisor.store.records import (
@@ -127,12 +140,20 @@ def _but_outcome(wanted: AuditFilter) -> AuditFilter:
     return replace(wanted, status=None, reason="")
 
 
-async def list_actions(connection: AsyncConnection, wanted: AuditFilter, page: Page) -> Listing[ActionRow]:
+def actions_page(
+    wanted: AuditFilter, position: Position | None, size: int, *, few: bool, spans: Spans
+) -> Select[Any] | CompoundSelect[Any]:
+    return month_by_month(partial(actions_statement, few=few), wanted, position, size, spans)
+
+
+async def list_actions(
+    connection: AsyncConnection, wanted: AuditFilter, page: Page, spans: Spans = ALWAYS
+) -> Listing[ActionRow]:
     size = page_size(page)
     position = read_cursor("actions", wanted, page, (str, int))
     matching = select(decisions.c.id).where(*_conditions(wanted))
     few = _by_outcome(wanted) and await are_few(connection, matching, _but_outcome(wanted))
-    found = (await connection.execute(actions_statement(wanted, position, size, few=few))).all()
+    found = (await connection.execute(actions_page(wanted, position, size, few=few, spans=spans))).all()
     kept, cursor = cut(found, size, "actions", wanted, lambda row: Position(at=row.created_at, ids=(row.id, row.seq)))
     if not kept:
         return Listing(rows=(), next_cursor="")
@@ -184,10 +205,13 @@ def audit_statement(wanted: EventFilter, position: Position | None, size: int) -
     return select(audit).where(*conditions).order_by(*(column.desc() for column in order)).limit(size + 1)
 
 
-async def list_audit(connection: AsyncConnection, wanted: EventFilter, page: Page) -> Listing[AuditRecord]:
+async def list_audit(
+    connection: AsyncConnection, wanted: EventFilter, page: Page, spans: Spans = ALWAYS
+) -> Listing[AuditRecord]:
     size = page_size(page)
     position = read_cursor("audit", wanted, page, (str,))
-    rows = (await connection.execute(audit_statement(wanted, position, size))).all()
+    query = month_by_month(audit_statement, wanted, position, size, spans)
+    rows = (await connection.execute(query)).all()
     kept, cursor = cut(rows, size, "audit", wanted, lambda row: Position(at=row.at, ids=(row.id,)))
     return Listing(rows=tuple(_record(row) for row in kept), next_cursor=cursor)
 

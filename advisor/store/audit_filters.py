@@ -10,19 +10,23 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, CompoundSelect, Select, func, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.store.errors import FilterRefused
 from advisor.store.ids import as_id
 from advisor.store.paging import Filter, Position, older_than, write_cursor
-from advisor.store.records import AuditFilter, SignalFilter
+from advisor.store.records import AuditFilter, EventFilter, SignalFilter
 from advisor.store.sql import storable, text_array
 from advisor.store.tables import jobs
 
 Row = TypeVar("Row")
 FEW = 4000
 Order: TypeAlias = tuple[ColumnElement[Any], ...]
+Filtered = TypeVar("Filtered", AuditFilter, EventFilter)
+# Newest first; together they are all of time. A bound that is None is none.
+Spans: TypeAlias = tuple[tuple[datetime | None, datetime | None], ...]
+ALWAYS: Spans = ((None, None),)
 
 # What a filter by a key that cannot be one is answered with.
 NOBODY = "00000000-0000-0000-0000-000000000000"
@@ -105,6 +109,32 @@ def page_of(query: Select[Any], order: Order, position: Position | None, size: i
     if position is not None:
         query = query.where(older_than(order, position))
     return query.order_by(*(column.desc() for column in order)).limit(size + 1)
+
+
+def month_by_month(
+    build: Callable[[Filtered, Position | None, int], Select[Any]],
+    wanted: Filtered,
+    position: Position | None,
+    size: int,
+    spans: Spans,
+) -> Select[Any] | CompoundSelect[Any]:
+    """The same page, asked of one month after the other, newest first, until it is full.
+
+    Asked of all months at once, Postgres would look for the first row of each of them, and read a month from end to end
+    where there is none. An append without an order of its own gives its parts one after the other.
+    """
+    pages = []
+    for since, until in spans:
+        low = max((at for at in (wanted.since, since) if at is not None), default=None)
+        high = min((at for at in (wanted.until, until) if at is not None), default=None)
+        gone = position is not None and low is not None and position.at < low
+        if gone or (low is not None and high is not None and low >= high):
+            continue
+        pages.append(build(replace(wanted, since=low, until=high), position, size))
+    if len(pages) <= 1:
+        return pages[0] if pages else build(wanted, position, size)
+    parts = [page.subquery(f"part{number}") for number, page in enumerate(pages)]
+    return union_all(*(select(part) for part in parts)).limit(size + 1)
 
 
 def cut(

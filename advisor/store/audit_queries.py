@@ -10,14 +10,27 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, FromClause, Select, literal, select, true
+from sqlalchemy import ColumnElement, CompoundSelect, FromClause, Select, literal, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.codec import CodecError, decode
 from advisor.core.model import Decision, Progress, Signal
 from advisor.core.words import AttemptState
 from advisor.store.action_queries import reconciliation
-from advisor.store.audit_filters import NOBODY, are_few, cut, equal, narrowed, of_row, page_of, refuse, within
+from advisor.store.audit_filters import (
+    ALWAYS,
+    NOBODY,
+    Spans,
+    are_few,
+    cut,
+    equal,
+    month_by_month,
+    narrowed,
+    of_row,
+    page_of,
+    refuse,
+    within,
+)
 from advisor.store.documents import unpack_decision, unpack_signals
 from advisor.store.errors import Ambiguous, Unreadable
 from advisor.store.ids import as_id, span_of
@@ -86,6 +99,14 @@ def decisions_statement(wanted: AuditFilter, position: Position | None, size: in
     return page_of(select(*order).where(*_conditions(wanted)), order, position, size)
 
 
+def decisions_page(
+    wanted: AuditFilter, position: Position | None, size: int, *, few: bool, spans: Spans
+) -> Select[Any] | CompoundSelect[Any]:
+    if wanted.status:
+        return decisions_statement(wanted, position, size, few=few)
+    return month_by_month(decisions_statement, wanted, position, size, spans)
+
+
 def _by_status(wanted: AuditFilter, position: Position | None, size: int, *, few: bool) -> Select[Any]:
     """The status is in the advice, which is in the same order. One side is walked, the other one asked row by row."""
     own, outcome = decisions.c, advice.c
@@ -111,11 +132,13 @@ def _by_status(wanted: AuditFilter, position: Position | None, size: int, *, few
     return page_of(select(*order).select_from(walked).join(asked, true()), order, position, size)
 
 
-async def list_decisions(connection: AsyncConnection, wanted: AuditFilter, page: Page) -> Listing[DecisionRow]:
+async def list_decisions(
+    connection: AsyncConnection, wanted: AuditFilter, page: Page, spans: Spans = ALWAYS
+) -> Listing[DecisionRow]:
     size = page_size(page)
     position = read_cursor("decisions", wanted, page, (str,))
     few = bool(wanted.status) and await are_few(connection, select(decisions.c.id).where(*_conditions(wanted)), wanted)
-    found = (await connection.execute(decisions_statement(wanted, position, size, few=few))).all()
+    found = (await connection.execute(decisions_page(wanted, position, size, few=few, spans=spans))).all()
     kept, cursor = cut(found, size, "decisions", wanted, lambda row: Position(at=row.created_at, ids=(row.id,)))
     if not kept:
         return Listing(rows=(), next_cursor="")

@@ -53,6 +53,12 @@ async def parts(connection: AsyncConnection) -> tuple[Part, ...]:
     return tuple(sorted(known, key=lambda part: (part.table, part.until is None, part.until or _LATEST)))
 
 
+async def spans(connection: AsyncConnection, table: str) -> tuple[tuple[datetime | None, datetime | None], ...]:
+    """The time that each of a table's parts holds, newest first; all of time together."""
+    cuts = sorted({part.until for part in await parts(connection) if part.table == table and part.until is not None})
+    return tuple(zip([*reversed(cuts), None], [None, *reversed(cuts)], strict=True))
+
+
 def _until(bound: str) -> datetime | None:
     match = _UPPER.search(bound)
     # Sessions of the store show times in UTC.

@@ -31,6 +31,7 @@ from advisor.store import (
     loading,
     milestones,
     modes,
+    months,
     node_map,
     node_queries,
     notifications,
@@ -46,6 +47,7 @@ from advisor.store import (
     states,
     watching,
 )
+from advisor.store.audit_filters import Spans
 from advisor.store.history import History
 from advisor.store.migrate import require_current_schema
 from advisor.store.order_records import OrderGiven, OrderWanted, SinceOrder, StoredOrder
@@ -108,6 +110,7 @@ _AUDIT_SESSION = (
     "-c max_parallel_workers_per_gather=0"
 )
 _AUDIT_CONNECTIONS = 4
+_SPANS_SECONDS = 300
 _AUDIT_WAIT_SECONDS = 10
 _KNOWN_BLOBS_MAX = 1000
 _KNOWN_BLOBS_FOR = timedelta(days=1)
@@ -142,6 +145,7 @@ class Store:
         self._incarnation = current
         self._policy = policy
         self._known_blobs: Mapping[str, datetime] = {}
+        self._known_spans: dict[str, tuple[float, Spans]] = {}
 
     @classmethod
     async def open(cls, url: str, *, policy: Policy | None = None) -> "Store":
@@ -563,7 +567,9 @@ class Store:
 
     async def decisions(self, wanted: AuditFilter, page: Page) -> Listing[DecisionRow]:
         async with self._auditing() as connection:
-            return await audit_queries.list_decisions(connection, wanted, page)
+            return await audit_queries.list_decisions(
+                connection, wanted, page, await self._spans(connection, "decisions")
+            )
 
     async def decision_inputs(self, decision_id: str) -> DecisionInputs | None:
         async with self._auditing() as connection:
@@ -615,12 +621,13 @@ class Store:
     async def actions(self, wanted: AuditFilter, page: Page) -> Listing[ActionRow]:
         """What came of advice, newest decision first. `status` and `reason` are those of what came of it."""
         async with self._auditing() as connection:
-            return await action_queries.list_actions(connection, wanted, page)
+            spans = await self._spans(connection, "reconciliations")
+            return await action_queries.list_actions(connection, wanted, page, spans)
 
     async def audit(self, wanted: EventFilter, page: Page) -> Listing[AuditRecord]:
         """Who did what, newest first."""
         async with self._auditing() as connection:
-            return await action_queries.list_audit(connection, wanted, page)
+            return await action_queries.list_audit(connection, wanted, page, await self._spans(connection, "audit"))
 
     async def job_timeline(
         self, *, cluster: str, job_id: str, job_key: str = "", attempts_max: int
@@ -645,6 +652,15 @@ class Store:
         """Several queries that see one moment."""
         async with self._engine.connect() as plain:
             yield await plain.execution_options(isolation_level="REPEATABLE READ")
+
+    async def _spans(self, connection: AsyncConnection, table: str) -> Spans:
+        """As they were some minutes ago: a part that is new lies in the newest span, one that went is empty."""
+        now = asyncio.get_running_loop().time()
+        known = self._known_spans.get(table)
+        if known is None or now - known[0] > _SPANS_SECONDS:
+            known = now, await months.spans(connection, table)
+            self._known_spans[table] = known
+        return known[1]
 
     @asynccontextmanager
     async def _auditing(self) -> AsyncIterator[AsyncConnection]:
