@@ -79,7 +79,7 @@ proto: venv ## regenerate the stubs in advisor/v1 from proto/, and docs/openapi.
 
 .PHONY: cli-reference
 cli-reference: venv ## docs/cli.md from the commands' own --help
-	@$(BIN)/python -m advisor.commands.reference >docs/cli.md.new && mv docs/cli.md.new docs/cli.md
+	@$(BIN)/python -m advisor.cli_reference >docs/cli.md.new && mv docs/cli.md.new docs/cli.md
 
 .PHONY: proto-drift
 proto-drift: venv

@@ -12,7 +12,7 @@ from advisor.service.node_operations import why_of
 from advisor.store import errors as store_errors
 from advisor.store.corrections import StoredCorrection
 from advisor.store.store import Store
-from advisor.v1 import operator_pb2
+from advisor.v1 import common_pb2, operator_pb2
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +76,7 @@ def correction_message(item: StoredCorrection) -> operator_pb2.Correction:
         decision_id=item.decision_id,
         attempt=wire.ref_message(item.attempt),
         category=said.category,
-        action=wire.to_wire(said.action) if said.action is not None else 0,
+        action=wire.to_wire(said.action) if said.action is not None else common_pb2.ACTION_UNSPECIFIED,
         why=wire.clean(said.why),
         who=said.who,
         at=wire.stamp(said.at),

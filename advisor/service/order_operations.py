@@ -8,6 +8,7 @@ older one.
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import TypeAlias
 
 import structlog
 
@@ -22,7 +23,7 @@ from advisor.store import errors as store_errors
 from advisor.store.order_records import OrderGiven, OrderWanted, SinceOrder, StoredOrder
 from advisor.store.records import AttemptKey
 from advisor.store.store import Store
-from advisor.v1 import operator_pb2
+from advisor.v1 import common_pb2, operator_pb2
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +31,7 @@ WAIT_SECONDS = 6.0  # an action of an agent takes four at most; a caller waits t
 NOT_DECIDED_SECONDS = 3.0
 LOOK_SECONDS = 0.1
 AGENT_FRESH = timedelta(seconds=15)
-_Effect = operator_pb2.OrderEffect.ValueType
+_Effect: TypeAlias = operator_pb2.OrderEffect.ValueType
 
 
 class OrderOperations:
@@ -245,7 +246,7 @@ def order_message(item: StoredOrder) -> operator_pb2.Order:
         order_id=held.id,
         kind=held.kind,
         attempt=wire.ref_message(item.ref),
-        action=wire.to_wire(held.action) if held.action is not None else 0,
+        action=wire.to_wire(held.action) if held.action is not None else common_pb2.ACTION_UNSPECIFIED,
         category=held.category or "",
         node=held.node,
         ends_live=held.ends_live,

@@ -116,7 +116,7 @@ async def _listed(connection: AsyncConnection, *where: ColumnElement[bool], most
             decisions.c.category.label("was_category"),
             decisions.c.action.label("was_action"),
             decisions.c.implicated_nodes.label("was_nodes"),
-            *(column.label(f"of_{column.name}") for column in reference_columns()),  # type: ignore[attr-defined]  # columns have names
+            *(column.label(f"of_{column.name}") for column in reference_columns()),
         )
         .join(attempts, of_attempt(attempts, corrections))
         .join(decisions, decisions.c.id == corrections.c.decision_id)

@@ -65,7 +65,8 @@ async def waiting_since(connection: AsyncConnection, status: SealStatus) -> date
     """When the first row of the audit was written that is in no seal: every change of something comes with one."""
     upto = (status.heads or {}).get("audit", 0)
     found = await connection.execute(select(func.min(audit.c.at)).where(audit.c.seq > upto))
-    return found.scalar_one_or_none()
+    oldest: datetime | None = found.scalar_one_or_none()
+    return oldest
 
 
 async def seal_rows(

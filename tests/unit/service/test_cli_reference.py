@@ -4,15 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from advisor.commands import reference
+from advisor import cli_reference
 
 PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
-HELPS = {path: reference.help_of(path) for path in reference.paths()}
+HELPS = {path: cli_reference.help_of(path) for path in cli_reference.paths()}
 
 
 def test_the_page_is_what_the_commands_say() -> None:
     """After a change: make cli-reference."""
-    assert PAGE.read_text(encoding="utf-8") == reference.reference(), "run make cli-reference and commit docs/cli.md"
+    assert PAGE.read_text(encoding="utf-8") == cli_reference.reference(), (
+        "run make cli-reference and commit docs/cli.md"
+    )
 
 
 @pytest.mark.parametrize("path", HELPS, ids=" ".join)
@@ -23,4 +25,4 @@ def test_every_command_has_examples_and_fits(path: tuple[str, ...]) -> None:
         return
     assert f"advisor {' '.join(path)}" in text.splitlines()[0]
     assert "Examples:" in text
-    assert max(map(len, text.splitlines())) <= reference.COLUMNS
+    assert max(map(len, text.splitlines())) <= cli_reference.COLUMNS

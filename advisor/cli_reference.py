@@ -1,4 +1,4 @@
-"""docs/cli.md, made from the commands themselves: `python -m advisor.commands.reference > docs/cli.md`."""
+"""docs/cli.md, made from the commands themselves: `python -m advisor.cli_reference > docs/cli.md`."""
 
 import importlib
 import os
