@@ -242,3 +242,30 @@ async def test_a_nodes_history_in_pages_is_whole(store: Store, size: int) -> Non
     assert since is not None
     assert len(since.events) == 2
     assert await store.node_history(CLUSTER, "nobody", EventFilter(), Page(), now=at(0)) is None
+
+
+async def test_lists_go_on_from_month_to_month(store: Store) -> None:
+    """Rows of several months come newest first, each once, whatever the page; spans of time cut across months."""
+    month = 31 * 86400
+    for number in range(6):  # two in each of three months
+        key = await running(store, job_id=str(number), submitted_at=at(number))
+        moment = at(number // 2 * month + number)
+        committed = await store.commit_decision(record(key, created_at=moment))
+        outcome = Reconciliation(status=VERIFIED, reason=OBSERVED, at=moment)
+        await store.record_reconciliation(committed.decision_id, outcome, who="agent@ctl")
+    newest_first = ["5", "4", "3", "2", "1", "0"]
+    for size in (1, 2, 3, 100):
+        for fetch, wanted in (
+            (store.decisions, AuditFilter(user="ada")),
+            (store.decisions, AuditFilter(status=VERIFIED)),
+            (store.actions, AuditFilter(user="ada")),
+            (store.actions, AuditFilter(reason="observed")),
+        ):
+            rows = await whole(partial(fetch, wanted), size)
+            assert [row.attempt.job_id for row in rows] == newest_first
+        events = await whole(partial(store.audit, EventFilter(everything=True, what="decision_committed")), size)
+        assert [row.event.detail["job_id"] for row in events] == newest_first
+    across = AuditFilter(since=at(1), until=at(2 * month + 5))
+    assert [row.attempt.job_id for row in await whole(partial(store.decisions, across), 2)] == ["4", "3", "2", "1"]
+    assert (await store.decisions(AuditFilter(since=at(5), until=at(5)), Page())).rows == ()
+    assert (await store.decisions(AuditFilter(since=at(9 * month)), Page())).rows == ()
