@@ -132,7 +132,7 @@ def compare(watched: Watched, now: datetime, rules: ShadowRules) -> Case:
     advice = _advice(watched, act)
     outcome, why = _outcome(watched, act, advice, now, rules)
     since = None if advice is None else stands_since(watched.advised, advice)
-    seconds = _delay(act, since) if outcome is Outcome.AGREED else None
+    seconds = _delay(act, since) if outcome in COUNTED else None
     ours = act.did is Did.ADVISOR
     return Case(
         job_id=watched.run.job_id,

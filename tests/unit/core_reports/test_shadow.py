@@ -61,6 +61,13 @@ def test_a_restart_that_people_did_not_want_is_one_kind_of_disagreement(changes:
     assert case(**changes).outcome is Outcome.WE_RESTART
 
 
+def test_how_much_later_is_told_of_disagreements_too_and_saves_nothing() -> None:
+    """Cancelled 295 s after our advice to restart: told, and in no sum of hours."""
+    found = case(run=run(state=AttemptState.CANCELLED, ended_at=at(300)))
+    assert found.delay_seconds == 295.0
+    assert tally([found], []).rows[0].gpu_hours_held == 0.0
+
+
 def test_a_stop_agrees_with_a_cancel_and_with_a_job_left_as_it_was() -> None:
     """Nobody ran it again."""
     assert case(advised=(stop(),)).outcome is Outcome.AGREED
