@@ -75,18 +75,20 @@ PAGES = {
 
 @dataclass(slots=True)
 class HandClock:
-    """Stands still unless it is moved."""
+    """The wall stands still unless it is moved; whoever sleeps has slept at once."""
 
     moment: datetime = NOW
+    slept: float = 0.0
 
     def now(self) -> datetime:
         return self.moment
 
     def monotonic(self) -> float:
-        return (self.moment - NOW).total_seconds()
+        return (self.moment - NOW).total_seconds() + self.slept
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.Event().wait()
+        self.slept += seconds
+        await asyncio.sleep(0)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -124,6 +124,33 @@ def test_a_verdict_is_corrected_and_a_node_reinstated(visit: OpenPage, served: S
     page.get_by_text("operator: board replaced").first.wait_for()
 
 
+def test_a_veto_and_its_end_and_the_stop_of_everything(visit: OpenPage, served: Site) -> None:
+    """A veto shows on its decision and under Controls until it is lifted there; one button ends all acting."""
+    shown = visit()
+    page = shown.page
+    shown.go("/decisions?job=4790")
+    page.locator("[data-item] a.row").first.click()
+    page.locator("summary", has_text="Veto").click()
+    form = page.locator("form[action='/do/veto']")
+    form.get_by_label("Reason").fill("the user looks into it")
+    form.get_by_role("button", name="Veto").click()
+    page.locator(".notice").wait_for()
+    page.get_by_role("heading", name="Orders about this job").wait_for()
+    shown.go("/controls")
+    page.get_by_text("the user looks into it").wait_for()
+    page.get_by_text("Lift it").click()
+    form = page.locator("form[action='/do/lift']")
+    form.get_by_label("Reason").fill("done")
+    form.get_by_role("button", name="Lift").click()
+    page.locator(".notice").wait_for()
+    page.get_by_text("Nobody ordered anything").wait_for()
+    form = page.locator("form[action='/do/monitor']")
+    form.get_by_label("Reason").fill("enough")
+    form.get_by_role("button", name="Stop acting").click()
+    page.locator(".notice.good", has_text="Monitor mode everywhere: 1 autonomous setting removed.").wait_for()
+    page.locator(".top").get_by_text("monitor mode").wait_for()
+
+
 def test_what_cannot_be_done_is_said_where_it_was_asked(visit: OpenPage, served: Site) -> None:
     """A verb that the service refuses comes back to the page with the reason, as a warning."""
     shown = visit()

@@ -18,7 +18,7 @@ from advisor.core.words import Action, Category
 from advisor.service.dashboard.pages import Dashboard
 from advisor.service.dashboard.reads import Reads
 from advisor.service.dashboard.rendering import THEME_COOKIE, THEMES, Notice, leave_notice
-from advisor.service.dashboard.views.shown import words
+from advisor.service.dashboard.views.shown import plural, words
 from advisor.service.errors import BadRequestError, CallError, ForbiddenError, NotFoundError, UnauthenticatedError
 from advisor.service.http.application import caller_of
 from advisor.service.http.browsers import check_csrf
@@ -115,7 +115,7 @@ async def _monitor(reads: Reads, form: Form, _now: datetime) -> str:
     setting = operator_pb2.ModeSetting(mode=common_pb2.MODE_MONITOR, why=form.get("why", ""))
     request = operator_pb2.SetModeRequest(setting=setting)
     made = await reads.ask("OperatorService/SetMode", request, operator_pb2.ModeSetting)
-    return f"Monitor mode everywhere: {len(made.no_longer_autonomous)} autonomous settings removed."
+    return f"Monitor mode everywhere: {plural(len(made.no_longer_autonomous), 'autonomous setting')} removed."
 
 
 async def _reset_breaker(reads: Reads, form: Form, _now: datetime) -> str:
