@@ -25,7 +25,6 @@ FILES = (
     "test_hooks.py",
     "test_model_conformance.py",
     "test_nodes.py",
-    "test_readme_path.py",
     "test_scenarios_kinds.py",
     "test_scenarios_people.py",
     "test_scenarios_recovery.py",
