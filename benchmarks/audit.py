@@ -26,7 +26,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -38,11 +37,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from advisor.core.words import Action, Mode
 from advisor.store import documents
-from advisor.store.action_queries import actions_page, audit_statement
-from advisor.store.audit_queries import attempts_statement, decisions_page, incidents_statement
+from advisor.store.action_queries import actions_statement, audit_statement
+from advisor.store.audit_queries import attempts_statement, decisions_statement, incidents_statement
 from advisor.store.embedded import EmbeddedPostgres
 from advisor.store.migrate import migrate
-from advisor.store.months import spans
 from advisor.store.node_queries import nodes_statement
 from advisor.store.records import AuditFilter, EventFilter, Listing, Page, ReconciliationStatus, SignalFilter
 from advisor.store.signal_queries import signals_statement
@@ -205,6 +203,8 @@ def lists(store: Store) -> Mapping[str, Fetch]:
 
 
 STATEMENTS: dict[str, Callable[..., Any]] = {
+    "decisions": decisions_statement,
+    "actions": actions_statement,
     "incidents": incidents_statement,
     "attempts": attempts_statement,
     "signals": signals_statement,
@@ -311,11 +311,7 @@ async def plans(url: str, rows: int) -> tuple[dict[str, list[str]], list[str]]:
     used: dict[str, set[str]] = {}
     scanned = []
     async with engine.connect() as connection:
-        by_month = {
-            "decisions": partial(decisions_page, few=False, spans=await spans(connection, "decisions")),
-            "actions": partial(actions_page, few=False, spans=await spans(connection, "reconciliations")),
-        }
-        for kind, build in (STATEMENTS | by_month).items():
+        for kind, build in STATEMENTS.items():
             for name, given in {"all": ("",), **values(rows)}.items():
                 if name in _UNANSWERED[kind]:
                     continue

@@ -11,7 +11,6 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     ColumnElement,
-    CompoundSelect,
     Select,
     cast,
     func,
@@ -140,12 +139,6 @@ def _but_outcome(wanted: AuditFilter) -> AuditFilter:
     return replace(wanted, status=None, reason="")
 
 
-def actions_page(
-    wanted: AuditFilter, position: Position | None, size: int, *, few: bool, spans: Spans
-) -> Select[Any] | CompoundSelect[Any]:
-    return month_by_month(partial(actions_statement, few=few), wanted, position, size, spans)
-
-
 async def list_actions(
     connection: AsyncConnection, wanted: AuditFilter, page: Page, spans: Spans = ALWAYS
 ) -> Listing[ActionRow]:
@@ -153,7 +146,8 @@ async def list_actions(
     position = read_cursor("actions", wanted, page, (str, int))
     matching = select(decisions.c.id).where(*_conditions(wanted))
     few = _by_outcome(wanted) and await are_few(connection, matching, _but_outcome(wanted))
-    found = (await connection.execute(actions_page(wanted, position, size, few=few, spans=spans))).all()
+    build = partial(actions_statement, few=few)
+    found = await month_by_month(connection, build, wanted, position, size, spans)
     kept, cursor = cut(found, size, "actions", wanted, lambda row: Position(at=row.created_at, ids=(row.id, row.seq)))
     if not kept:
         return Listing(rows=(), next_cursor="")
@@ -210,8 +204,7 @@ async def list_audit(
 ) -> Listing[AuditRecord]:
     size = page_size(page)
     position = read_cursor("audit", wanted, page, (str,))
-    query = month_by_month(audit_statement, wanted, position, size, spans)
-    rows = (await connection.execute(query)).all()
+    rows = await month_by_month(connection, audit_statement, wanted, position, size, spans)
     kept, cursor = cut(rows, size, "audit", wanted, lambda row: Position(at=row.at, ids=(row.id,)))
     return Listing(rows=tuple(_record(row) for row in kept), next_cursor=cursor)
 

@@ -5,19 +5,19 @@ belongs to those rows is fetched then. Where two filters meet, the planner choos
 together (migration 0009) keep it from walking far for what is not there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import ColumnElement, CompoundSelect, Select, func, select, union_all
+from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.store.errors import FilterRefused
 from advisor.store.ids import as_id
 from advisor.store.paging import Filter, Position, older_than, write_cursor
 from advisor.store.records import AuditFilter, EventFilter, SignalFilter
-from advisor.store.sql import storable, text_array
+from advisor.store.sql import AnyRow, storable, text_array
 from advisor.store.tables import jobs
 
 Row = TypeVar("Row")
@@ -111,30 +111,40 @@ def page_of(query: Select[Any], order: Order, position: Position | None, size: i
     return query.order_by(*(column.desc() for column in order)).limit(size + 1)
 
 
-def month_by_month(
+async def month_by_month(
+    connection: AsyncConnection,
     build: Callable[[Filtered, Position | None, int], Select[Any]],
     wanted: Filtered,
     position: Position | None,
     size: int,
     spans: Spans,
-) -> Select[Any] | CompoundSelect[Any]:
-    """The same page, asked of one month after the other, newest first, until it is full.
+) -> Sequence[AnyRow]:
+    """One page and one row more, asked of the newest month first and of older ones only until it is full.
 
     Asked of all months at once, Postgres would look for the first row of each of them, and read a month from end to end
-    where there is none. An append without an order of its own gives its parts one after the other.
+    where there is none. Months are taken one, one, two, four, eight at a time: what is rare is not asked for often.
     """
-    pages = []
-    for since, until in spans:
+    found: list[AnyRow] = []
+    for since, until in _doubling(spans):
         low = max((at for at in (wanted.since, since) if at is not None), default=None)
         high = min((at for at in (wanted.until, until) if at is not None), default=None)
         gone = position is not None and low is not None and position.at < low
         if gone or (low is not None and high is not None and low >= high):
             continue
-        pages.append(build(replace(wanted, since=low, until=high), position, size))
-    if len(pages) <= 1:
-        return pages[0] if pages else build(wanted, position, size)
-    parts = [page.subquery(f"part{number}") for number, page in enumerate(pages)]
-    return union_all(*(select(part) for part in parts)).limit(size + 1)
+        query = build(replace(wanted, since=low, until=high), position, size - len(found))
+        found += (await connection.execute(query)).all()
+        if len(found) > size:
+            break
+    return found
+
+
+def _doubling(spans: Spans) -> Iterator[tuple[datetime | None, datetime | None]]:
+    at, count = 0, 1
+    while at < len(spans):
+        together = spans[at : at + count]
+        yield together[-1][0], together[0][1]
+        count = 1 if at == 0 else 2 * count
+        at += len(together)
 
 
 def cut(

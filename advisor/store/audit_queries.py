@@ -8,9 +8,10 @@ import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, CompoundSelect, FromClause, Select, literal, select, true
+from sqlalchemy import ColumnElement, FromClause, Select, literal, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.codec import CodecError, decode
@@ -99,14 +100,6 @@ def decisions_statement(wanted: AuditFilter, position: Position | None, size: in
     return page_of(select(*order).where(*_conditions(wanted)), order, position, size)
 
 
-def decisions_page(
-    wanted: AuditFilter, position: Position | None, size: int, *, few: bool, spans: Spans
-) -> Select[Any] | CompoundSelect[Any]:
-    if wanted.status:
-        return decisions_statement(wanted, position, size, few=few)
-    return month_by_month(decisions_statement, wanted, position, size, spans)
-
-
 def _by_status(wanted: AuditFilter, position: Position | None, size: int, *, few: bool) -> Select[Any]:
     """The status is in the advice, which is in the same order. One side is walked, the other one asked row by row."""
     own, outcome = decisions.c, advice.c
@@ -138,7 +131,10 @@ async def list_decisions(
     size = page_size(page)
     position = read_cursor("decisions", wanted, page, (str,))
     few = bool(wanted.status) and await are_few(connection, select(decisions.c.id).where(*_conditions(wanted)), wanted)
-    found = (await connection.execute(decisions_page(wanted, position, size, few=few, spans=spans))).all()
+    build = partial(decisions_statement, few=few)
+    # By status the advice is walked, which is one table.
+    months = ALWAYS if wanted.status else spans
+    found = await month_by_month(connection, build, wanted, position, size, months)
     kept, cursor = cut(found, size, "decisions", wanted, lambda row: Position(at=row.created_at, ids=(row.id,)))
     if not kept:
         return Listing(rows=(), next_cursor="")
