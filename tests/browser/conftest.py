@@ -21,7 +21,7 @@ from tests.integration.store.conftest import execute, open_folder, postgres  # n
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 # The rich form prints local variables of every frame.
 structlog.configure(
@@ -30,7 +30,8 @@ structlog.configure(
         structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
     ]
 )
-WAIT_MS = 5_000
+WAIT_MS = 15_000  # a deadline, for busy machines; nothing waits for it
+expect.set_options(timeout=WAIT_MS)
 # A person's laptop.
 WIDTH, HEIGHT = 1360, 850
 
