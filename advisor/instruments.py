@@ -167,7 +167,8 @@ class Instruments:
                     self._answers.labels(source, answer.reason.value).inc()
                     continue
                 case LogBatch():
-                    read += sum(len(chunk.data) for chunk in answer.chunks)
+                    # What a defective connector gives instead of bytes is noticed where its attempt is looked at.
+                    read += sum(len(chunk.data) for chunk in answer.chunks if isinstance(chunk.data, bytes))
                 case MetricsBatch():
                     samples += len(answer.samples)
             self._answers.labels(source, "").inc()
