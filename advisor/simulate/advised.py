@@ -1,8 +1,6 @@
 """The advisor as operator of a world: the real tick, the real core, the real store, on the world's clock.
 
-Only what lies outside is made up: the scheduler and the jobs (`cluster`), what they print (`printing`), and the agent,
-which here is the short list of rules by which the real one acts (docs/architecture.md): advice for attempt N is applied
-to N or to its direct pending successor, a live attempt is ended only by advice that says so, nothing is done twice.
+Only what lies outside is made up: the scheduler and the jobs (`cluster`), what they print (`printing`), the `agent`.
 
 Time jumps. Where nothing is wrong a tick comes every `quiet_seconds`, with everything that was printed meanwhile; from
 the moment that something is wrong, or looks as if it were, ticks come as often as in life. Whether something is wrong
@@ -10,10 +8,12 @@ is known to the world only and decides about nothing but when to look.
 """
 
 import asyncio
-from collections.abc import Iterator
+import heapq
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Protocol
 
 import structlog
 
@@ -22,31 +22,18 @@ from advisor.build import build_id
 from advisor.core.model import ExitStatus
 from advisor.core.policy import Policy
 from advisor.core.scan import Scanner
-from advisor.core.words import Action, AttemptState, Mode, NodeState
+from advisor.core.words import Action, AttemptState, IncidentKind, Mode, NodeState
 from advisor.gathering import Gatherer
 from advisor.measuring import Measurer
 from advisor.pipeline import Pipeline, Rulebook
 from advisor.rules.loader import load_rules
+from advisor.simulate.agent import ADVISOR, Agent
 from advisor.simulate.checks import Checks
-from advisor.simulate.cluster import Cluster, Move, SimAttempt, SimJob, SimNode
+from advisor.simulate.cluster import Cluster, Operator, SimAttempt, SimJob, SimNode
 from advisor.simulate.printing import EPOCH, Printer, moment
 from advisor.simulate.sources import Exporters, JobOutputs, KernelLogs
 from advisor.simulate.world import World
-from advisor.store.records import (
-    AdviceRow,
-    AgentMode,
-    AttemptKey,
-    LemonsWanted,
-    Milestone,
-    MilestoneKind,
-    NodeReconciliation,
-    ObservedJob,
-    ObservedNode,
-    Reconciliation,
-    ReconciliationReason,
-    ReconciliationStatus,
-    StoredIsolation,
-)
+from advisor.store.records import AdviceRow, AgentMode, LemonsWanted, ObservedJob, ObservedNode
 from advisor.store.store import Store
 
 QUIET_SECONDS = 600.0
@@ -55,7 +42,8 @@ STANDING_SECONDS = 5.0  # while a job stands still for longer: what is waited fo
 # For how long ticks come as often as in life: after a failure, after an end, after what only has to be seen.
 FAILING_SECONDS, ENDED_SECONDS, SEEN_SECONDS = 25.0, 8.0, 0.5
 POLICY = Policy(isolate=True, isolate_dry_run=False)
-PROGRESS_EVERY = 4096
+# After a failure or an end: when what is decided may change though nothing happens, late lines and deadlines among it.
+LATER_SECONDS = (POLICY.isolation_settle_seconds + 1.0, 62.0, POLICY.decision_deadline_seconds + 1.0)
 
 
 class WorldClock:
@@ -74,6 +62,32 @@ class WorldClock:
         await asyncio.sleep(0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """One decision as published, and what the world knew then: `truth` is what the attempt failed of, if it had."""
+
+    at: float
+    job_id: str
+    attempt: int
+    generation: int
+    action: Action
+    reason: str
+    category: str
+    exclude: tuple[str, ...]
+    ends_live: bool
+    root_cause: str
+    truth: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Heard:
+    """When one failed attempt was first known to have failed, and when something to do about it was advised."""
+
+    detected_at: float | None = None
+    advised_at: float | None = None
+    action: Action = Action.NONE
+
+
 @dataclass(slots=True, kw_only=True)
 class Outcome:
     """What the advisor did in one world, beyond what the cluster shows."""
@@ -81,30 +95,55 @@ class Outcome:
     isolated: list[tuple[int, float]] = field(default_factory=list)
     lemons: set[int] = field(default_factory=set)
     ticks: int = 0
-    decisions: int = 0
-    detection_seconds: list[float] = field(default_factory=list)
+    said: list[Said] = field(default_factory=list)
+    heard: dict[tuple[str, int], Heard] = field(default_factory=dict)
+
+
+class MakeAgent(Protocol):
+    """`Agent`, or one that breaks a rule, to see that it is caught."""
+
+    def __call__(
+        self,
+        *,
+        cluster: Cluster,
+        store: Store,
+        checks: Checks,
+        clock: "WorldClock",
+        place: str,
+        index: dict[str, int],
+        act: bool,
+    ) -> Agent: ...
 
 
 class Advised:
     """An `Operator` and a `Watcher`: it acts between events, never within them."""
 
-    name = "advisor"
+    name = ADVISOR
 
     def __init__(
-        self, cluster: Cluster, printer: Printer, store: Store, checks: Checks, *, act: bool = True, name: str = "world"
+        self,
+        cluster: Cluster,
+        printer: Printer,
+        store: Store,
+        checks: Checks,
+        *,
+        act: bool = True,
+        name: str = "world",
+        agent: MakeAgent = Agent,
     ) -> None:
         self.cluster, self.printer, self.store, self.checks = cluster, printer, store, checks
         self.place = name  # as the store knows the cluster
         self.act = act
         self.outcome = Outcome()
         self._clock = WorldClock()
-        self._changed: dict[str, None] = {}
         self._nodes: dict[int, None] = {}
         self._often_until = 0.0
-        self._marks: dict[str, tuple[int, int]] = {}  # job → (attempt advised on, generation)
-        self._done: set[str] = set()  # advice that is final
-        self._isolations: dict[str, int] = {}
+        self._later: list[float] = []  # a heap
+        self._noted: set[str] = set()  # advice
         self._index = {cluster.world.name_of(node.index): node.index for node in cluster.nodes}
+        self._agent = agent(
+            cluster=cluster, store=store, checks=checks, clock=self._clock, place=name, index=self._index, act=act
+        )
         rules = load_rules()
         self._board = Board(store, self._clock)
         self._measurer = Measurer(
@@ -131,19 +170,21 @@ class Advised:
     # Operator and Watcher: remember, and look soon
 
     def attempt_failed(self, job: SimJob, attempt: SimAttempt) -> None:
-        self._seen(job, FAILING_SECONDS)
+        pass  # told as a watcher
 
     def attempt_ended(self, job: SimJob, attempt: SimAttempt) -> None:
-        self._seen(job, ENDED_SECONDS)
+        pass
 
     def started(self, job: SimJob, attempt: SimAttempt) -> None:
         self._seen(job, SEEN_SECONDS)
 
     def failing(self, job: SimJob, attempt: SimAttempt, fault: object) -> None:
         self._seen(job, FAILING_SECONDS)
+        self._again_later()
 
     def ended(self, job: SimJob, attempt: SimAttempt) -> None:
         self._seen(job, ENDED_SECONDS)
+        self._again_later()
 
     def requeued(self, job: SimJob, attempt: SimAttempt, by: str) -> None:
         self._seen(job, SEEN_SECONDS)
@@ -153,8 +194,12 @@ class Advised:
         self._look_often(SEEN_SECONDS)
 
     def _seen(self, job: SimJob, seconds: float) -> None:
-        self._changed[job.spec.job_id] = None
+        self._agent.changed[job.spec.job_id] = None
         self._look_often(seconds)
+
+    def _again_later(self) -> None:
+        for seconds in LATER_SECONDS:
+            heapq.heappush(self._later, self.cluster.now + seconds)
 
     def _look_often(self, seconds: float) -> None:
         self._often_until = max(self._often_until, self.cluster.now + seconds)
@@ -186,7 +231,11 @@ class Advised:
 
     def _next(self, at: float, quiet_seconds: float) -> float:
         """When to look next: at once when something happens, often while something is wrong."""
+        while self._later and self._later[0] <= at:
+            heapq.heappop(self._later)
         event = max(self.cluster.next_event, at) + 0.2
+        if self._later:
+            event = min(event, self._later[0])
         if at < self._often_until:
             return min(at + ILL_SECONDS, event)
         if any(job.last.live and (job.last.failed_at or job.last.spoiled) is not None for job in self._running()):
@@ -203,23 +252,57 @@ class Advised:
         await self._pipeline.tick()
         self.outcome.ticks += 1
         for row in await self.store.open_advice(self.place, self._clock.now()):
-            await self._apply(row)
-        await self._tend_nodes(await self.store.open_isolations(self.place))
-        if self._changed or self._nodes:
+            self._note(row)
+            await self._agent.apply(row)
+        await self._agent.tend_nodes(await self.store.open_isolations(self.place))
+        if self._agent.changed or self._nodes:
             await self._report()
         self.checks.looked(self.cluster)
 
+    def _note(self, row: AdviceRow) -> None:
+        """For whoever asks afterwards what was decided, and how soon."""
+        if row.advice_id in self._noted:
+            return
+        self._noted.add(row.advice_id)
+        decision, key = row.decision, (row.attempt.job_id, row.attempt.number)
+        attempt = self.cluster.jobs[row.attempt.job_id].attempts[row.attempt.number]
+        fault, now = attempt.fault, self.cluster.now
+        self.outcome.said.append(
+            Said(
+                at=now,
+                job_id=row.attempt.job_id,
+                attempt=row.attempt.number,
+                generation=row.generation,
+                action=decision.action,
+                reason=decision.reason.value,
+                category=decision.attribution.category.value,
+                exclude=decision.isolation.exclude_for_job,
+                ends_live=decision.may_end_live_attempt,
+                root_cause=decision.attribution.root_cause,
+                truth=fault.cause.name if fault is not None else "",
+            )
+        )
+        if fault is None:
+            return
+        heard = self.outcome.heard.setdefault(key, Heard())
+        if heard.detected_at is None and decision.incident.kind is not IncidentKind.NONE:
+            heard.detected_at = now
+        doable = decision.may_end_live_attempt or not attempt.live
+        if heard.advised_at is None and decision.action is not Action.NONE and doable:
+            heard.advised_at, heard.action = now, decision.action
+
     async def _report(self) -> None:
-        jobs = [self._observed(self.cluster.jobs[name]) for name in self._changed]
+        jobs = [self._observed(self.cluster.jobs[name]) for name in self._agent.changed]
         nodes = [self._observed_node(self.cluster.nodes[index]) for index in self._nodes]
-        self._changed, self._nodes = {}, {}
+        self._nodes = {}
+        self._agent.changed.clear()
         self._board.heard(self.place, ())
         if jobs or nodes:
             await self.store.record_observations(self.place, jobs, nodes, complete=False, now=self._clock.now())
 
     def _observed(self, job: SimJob) -> ObservedJob:
         attempt, spec, name = job.last, job.spec, self.cluster.world.name_of
-        marked_attempt, generation = self._marks.get(spec.job_id, (0, 0))
+        marked_attempt, generation = self._agent.marks.get(spec.job_id, (0, 0))
         fitting = sum(
             not (node.down or node.drained or node.silent) and node.index not in job.excluded
             for node in self.cluster.nodes
@@ -268,82 +351,9 @@ class Advised:
             partitions=("gpu",),
         )
 
-    # the agent
-
-    async def _apply(self, row: AdviceRow) -> None:
-        decision, job = row.decision, self.cluster.jobs.get(row.attempt.job_id)
-        if row.advice_id in self._done or job is None or not self.act or decision.mode is not Mode.AUTONOMOUS:
-            return
-        self.outcome.decisions += 1
-        number, last = row.attempt.number, job.last
-        moved_on = last.number > number + 1 or (last.number == number + 1 and last.state is not AttemptState.PENDING)
-        match decision.action:
-            case Action.NONE:
-                await self._settle(row, ReconciliationStatus.ALREADY_SATISFIED, ReconciliationReason.NOTHING_TO_DO)
-            case _ if moved_on or job.over:
-                await self._settle(row, ReconciliationStatus.WITHHELD, ReconciliationReason.ATTEMPT_MOVED_ON)
-            case _ if last.number == number and last.live and not decision.may_end_live_attempt:
-                return  # it waits for the attempt's end
-            case Action.RESTART:
-                await self._restart(row, job)
-            case Action.STOP:
-                self.checks.stopping(self.cluster, job, row)
-                if self.cluster.cancel(job, by=self.name) is Move.DONE:
-                    self._changed[job.spec.job_id] = None
-                await self._settle(row, ReconciliationStatus.VERIFIED, ReconciliationReason.OBSERVED)
-
-    async def _restart(self, row: AdviceRow, job: SimJob) -> None:
-        decision, number = row.decision, row.attempt.number
-        reached = []
-        if decision.delay_until is not None and decision.delay_until > self._clock.now():
-            return
-        if job.last.number == number:
-            self.checks.requeuing(self.cluster, job, row)
-            if self.cluster.requeue(job, by=self.name) is Move.REFUSED:
-                await self._settle(row, ReconciliationStatus.WITHHELD, ReconciliationReason.ATTEMPT_MOVED_ON)
-                return
-            reached.append(MilestoneKind.REQUEUE_ACCEPTED)
-        wanted = {self._index[name] for name in decision.isolation.exclude_for_job if name in self._index}
-        usable = sum(node.usable and node.index not in wanted for node in self.cluster.nodes)
-        if usable >= job.spec.nodes or not wanted:
-            self.checks.excluding(self.cluster, job, wanted)
-            self.cluster.exclude(job, wanted)
-        self._marks[job.spec.job_id] = (number, row.generation)
-        self._changed[job.spec.job_id] = None
-        reached.append(MilestoneKind.UPDATE_ACCEPTED)
-        now = self._clock.now()
-        key = AttemptKey(job_key=row.attempt.job_key, number=number)
-        await self.store.record_milestones({key: [Milestone(kind=kind, at=now) for kind in reached]})
-        if decision.settled:
-            await self._settle(row, ReconciliationStatus.VERIFIED, ReconciliationReason.OBSERVED)
-
-    async def _settle(self, row: AdviceRow, status: ReconciliationStatus, reason: ReconciliationReason) -> None:
-        self._done.add(row.advice_id)
-        news = Reconciliation(status=status, reason=reason, at=self._clock.now())
-        await self.store.record_reconciliation(row.advice_id, news, who="agent world")
-
-    async def _tend_nodes(self, wanted: tuple[StoredIsolation, ...]) -> None:
-        for item in wanted:
-            index = self._index[item.node]
-            node = self.cluster.nodes[index]
-            if item.ended_at is not None:
-                if node.drained == self.name:
-                    self.cluster.undrain(index)
-                await self._node_settled(item, ReconciliationReason.OBSERVED)
-            elif not item.dry_run and item.isolation_id not in self._isolations and self.act:
-                self._isolations[item.isolation_id] = index
-                self.outcome.isolated.append((index, self.cluster.now))
-                self.checks.isolating(self.cluster, index)
-                self.cluster.drain(index, by=self.name)
-                await self._node_settled(item, ReconciliationReason.OBSERVED)
-            elif item.isolation_id in self._isolations and not node.drained and node.job is None:
-                await self._node_settled(item, ReconciliationReason.REPAIR_SEEN)
-
-    async def _node_settled(self, item: StoredIsolation, reason: ReconciliationReason) -> None:
-        news = NodeReconciliation(
-            generation=item.generation, status=ReconciliationStatus.VERIFIED, reason=reason, at=self._clock.now()
-        )
-        await self.store.record_node_reconciliation(item.isolation_id, news, cluster=self.place, who="agent world")
+    @property
+    def isolated(self) -> list[tuple[int, float]]:
+        return self._agent.isolated
 
     async def find_lemons(self) -> None:
         """Who is on the list of nodes that fail again and again, as of now."""
@@ -362,20 +372,40 @@ def quiet_log() -> Iterator[None]:
         structlog.configure(**before)
 
 
+class Together:
+    """Somebody acts, and the advisor watches him."""
+
+    def __init__(self, acts: Operator, watches: Advised) -> None:
+        self.name = "monitor"
+        self._both = (acts, watches)
+
+    def attempt_failed(self, job: SimJob, attempt: SimAttempt) -> None:
+        for one in self._both:
+            one.attempt_failed(job, attempt)
+
+    def attempt_ended(self, job: SimJob, attempt: SimAttempt) -> None:
+        for one in self._both:
+            one.attempt_ended(job, attempt)
+
+
 async def advise(
-    world: World, store: Store, checks: Checks, *, act: bool = True, name: str = "world"
+    world: World,
+    store: Store,
+    checks: Checks,
+    *,
+    acts: Callable[[Cluster], Operator] | None = None,
+    name: str = "world",
+    agent: MakeAgent = Agent,
 ) -> tuple[Cluster, Advised]:
-    """The whole of one world under the advisor. `act` False: it watches, and somebody else acts."""
+    """The whole of one world under the advisor. `acts`: somebody else acts, and it watches."""
     printer = Printer()
     cluster = Cluster(world, watchers=[printer])
     printer.cluster = cluster
-    advised = Advised(cluster, printer, store, checks, act=act, name=name)
+    advised = Advised(cluster, printer, store, checks, act=acts is None, name=name, agent=agent)
     cluster.watchers.append(advised)
     cluster.watchers.append(checks)
-    cluster.operator = advised
-    days = 7.0 * 86_400.0
-    for week in range(int(world.seconds // days)):
-        cluster.at(days * (week + 1), lambda: None)
+    cluster.operator = advised if acts is None else Together(acts(cluster), advised)
     await advised.run(world.seconds)
     await advised.find_lemons()
+    advised.outcome.isolated = advised.isolated
     return cluster, advised

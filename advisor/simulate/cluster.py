@@ -57,7 +57,7 @@ class SimAttempt:
     silent: bool = False  # its failure shows in no line
     failed_at: float | None = None  # no step is completed after it
     spoiled: int | None = None
-    noticed_at: float | None = None  # by the operator
+    struck_at: float | None = None  # when it began to fail, or to compute nonsense
 
     @property
     def live(self) -> bool:
@@ -342,7 +342,7 @@ class Cluster:
             return
         if fault.own_hardware:
             self.nodes[fault.nodes[0]].failures.append(self.now)
-        attempt.fault = fault
+        attempt.fault, attempt.struck_at = fault, self.now
         quiet = self.world.stream("silent", job.spec.job_id, attempt.number).random()
         attempt.silent = quiet < self.world.scenario.noise.failures_silent
         random = self.world.stream("end", job.spec.job_id, attempt.number)

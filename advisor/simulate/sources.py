@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from zlib import crc32
 
 from advisor.core.columns import Sample
 from advisor.core.measured import POWER, TENSOR, UTILISATION, XID
@@ -127,7 +128,7 @@ class Exporters:
         missing = self._cluster.world.scenario.noise.scrapes_missing
         for index in shown:
             for scrape in scrapes:
-                if self._cluster.world.stream("scrape", index, scrape).random() >= missing:
+                if _share(self._cluster.world.seed, index, scrape) >= missing:
                     samples.extend(self._scraped(index, scrape * SCRAPE_SECONDS))
         return MetricsBatch(samples=tuple(samples), until=moment(until))
 
@@ -163,6 +164,11 @@ class Exporters:
 
     async def close(self) -> None:
         pass
+
+
+def _share(seed: int, index: int, scrape: int) -> float:
+    """A number from 0 to 1 of this scrape alone: cheaper than a stream of its own for each of millions."""
+    return crc32(f"{seed}/{index}/{scrape}".encode()) / 2**32
 
 
 def _xid_of(lines: Sequence[str]) -> int:
