@@ -253,7 +253,7 @@ def test_config_problems_are_told_in_plain_words(tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(
         'rules_files = "x"\n[tick]\ninterval_seconds = "fast"\nattempts_max = 0\n[service]\nsocket = 7\n'
-        '[[kernel]]\nname = "k"\n'
+        '[[logs]]\nextra_files = "x"\n'
     )
     done = _advisor("config", "check", "--config", str(path), "--format", "json")
     found = {problem["key"]: problem["message"] for problem in json.loads(done.stdout)["problems"]}
@@ -262,7 +262,7 @@ def test_config_problems_are_told_in_plain_words(tmp_path: Path) -> None:
         "tick.interval_seconds": "write a number",
         "tick.attempts_max": "must be at least 1",
         "service.socket": 'write text in quotes: "…"',
-        "kernel[0].path": "must be given",
+        "logs[0].extra_files": 'write a list: ["…"]',
     }
 
 
