@@ -41,7 +41,9 @@ ILL_SECONDS = 1.0  # between ticks, as in life, while something has just happene
 STANDING_SECONDS = 5.0  # while a job stands still for longer: what is waited for is minutes away
 # For how long ticks come as often as in life: after a failure, after an end, after what only has to be seen.
 FAILING_SECONDS, ENDED_SECONDS, SEEN_SECONDS = 25.0, 8.0, 0.5
-POLICY = Policy(isolate=True, isolate_dry_run=False)
+# As a site with such jobs sets it. A job on 2,048 nodes meets 13 failures a day: the default ceiling of 20 restarts,
+# which bounds jobs that claim progress for ever, would stop it after a day and a half.
+POLICY = Policy(isolate=True, isolate_dry_run=False, restarts_ceiling=2000)
 # After a failure or an end: when what is decided may change though nothing happens, late lines and deadlines among it.
 LATER_SECONDS = (POLICY.isolation_settle_seconds + 1.0, 62.0, POLICY.decision_deadline_seconds + 1.0)
 
@@ -303,10 +305,7 @@ class Advised:
     def _observed(self, job: SimJob) -> ObservedJob:
         attempt, spec, name = job.last, job.spec, self.cluster.world.name_of
         marked_attempt, generation = self._agent.marks.get(spec.job_id, (0, 0))
-        fitting = sum(
-            not (node.down or node.drained or node.silent) and node.index not in job.excluded
-            for node in self.cluster.nodes
-        )
+        fitting = sum(node.usable and node.index not in job.excluded for node in self.cluster.nodes)
         return ObservedJob(
             job_id=spec.job_id,
             attempt=attempt.number,
@@ -324,6 +323,8 @@ class Advised:
             excluded_nodes=tuple(map(name, sorted(job.excluded))),
             our_excluded_nodes=tuple(map(name, sorted(job.excluded))),
             partition="gpu",
+            array_job_id=spec.array_job_id,
+            array_task=spec.array_task,
             name=f"train-{spec.job_id}",
             requeueable=True,
             batch=True,

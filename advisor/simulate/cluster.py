@@ -57,6 +57,7 @@ class SimAttempt:
     silent: bool = False  # its failure shows in no line
     failed_at: float | None = None  # no step is completed after it
     spoiled: int | None = None
+    requeued_by: str = ""
     struck_at: float | None = None  # when it began to fail, or to compute nonsense
 
     @property
@@ -73,6 +74,7 @@ class SimJob:
     trained: float = 0.0  # seconds, over all attempts: when the program fails by itself counts in these
     over: bool = False  # nobody will start it again
     stopped_by: str = ""
+    stopped_at: float | None = None
     finished: bool = False
 
     @property
@@ -207,7 +209,7 @@ class Cluster:
         if job.over:
             return Move.REFUSED
         attempt = job.last
-        job.over, job.stopped_by = True, by
+        job.over, job.stopped_by, job.stopped_at = True, by, self.now
         if attempt.live:
             self._end(job, attempt, AttemptState.CANCELLED, tell=False)
         elif attempt.state is AttemptState.PENDING:
@@ -260,6 +262,8 @@ class Cluster:
         for job in sorted(ready, key=lambda one: (-one.spec.priority, one.last.submitted_at, one.spec.job_id)):
             if free is None:
                 free = [node.index for node in self.nodes if node.usable and node.job is None]
+            if self._throttled(job.spec):
+                continue
             chosen = [index for index in free if index not in job.excluded][: job.spec.nodes]
             if len(chosen) < job.spec.nodes:
                 if job.spec.priority > 0:
@@ -269,6 +273,13 @@ class Cluster:
             free = [index for index in free if index not in taken]
             self.pending.remove(job)
             self._start(job, tuple(chosen))
+
+    def _throttled(self, spec: JobSpec) -> bool:
+        """As many tasks of its array run as may run at once."""
+        if spec.array_limit is None:
+            return False
+        mates = (job for job in self.jobs.values() if job.spec.array_job_id == spec.array_job_id)
+        return sum(job.last.live for job in mates) >= spec.array_limit
 
     def _start(self, job: SimJob, nodes: tuple[int, ...]) -> None:
         attempt = job.last
@@ -393,6 +404,7 @@ class Cluster:
             submitted_at=self.now,
             eligible_at=self.now + self.world.scenario.requeue_delay_seconds,
             resume=resume,
+            requeued_by=by,
         )
         job.attempts.append(attempt)
         self._wait(job)

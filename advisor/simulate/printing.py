@@ -117,10 +117,10 @@ class Printer:
             return
         speakers = places[:CULPRITS_PRINT] or [random.choice(attempt.nodes)]
         for index in speakers:
-            rank = self._rank(attempt, index, fault.gpu)
+            rank, wait = self._rank(attempt, index, fault.gpu), self._wait_in_buffer(random)
             for number, line in enumerate(cause.culprit):
                 text = self._filled(line, out, index, fault.gpu, rank)
-                self._say(out, now + 0.001 * number, text, node=index)
+                self._say(out, now + wait + 0.001 * number, text)
         if cause.others:
             self._others(out, cause.others, speakers[0], now)
         if cause.shape is Shape.HANG:
@@ -187,10 +187,10 @@ class Printer:
             index, gpu = random.choice(attempt.nodes), random.randrange(8)
             if index == culprit:
                 continue
-            at = now + random.uniform(0.5, 1.9)
+            at, wait = now + random.uniform(0.5, 1.9), self._wait_in_buffer(random)
             for line in lines:
                 text = self._filled(line.replace("{peer}", peer), out, index, gpu, self._rank(attempt, index, gpu), at)
-                self._say(out, at, text, node=index)
+                self._say(out, at + wait, text)
 
     def _rank(self, attempt: SimAttempt, index: int, gpu: int) -> int:
         return attempt.nodes.index(index) * self._cluster.world.scenario.gpus_per_node + gpu
@@ -211,7 +211,11 @@ class Printer:
             peer="10.0.0.1<43211>",
         )
 
-    def _say(self, out: Output, at: float, line: str, node: int | None = None) -> None:
+    def _wait_in_buffer(self, random: Random) -> float:
+        """Of one rank's lines, which keep their order among themselves."""
+        return random.uniform(0.0, self._cluster.world.scenario.noise.reorder_seconds)
+
+    def _say(self, out: Output, at: float, line: str) -> None:
         readable = self._readable(at, out.random)
         if readable is not None:
             out.stream.write(readable, line)

@@ -2,24 +2,26 @@
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from time import monotonic
 
 from advisor.simulate.advised import POLICY, Outcome, advise, quiet_log
+from advisor.simulate.agent import ADVISOR
 from advisor.simulate.checks import Breach, Checks
 from advisor.simulate.cluster import Cluster
+from advisor.simulate.delays import Delay, Watched, detection, watched
 from advisor.simulate.figures import Figures, figures_of, lemons_of
-from advisor.simulate.operators import OPERATORS, Bound, Nobody
+from advisor.simulate.operators import OPERATORS, Bound, Nobody, Person
 from advisor.simulate.world import DAY, Scenario, World, draw
 from advisor.store.embedded import EmbeddedPostgres
 from advisor.store.migrate import migrate
 from advisor.store.store import Store
 
-ADVISOR = "advisor"
-NAMES = (*(made.name for made in OPERATORS), ADVISOR)
+MONITOR = "monitor"  # a person acts, the advisor watches
+NAMES = (*(made.name for made in OPERATORS), MONITOR, ADVISOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,8 @@ class Lived:
     lemons_found: int = 0
     isolated: int = 0
     ticks: int = 0
+    detection: Mapping[str, Delay] = field(default_factory=dict)
+    watched: Watched | None = None
     breaches: tuple[Breach, ...] = ()
     took_seconds: float = 0.0
 
@@ -57,6 +61,7 @@ class Result:
     def document(self) -> dict[str, object]:
         """The figures that matter by their own names, and everything behind them."""
         ours, nobody, bound = self.of(ADVISOR), self.of(Nobody.name), self.of(Bound.name)
+        watching = self.of(MONITOR)
         found: dict[str, object] = {"scenario": self.scenario.name, "seed": self.seed, "days": self.scenario.days}
         if ours is not None:
             figures = ours.figures
@@ -72,12 +77,15 @@ class Result:
                 "wrong_exclusions": figures.wrong_exclusions,
                 "retries_per_incident": figures.retries_per_incident,
                 "gpu_hours_lost": figures.gpu_hours_lost,
+                "detection_seconds": {shape: asdict(delay) for shape, delay in ours.detection.items()},
                 "invariants_broken": [asdict(breach) for breach in ours.breaches],
                 "times_faster_than_real": self.scenario.days * DAY / max(ours.took_seconds, 1e-9),
             }
         if bound is not None:
             # Who knows everything still may have worse luck with the nodes that he is given than others had.
             found["ettr_bound"] = max(lived.figures.ettr for lived in self.lived)
+        if watching is not None and watching.watched is not None:
+            found["delay_saved_seconds"] = watching.watched.saved_p50_seconds
         if nobody is not None:
             found["ettr_no_advisor"] = nobody.figures.ettr
             found["gpu_hours_lost_no_advisor"] = nobody.figures.gpu_hours_lost
@@ -101,13 +109,12 @@ def run(
     """Live through each seed with each operator. `done` is told of a seed as soon as it is over."""
     results = []
     with ExitStack() as stack:
-        url = stack.enter_context(_database()) if ADVISOR in names else ""
+        url = stack.enter_context(_database()) if {ADVISOR, MONITOR} & set(names) else ""
         stack.enter_context(quiet_log())
         for seed in seeds:
             world = draw(scenario, seed)
-            lived = [_alone(world, name) for name in names if name != ADVISOR]
-            if ADVISOR in names:
-                lived.append(asyncio.run(_advised(world, url)))
+            lived = [_alone(world, name) for name in names if name not in {ADVISOR, MONITOR}]
+            lived += [asyncio.run(_advised(world, url, name)) for name in (MONITOR, ADVISOR) if name in names]
             result = Result(scenario=scenario, seed=seed, lived=tuple(lived))
             done(result)
             results.append(result)
@@ -143,25 +150,28 @@ def _alone(world: World, name: str) -> Lived:
     )
 
 
-async def _advised(world: World, url: str) -> Lived:
+async def _advised(world: World, url: str, name: str) -> Lived:
     await migrate(url)
     store = await Store.open(url, policy=POLICY)
     began = monotonic()
     try:
         checks = Checks(POLICY)
         # A cluster of this name is not in the store yet, whatever seeds were lived through before.
-        cluster, advised = await advise(world, store, checks, name=f"world-{world.seed}-{began:.6f}")
+        place = f"world-{world.seed}-{began:.6f}"
+        cluster, advised = await advise(world, store, checks, acts=Person if name == MONITOR else None, name=place)
     finally:
         await store.close()
     outcome: Outcome = advised.outcome
     lemons = lemons_of(cluster)
     return Lived(
-        operator=ADVISOR,
+        operator=name,
         figures=figures_of(cluster, isolated=outcome.isolated, until=world.seconds),
         lemons=len(lemons),
         lemons_found=len(lemons & outcome.lemons),
         isolated=len(outcome.isolated),
         ticks=outcome.ticks,
+        detection=detection(cluster, outcome, world.seconds),
+        watched=watched(cluster, outcome, Person.name) if name == MONITOR else None,
         breaches=tuple(checks.breaches),
         took_seconds=monotonic() - began,
     )

@@ -39,6 +39,7 @@ class Noise:
     lines_lost: float = 0.02
     lines_late: float = 0.01
     late_seconds_max: float = 60.0
+    reorder_seconds: float = 0.5  # each rank's lines wait for up to so long in a buffer: ranks overtake each other
     skew_seconds: float = 2.0  # standard deviation of a node's clock
     scrapes_missing: float = 0.005
     failures_silent: float = 0.05  # without any line
@@ -59,7 +60,9 @@ class JobSpec:
     mistake: Cause | None = None
     mistake_step: int = 0
     priority: int = 0
+    array_job_id: str = ""
     array_task: int | None = None
+    array_limit: int | None = None  # tasks of the array that may run at once
     full_text: bool = False  # every rank speaks, not only the first
 
 
@@ -84,6 +87,9 @@ class Scenario:
     small_job_hours: float = 6.0
     mistakes: float = 0.15  # share of small jobs
     preemptions_per_day: float = 0.0
+    arrays_per_day: float = 0.0
+    array_tasks: int = 4
+    array_limit: int = 2  # at once
     step_seconds: float = 10.0
     checkpoint_seconds: float = 5.0  # for which training stands still
     requeue_delay_seconds: float = 121.0  # Slurm's own: cred_expire + 1 by default
@@ -117,6 +123,7 @@ SCENARIOS: Mapping[str, Scenario] = {
             big_job_nodes=512,
             small_jobs_per_day=400.0,
             preemptions_per_day=4.0,
+            arrays_per_day=6.0,
         ),
         Scenario(
             name="lemons-90-days",
@@ -139,6 +146,7 @@ SCENARIOS: Mapping[str, Scenario] = {
             small_job_nodes=(1, 2, 4),
             fabric_nodes=6,
             mistakes=0.3,
+            arrays_per_day=1.0,
         ),
     )
 }
@@ -293,7 +301,36 @@ def _jobs(world: World) -> Iterator[JobSpec]:
                 full_text=random.random() < 0.1,
             )
         )
-    yield from sorted(found, key=lambda job: job.submitted_at)
+    found.extend(_arrays(world))
+    yield from sorted(found, key=lambda job: (job.submitted_at, job.job_id))
+
+
+def _arrays(world: World) -> Iterator[JobSpec]:
+    """Sweeps: tasks of one array with one program, so that a mistake is everybody's."""
+    scenario = world.scenario
+    random = world.stream("arrays")
+    number = 50_000
+    for at in _arrivals(random, scenario.arrays_per_day / DAY, world.seconds):
+        mistake = random.choices(MISTAKES, [cause.weight for cause in MISTAKES])[0]
+        wrong = random.random() < scenario.mistakes
+        hours = random.expovariate(1 / scenario.small_job_hours)
+        step = random.choice((0, 0, 3, 40))
+        for task in range(scenario.array_tasks):
+            yield JobSpec(
+                job_id=str(number + task + 1),
+                user="gil",
+                nodes=1,
+                submitted_at=at,
+                steps=max(20, round(hours * HOUR / 20.0)),
+                step_seconds=20.0,
+                save_every=45,
+                mistake=mistake if wrong else None,
+                mistake_step=step if wrong else 0,
+                array_job_id=str(number + 1),
+                array_task=task,
+                array_limit=scenario.array_limit,
+            )
+        number += scenario.array_tasks
 
 
 def application_failures(world: World, job: JobSpec) -> tuple[tuple[float, Cause], ...]:
