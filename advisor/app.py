@@ -349,7 +349,11 @@ class Service:
         stack.push_async_callback(_cancel, self._start(pipeline.run()))
         await self._earn(store, board)
         sealer = Sealer(
-            history=store.history(), key=seal_key, clock=clock, interval_seconds=config.seal.interval_seconds
+            history=store.history(),
+            key=seal_key,
+            clock=clock,
+            interval_seconds=config.seal.interval_seconds,
+            instruments=self._instruments,
         )
         stack.push_async_callback(_cancel, self._start(sealer.run()))
         if config.retention.months:

@@ -98,6 +98,8 @@ class Instruments:
             "recovery_duration_seconds", "From the fault's being visible to the first new progress.", _RECOVERY_BUCKETS
         )
         self._notices = counter("notifications", "Messages to people, by what became of them.", "channel", "outcome")
+        self._sealed = counter("sealed_rows", "Rows of the audit that were sealed.")
+        self._seal_failures = counter("seal_failures", "Rounds of the sealer that failed.")
         # what operators of training jobs know by these names
         self._created = counter("jobs_created", "Jobs seen for the first time.", "cluster")
         self._successful = counter("jobs_successful", "Attempts that completed.", "cluster")
@@ -207,6 +209,12 @@ class Instruments:
 
     def notified(self, channel: str, outcome: str) -> None:
         self._notices.labels(channel, outcome).inc()
+
+    def sealed(self, rows: int) -> None:
+        self._sealed.inc(rows)
+
+    def seal_failed(self) -> None:
+        self._seal_failures.inc()
 
     def called(self, method: str, code: str, seconds: float) -> None:
         self._calls.labels(method, code).observe(seconds)

@@ -8,6 +8,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from advisor.core.codec import CodecError
+from advisor.instruments import Instruments
 from advisor.ports import Clock
 from advisor.seals.keys import SealKey
 from advisor.store.history import History
@@ -23,8 +24,17 @@ MONTHS_SECONDS = 3600.0
 class Sealer:
     """One per service. Runs until cancelled; a database that fails is tried again."""
 
-    def __init__(self, *, history: History, key: SealKey | None, clock: Clock, interval_seconds: float) -> None:
+    def __init__(
+        self,
+        *,
+        history: History,
+        key: SealKey | None,
+        clock: Clock,
+        interval_seconds: float,
+        instruments: Instruments | None = None,
+    ) -> None:
         self._history, self._key, self._clock = history, key, clock
+        self._instruments = instruments or Instruments(clock)
         self._interval_seconds = interval_seconds
         self._months_due = 0.0
         self._failing = False
@@ -35,6 +45,7 @@ class Sealer:
                 await self.once()
                 self._failing = False
             except (SQLAlchemyError, CodecError) as error:  # CodecError: somebody wrote into the chain
+                self._instruments.seal_failed()
                 if not self._failing:
                     log.warning("seal_failed", error=str(error).splitlines()[0])
                 self._failing = True
@@ -55,6 +66,7 @@ class Sealer:
             if written is None:
                 return rows
             rows += written.rows
+            self._instruments.sealed(written.rows)
             # Outside the database, too, it is then known what the chain ended with.
             log.info("seal_written", number=written.seal.number, digest=written.seal.digest, rows=written.rows)
             if not written.more:

@@ -158,6 +158,8 @@ def make_ill(instruments: Instruments) -> None:
     instruments.paused.labels("alps").set(1)
     instruments.reconciled("withheld", "scheduler_refused")
     instruments.notified("ops", "given_up")
+    for _ in range(10):
+        instruments.seal_failed()
     instruments.sighted([sighting(number, AttemptState.NODE_FAILURE) for number in range(100, 200)])
 
 
