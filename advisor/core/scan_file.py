@@ -10,6 +10,7 @@ from advisor.core import progress as progress_module
 from advisor.core.alike import Alike, Answer, Outcome
 from advisor.core.findings import Findings
 from advisor.core.hostlist import short
+from advisor.core.kernel_words import by_the_kernel
 from advisor.core.lines import cap, clean, decode, shorten
 from advisor.core.piece import BLOCK_BYTES, Piece, block_end
 from advisor.core.places import Place, place_of
@@ -280,7 +281,7 @@ class FileScan:
         for index in ids:
             rule = self.scanner.rules[index]
             found = self.scanner.compiled[index].search(body if rule.pattern.startswith("^") else whole)
-            if found is None:
+            if found is None or not self._believed(rule, found.start(), whole, body):
                 continue
             captures = {
                 name: value.decode("utf-8", "replace") for name, value in _named(found).items() if value is not None
@@ -291,6 +292,14 @@ class FileScan:
             if best is None or actual.weight > best[0].weight:
                 best = (actual, captures)
         return best
+
+    def _believed(self, rule: Rule, start: int, whole: bytes, body: bytes) -> bool:
+        """In a kernel's log: the kernel's own word, and not a name that a user chose."""
+        if self.context.trust is not Trust.KERNEL:
+            return True
+        before = 0 if rule.pattern.startswith("^") else len(whole) - len(body)
+        lead = body[: max(0, start - before)].decode("utf-8", "replace")
+        return by_the_kernel(body.decode("utf-8", "replace"), len(lead), rule.id)
 
     def _mark(self, name: str, line: bytes, number: int) -> None:
         found = progress_module.MARKS_COMPILED[name].search(line)
