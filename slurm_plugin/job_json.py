@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from slurm_plugin.hostlist import HostlistError, expand
-from slurm_plugin.records import JobDetails, JobRow, SlurmError
+from slurm_plugin.records import TIME_END, JobDetails, JobRow, SlurmError
 from slurm_plugin.stdout_paths import expand_rest
 
 # Slurm tells these beside a base state; the first that applies is the one that squeue's State column shows.
@@ -187,7 +187,7 @@ def _exit_status(value: object) -> int:
 
 def _time(job: Record, key: str) -> int | None:
     value = _set(job, key)
-    return value if value is not None and 0 < value < 2**40 else None
+    return value if value is not None and 0 < value < TIME_END else None
 
 
 def _nodes(job: Record, key: str) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ from slurm_plugin.hostlist import HostlistError, expand
 
 UNIT = "\x1f"
 RECORD = "\x1e"
+# No time from there on is one (the year 6325): any user may ask for a begin that no calendar holds.
+TIME_END = 2**37
 
 # Columns that no user can write, AdminComment (which only administrators can) last.
 COLUMNS = (
@@ -278,7 +280,7 @@ def _time(text: str) -> int | None:
         return None
     if not (text.isascii() and text.isdigit()):
         raise SlurmError("garbled", f"squeue: not an epoch: {text[:40]!r}")
-    return int(text) if int(text) < 2**40 else None
+    return int(text) if int(text) < TIME_END else None
 
 
 # The reason is an administrator's free text and comes last.

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_plugin.hostlist import HostlistError, expand
-from slurm_plugin.records import JobDetails, JobRow, SlurmError, exit_status
+from slurm_plugin.records import TIME_END, JobDetails, JobRow, SlurmError, exit_status
 from slurm_plugin.squeue import OUTPUT_BYTES_MAX, Slurm, first_line
 
 # No user can write the first ones; what users write is kept apart by the delimiter alone.
@@ -203,4 +203,4 @@ def _nodes(text: str) -> tuple[str, ...]:
 
 
 def _time(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 2**40 else None
+    return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < TIME_END else None

@@ -111,6 +111,8 @@ def test_a_value_that_decides_and_is_none_makes_the_listing_garbled(change: dict
         ({"SubmitTime": "1798761599"}, "submit", 1798761599),  # the last second of a year, in UTC
         ({"SubmitTime": "1825655400"}, "submit", 1825655400),  # the hour that New York has twice
         ({"SubmitTime": "2147483648"}, "submit", 2147483648),  # beyond 32 bits
+        ({"EligibleTime": "604801796012400"}, "eligible", None),  # --begin=now+1000000000weeks
+        ({"EligibleTime": "604800000000"}, "eligible", None),  # and a thousandth of it: the year 21135
         ({"NodeList": "(null)"}, "nodes", ()),
         ({"NodeList": "None assigned"}, "nodes", ()),
         ({"Reason": "None"}, "reason", ""),
