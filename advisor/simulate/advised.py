@@ -28,19 +28,21 @@ from advisor.measuring import Measurer
 from advisor.pipeline import Pipeline, Rulebook
 from advisor.rules.loader import load_rules
 from advisor.simulate.agent import ADVISOR, Agent
+from advisor.simulate.catalogue import Shape
 from advisor.simulate.checks import Checks
 from advisor.simulate.cluster import Cluster, Operator, SimAttempt, SimJob, SimNode
 from advisor.simulate.printing import EPOCH, Printer, moment
 from advisor.simulate.sources import Exporters, JobOutputs, KernelLogs
-from advisor.simulate.world import World
+from advisor.simulate.world import Fault, World
 from advisor.store.records import AdviceRow, AgentMode, LemonsWanted, ObservedJob, ObservedNode
 from advisor.store.store import Store
 
-QUIET_SECONDS = 600.0
+QUIET_SECONDS, QUIET_TICKS_MAX = 600.0, 4000  # a world of months is looked at less often while all is well
 ILL_SECONDS = 1.0  # between ticks, as in life, while something has just happened
 STANDING_SECONDS = 5.0  # while a job stands still for longer: what is waited for is minutes away
-# For how long ticks come as often as in life: after a failure, after an end, after what only has to be seen.
-FAILING_SECONDS, ENDED_SECONDS, SEEN_SECONDS = 25.0, 8.0, 0.5
+# For how long ticks come as often as in life: after a crash, until its end comes; after another failure; after an end;
+# after what only has to be seen.
+CRASHING_SECONDS, FAILING_SECONDS, ENDED_SECONDS, SEEN_SECONDS = 13.0, 25.0, 5.0, 0.5
 # As a site with such jobs sets it. A job on 2,048 nodes meets 13 failures a day: the default ceiling of 20 restarts,
 # which bounds jobs that claim progress for ever, would stop it after a day and a half.
 POLICY = Policy(isolate=True, isolate_dry_run=False, restarts_ceiling=2000)
@@ -180,8 +182,8 @@ class Advised:
     def started(self, job: SimJob, attempt: SimAttempt) -> None:
         self._seen(job, SEEN_SECONDS)
 
-    def failing(self, job: SimJob, attempt: SimAttempt, fault: object) -> None:
-        self._seen(job, FAILING_SECONDS)
+    def failing(self, job: SimJob, attempt: SimAttempt, fault: Fault) -> None:
+        self._seen(job, CRASHING_SECONDS if fault.cause.shape is Shape.CRASH else FAILING_SECONDS)
         self._again_later()
 
     def ended(self, job: SimJob, attempt: SimAttempt) -> None:
@@ -221,28 +223,30 @@ class Advised:
             now=self._clock.now(),
         )
         self._nodes = {node.index: None for node in self.cluster.nodes}
-        at = 0.0
+        at, quiet_seconds = 0.0, max(quiet_seconds, until / QUIET_TICKS_MAX)
+        due = 0.0  # a look that nothing need have happened for
         while at < until:
             self.cluster.advance(at)
-            await self.look()
-            at = min(self._next(at, quiet_seconds), until)
+            if at >= due or self._agent.changed or self._nodes:
+                await self.look()
+                due = self._due(at, quiet_seconds)
+            event = max(self.cluster.next_event, at) + 0.2
+            at = min(due, event, until)
         self.cluster.advance(until)
         await self.look()
         await self._measurer.close()
         await self._board.close()
 
-    def _next(self, at: float, quiet_seconds: float) -> float:
-        """When to look next: at once when something happens, often while something is wrong."""
+    def _due(self, at: float, quiet_seconds: float) -> float:
+        """When to look next, though nothing happens until then: often while something is wrong."""
         while self._later and self._later[0] <= at:
             heapq.heappop(self._later)
-        event = max(self.cluster.next_event, at) + 0.2
-        if self._later:
-            event = min(event, self._later[0])
+        later = self._later[0] if self._later else float("inf")
         if at < self._often_until:
-            return min(at + ILL_SECONDS, event)
+            return min(at + ILL_SECONDS, later)
         if any(job.last.live and (job.last.failed_at or job.last.spoiled) is not None for job in self._running()):
-            return min(at + STANDING_SECONDS, event)
-        return min(at + quiet_seconds, event)
+            return min(at + STANDING_SECONDS, later)
+        return min(at + quiet_seconds, later)
 
     def _running(self) -> Iterator[SimJob]:
         return (job for job in self.cluster.jobs.values() if not job.over)

@@ -14,7 +14,7 @@ from advisor.simulate.cluster import Cluster
 from advisor.simulate.printing import EPOCH, Printer, Stream, moment
 
 LATE_SECONDS = 30.0  # a kernel's records are read for so long after the attempt
-PEERS = 8  # healthy nodes whose telemetry is shown beside the one that matters
+PEERS = 4  # healthy nodes whose telemetry is shown beside the one that matters
 SCRAPE_SECONDS = 15.0
 
 
