@@ -7,6 +7,7 @@ missing. Each part is dropped in a transaction of its own, which locks one big t
 """
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,6 +15,7 @@ from datetime import datetime
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from advisor.seals.chain import within
 from advisor.seals.documents import DroppedRows
 from advisor.seals.keys import SealKey
 from advisor.seals.leaves import Leaf, Ranges, digest_of, pack, unpack
@@ -23,11 +25,13 @@ from advisor.store.errors import StoreError
 from advisor.store.months import Part, later, month_of, parts
 from advisor.store.records import AuditEvent
 from advisor.store.seal_rows import leaves
-from advisor.store.tables import MONTHLY, seal_leaves
+from advisor.store.sql import any_text
+from advisor.store.tables import MONTHLY, audit, seal_leaves
 
 SWEPT_TOGETHER = 1_000
 SUMMARY_MAX = 500
 _LISTS_TOGETHER = 20
+_MONTHS_BACK = 240
 # How many of what kind: kept when the rows are gone.
 _KINDS = {
     "decisions": "category || ' ' || action || ' ' || mode",
@@ -63,13 +67,23 @@ class Ground:
     now: datetime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _List:
+    """Rows of one seal of which some go. `others`: those that do not, because they stay, or are gone already."""
+
+    seal: int
+    after: int
+    upto: int
+    others: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class _Account:
     """Rows that go, as their seals have them."""
 
     rows: int = 0
     ranges: Ranges = field(default_factory=Ranges)
-    lists: list[tuple[int, int, int, bool]] = field(default_factory=list)  # seal, after, upto, whether all of it goes
+    lists: list["_List"] = field(default_factory=list)
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
 
 
@@ -159,11 +173,11 @@ async def _say(
     """In the chain and in the audit. The rows are gone already."""
     emptied = Ranges()
     gone = []
-    for number, after, upto, whole in account.lists:
-        empty = whole or await _empty(connection, table, after, upto)
-        emptied.add(number, dropped=empty)
+    for item in account.lists:
+        empty = not item.others or await _empty(connection, table, item, ground.now)
+        emptied.add(item.seal, dropped=empty)
         if empty:
-            gone.append(number)
+            gone.append(item.seal)
     dropped = DroppedRows(
         part=part,
         rows=account.rows,
@@ -191,12 +205,40 @@ async def _say(
     )
 
 
-async def _empty(connection: AsyncConnection, table: str, after: int, upto: int) -> bool:
+async def _empty(connection: AsyncConnection, table: str, item: _List, now: datetime) -> bool:
+    """Nothing of it is left, and retention took all of it: of a row that is missing the digest stays, to tell."""
     found = await connection.execute(
         text(f"SELECT EXISTS (SELECT FROM {table} WHERE seq > :after AND seq <= :upto)"),
-        {"after": after, "upto": upto},
+        {"after": item.after, "upto": item.upto},
     )
-    return not found.scalar_one()
+    return not found.scalar_one() and await _went_before(connection, table, item, now)
+
+
+async def _went_before(connection: AsyncConnection, table: str, item: _List, now: datetime) -> bool:
+    """Whether the chain says of all the others that they went. Seals that do are known from the audit; where that has
+    forgotten them by now, digests are kept that could go.
+    """
+    month = month_of(now)
+    parts_of = [table, f"{table}_old", *(f"{table}_{later(month, -back):%Y_%m}" for back in range(_MONTHS_BACK))]
+    said = await connection.execute(
+        select(audit.c.detail).where(audit.c.what == "history_dropped", audit.c.subject == any_text(parts_of))
+    )
+    numbers = sorted((_seal_named(detail) for detail in said.scalars()), reverse=True)
+    left, at = set(item.others), 0
+    while left and at < len(numbers) and numbers[at] > item.seal:
+        for document in await seals.documents_of(connection, numbers[at : at + _LISTS_TOGETHER]):
+            ranges = document.dropped[table].ranges if table in document.dropped else ()
+            left = {number for number in left if not within(number, ranges)}
+        at += _LISTS_TOGETHER
+    return not left
+
+
+def _seal_named(detail: str) -> int:
+    """0 for what we did not write: it is before all seals."""
+    try:
+        return min(int(json.loads(detail)["seal"]), 2**63 - 1)
+    except (ValueError, TypeError, KeyError):
+        return 0
 
 
 async def _account(
@@ -252,7 +294,9 @@ def _take(
     account.rows += len(taken)
     account.digest.update(pack(taken))
     if taken:
-        account.lists.append((seal, after, upto, len(taken) == len(sealed)))
+        numbers = {leaf.seq for leaf in taken}
+        others = tuple(leaf.seq for leaf in sealed if leaf.seq not in numbers)
+        account.lists.append(_List(seal=seal, after=after, upto=upto, others=others))
 
 
 async def unreferred_blobs(connection: AsyncConnection, before: datetime) -> tuple[tuple[int, ...], int]:

@@ -42,12 +42,22 @@ def columns_of(table: str) -> tuple[str, ...]:
 
 async def bounds(connection: AsyncConnection) -> Bounds:
     """Numbers first, writers after: who took one of those numbers and has not ended is among them."""
-    chosen = ", ".join(f"pg_sequence_last_value(pg_get_serial_sequence('{table}', 'seq'))" for table in SEALED)
-    row = (await connection.execute(text(f"SELECT {chosen}"))).one()
+    given = await given_out(connection)
     return Bounds(
-        highest={table: value or 0 for table, value in zip(SEALED, row, strict=True)},
+        highest={table: value or 0 for table, value in given.items()},
         writers=await writers(connection),
     )
+
+
+async def given_out(connection: AsyncConnection) -> Mapping[str, int | None]:
+    """Of each table, the highest serial number so far, at this very moment. None: this account may not look."""
+    chosen = ", ".join(
+        f"CASE WHEN has_sequence_privilege(pg_get_serial_sequence('{table}', 'seq'), 'USAGE, SELECT') "
+        f"THEN coalesce(pg_sequence_last_value(pg_get_serial_sequence('{table}', 'seq')), 0) END"
+        for table in SEALED
+    )
+    row = (await connection.execute(text(f"SELECT {chosen}"))).one()
+    return dict(zip(SEALED, row, strict=True))
 
 
 async def writers(connection: AsyncConnection) -> frozenset[str]:

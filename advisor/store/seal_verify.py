@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from advisor.seals.chain import Chain, Finding, Sealed, Wrong, within
 from advisor.seals.leaves import Leaf, digest_of, unpack
 from advisor.store import seals
-from advisor.store.seal_rows import leaves
+from advisor.store.seal_rows import given_out, leaves
 from advisor.store.tables import SEALED, metadata
 
 ROWS_TOGETHER = 5_000
@@ -54,6 +54,18 @@ async def check_rows(connection: AsyncConnection, chain: Chain, *, told: Told) -
                 yield finding
             done += sum(item.rows.rows for item in group)
             told(name, done, total)
+    async for finding in _never_given_out(connection):
+        yield finding
+
+
+async def _never_given_out(connection: AsyncConnection) -> AsyncIterator[Finding]:
+    """Rows with numbers that are still to come: no seal would ever reach them. Numbers last: they only grow."""
+    for name, highest in (await given_out(connection)).items():
+        if highest is None:
+            continue
+        async for leaf in leaves(connection, name, ("seq",), after=highest, upto=None):
+            detail = f"{highest} is the last number that was given out: it was not written by the service"
+            yield Finding(wrong=Wrong.ROW_INSERTED, table=name, row=leaf.seq, detail=detail)
 
 
 async def waiting(connection: AsyncConnection, chain: Chain) -> tuple[Waiting, ...]:
@@ -76,7 +88,7 @@ def overdue(rows: Iterable[Waiting], chain: Chain, *, now: datetime, after: time
 
     While seals are being written, old dates are those of what was told late.
     """
-    if chain.last_at is not None and now - chain.last_at <= after:
+    if chain.last_at is not None and abs(now - chain.last_at) <= after:
         return []
     return [
         Finding(

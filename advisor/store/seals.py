@@ -215,6 +215,11 @@ async def sealed_in(connection: AsyncConnection, number: int, table: str) -> Tab
     return None if data is None else documents.read(data).tables.get(table)
 
 
+async def documents_of(connection: AsyncConnection, numbers: Sequence[int]) -> Sequence[SealDocument]:
+    found = await connection.execute(select(seals.c.document).where(seals.c.number == func.any(list(numbers))))
+    return [documents.read(data) for data in found.scalars()]
+
+
 async def forget_leaves(connection: AsyncConnection, table: str, numbers: Sequence[int]) -> None:
     """Of seals of which no row of the table is left."""
     await connection.execute(text("SET LOCAL advisor.dropping = 'seal_leaves'"))

@@ -236,3 +236,24 @@ async def test_months_are_made_before_they_begin(store: Store, engine: AsyncEngi
     made = await store.history().months_ahead(far)
     assert "audit_2027_08" not in made
     assert "audit_2027_09" in made
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["beside a row that goes", "in a seal of which nothing is left"])
+async def test_a_row_that_was_deleted_is_missed_after_its_month_has_gone(
+    old: Store, engine: AsyncEngine, *, last: bool
+) -> None:
+    """Retention takes away what is there, and not the word of its seal that there was more."""
+    await old.history().months_ahead(NOW)
+    for who in ("ada", "grace"):
+        await old.append_audit(AuditEvent(at=at(7), who=who, what="mode_set", why=""))
+    await seal(old, datetime(2027, 3, 11, tzinfo=UTC))
+    async with engine.begin() as connection:
+        await connection.execute(text("SET LOCAL session_replication_role = replica"))
+        row = await connection.execute(text("DELETE FROM audit WHERE who = 'ada' RETURNING seq"))
+        seq = row.scalar_one()
+    if last:
+        await drop(old, 2)
+    await drop(old, 2)
+    assert await count(engine, "audit WHERE who = 'grace'") == 0
+    wrong, _ = await verified(engine)
+    assert [(item.wrong, item.table, item.row) for item in wrong] == [(Wrong.ROW_MISSING, "audit", seq)]

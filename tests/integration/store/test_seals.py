@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from sqlalchemy import text
@@ -371,3 +371,33 @@ async def test_strange_text_has_one_spelling(store: Store, engine: AsyncEngine) 
     assert await found(engine) == []
     await tamper(engine, r"UPDATE audit SET why = E'a\tb\nc\\.\\N\r\n' WHERE who = 'ada'")
     assert {item.wrong for item in await found(engine)} == {Wrong.ROW_CHANGED}
+
+
+async def test_a_row_with_a_number_that_was_never_given_out(sealed: Store, engine: AsyncEngine) -> None:
+    """It would wait for ever to be sealed, and be shown by every list meanwhile: it is named at once."""
+    await tamper(engine, f"INSERT INTO audit (seq, {COLUMNS}) OVERRIDING SYSTEM VALUE VALUES (900000, {FORGED})")
+    await said(sealed, "lise")
+    await sealer(sealed).once()
+    assert (Wrong.ROW_INSERTED, None, "audit", 900_000) in kinds(await found(engine))
+
+
+async def test_a_clock_that_was_ahead_does_not_excuse_what_is_not_sealed(sealed: Store, engine: AsyncEngine) -> None:
+    """A last seal from the future says nothing of whether seals are written now."""
+    await Sealer(history=sealed.history(), key=KEY, clock=Ahead(), interval_seconds=60).once()
+    await said(sealed, "lise")
+    await Sealer(history=sealed.history(), key=KEY, clock=Ahead(), interval_seconds=60).once()
+    await said(sealed, "emmy")
+    chain = Chain()
+    async with engine.connect() as connection:
+        assert [item async for item in seal_verify.read_chain(connection, chain)] == []
+        rows = await seal_verify.waiting(connection, chain)
+    now = SystemClock().now() + timedelta(hours=1)
+    (wrong,) = seal_verify.overdue(rows, chain, now=now, after=timedelta(minutes=10))
+    assert (wrong.wrong, wrong.table) == (Wrong.ROWS_UNSEALED, "audit")
+
+
+class Ahead(SystemClock):
+    """A year."""
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(days=365)
