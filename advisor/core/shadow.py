@@ -55,6 +55,15 @@ class Proof(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wasted:
+    """A later attempt that failed in the way for which we had advised to stop. Hours are None without known GPUs."""
+
+    job_key: str
+    number: int
+    gpu_hours: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One attempt in the report. Hours are None where the job's GPUs are not known."""
 
@@ -74,7 +83,7 @@ class Case:
     delay_seconds: float | None = None  # from our advice until people acted
     gpus: int | None = None
     held: bool = False  # the job held its GPUs all that time
-    wasted_gpu_hours: float | None = None  # of attempts after our stop that failed the same way
+    wasted: tuple["Wasted", ...] = ()  # attempts after our stop that failed the same way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +160,7 @@ def compare(watched: Watched, now: datetime, rules: ShadowRules) -> Case:
         delay_seconds=None if ours else seconds,
         gpus=watched.run.gpus,
         held=since is not None and _held(watched.run, since),
-        wasted_gpu_hours=_wasted(watched, advice, now),
+        wasted=_wasted(watched, advice, now),
     )
 
 
@@ -282,14 +291,18 @@ def _delay(act: Act, since: datetime | None) -> float | None:
     return max(0.0, (act.at - since).total_seconds())
 
 
-def _wasted(watched: Watched, advice: Advised | None, now: datetime) -> float | None:
-    """GPU-hours of the attempts after our stop that failed the same way; None where their GPUs are not known."""
+def _wasted(watched: Watched, advice: Advised | None, now: datetime) -> tuple[Wasted, ...]:
     if advice is None or advice.action is not Action.STOP or not advice.fingerprint:
-        return 0.0
-    again = [run for run in watched.followers if run.fingerprint == advice.fingerprint]
-    if any(run.gpus is None for run in again):
-        return None
-    return sum(run.seconds(now) / 3600 * (run.gpus or 0) for run in again)
+        return ()
+    return tuple(
+        Wasted(
+            job_key=run.job_key,
+            number=run.number,
+            gpu_hours=None if run.gpus is None else run.seconds(now) / 3600 * run.gpus,
+        )
+        for run in watched.followers
+        if run.fingerprint == advice.fingerprint
+    )
 
 
 def prove(history: NodeAftermath, at: datetime, now: datetime, rules: ShadowRules) -> tuple[Proof, str]:
@@ -344,6 +357,8 @@ def _row(category: Category, cases: Sequence[Case], nodes: Sequence[NodeProof]) 
     ours = [case for case in own if case.autonomous]
     proofs = [item.proof for item in nodes if item.category is category]
     late = [case for case in agreed if case.delay_seconds is not None and _restarts(case)]
+    # Each stop that people overrode names all failures that followed: an attempt is counted once.
+    wasted = {(run.job_key, run.number): run.gpu_hours for case in theirs for run in case.wasted}
     return CategoryRow(
         category=category,
         agreement=wilson(len(agreed), len(counted)),
@@ -352,8 +367,8 @@ def _row(category: Category, cases: Sequence[Case], nodes: Sequence[NodeProof]) 
         undone=sum(case.outcome in DISAGREED for case in ours),
         gpu_hours_held=sum(_hours(case) for case in late if case.held),
         gpu_hours_waited=sum(_hours(case) for case in late if not case.held),
-        gpu_hours_wasted=sum(case.wasted_gpu_hours or 0.0 for case in theirs),
-        without_gpus=sum(case.gpus is None for case in late),
+        gpu_hours_wasted=sum(hours or 0.0 for hours in wasted.values()),
+        without_gpus=sum(case.gpus is None for case in late) + sum(hours is None for hours in wasted.values()),
         nodes_bad=proofs.count(Proof.BAD),
         nodes_good=proofs.count(Proof.GOOD),
         nodes_open=proofs.count(Proof.OPEN),

@@ -101,7 +101,7 @@ def test_what_counts_had_advice_and_was_sure(watched: Watched, now: datetime) ->
         assert case.act.sure >= RULES.sure_min
         assert case.autonomous == (case.act.did is Did.ADVISOR)
     assert case.delay_seconds is None or case.delay_seconds >= 0
-    assert case.wasted_gpu_hours is None or case.wasted_gpu_hours >= 0
+    assert all(item.gpu_hours is None or item.gpu_hours >= 0 for item in case.wasted)
 
 
 @given(st.lists(cases(), max_size=3), moments)

@@ -177,7 +177,7 @@ async def test_a_restart_that_failed_the_same_way_is_told_by_its_fingerprint(sto
     await report(store, job("1", AttemptState.FAILED, **ran, **ended), complete=False)
     await advise(store, AttemptKey(job_key=key.job_key, number=1), stop, FAILED_AT + 4310)
     first = next(case for case in (await shadow(store)).report.cases if case.number == 0)
-    assert (first.outcome, first.wasted_gpu_hours) == (Outcome.AGREED, 32.0)
+    assert (first.outcome, [item.gpu_hours for item in first.wasted]) == (Outcome.AGREED, [32.0])
 
 
 async def test_what_somebody_records_wins_and_is_audited(store: Store, url: str) -> None:

@@ -84,7 +84,21 @@ def test_a_restart_that_failed_the_same_way_shows_that_stopping_was_right() -> N
     """And its GPU-hours were wasted: two hours on 32 GPUs."""
     again = follower(state=AttemptState.FAILED, ended_at=at(720 + 7200), fingerprint="keyerror")
     found = case(advised=(stop(),), followers=(again,))
-    assert (found.outcome, found.wasted_gpu_hours) == (Outcome.AGREED, 64.0)
+    assert (found.outcome, [item.gpu_hours for item in found.wasted]) == (Outcome.AGREED, [64.0])
+
+
+def test_an_attempt_that_several_stops_had_foretold_wasted_its_hours_once() -> None:
+    """Stopped by advice and requeued by people three times over: each attempt is in the sum once."""
+    runs = [
+        follower(number=n, state=AttemptState.FAILED, ended_at=at(720 + 7200), fingerprint="keyerror") for n in (1, 2)
+    ]
+    first = case(advised=(stop(),), followers=tuple(runs))
+    second = case(advised=(stop(),), run=runs[0], followers=(runs[1],))
+    (row,) = tally([first, second], []).rows
+    assert row.gpu_hours_wasted == 128.0
+    unknown = follower(state=AttemptState.FAILED, fingerprint="keyerror", gpus=None)
+    (row,) = tally([case(advised=(stop(),), followers=(unknown,))], []).rows
+    assert (row.gpu_hours_wasted, row.without_gpus) == (0.0, 1)
 
 
 def test_a_late_resubmission_after_a_stop_says_nothing() -> None:
