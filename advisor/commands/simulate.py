@@ -9,7 +9,7 @@ import typer
 
 from advisor.commands.options import FormatOption
 from advisor.commands.output import CommandError, Format, print_json, print_table
-from advisor.simulate.runs import NAMES, Lived, Result, run, shorter
+from advisor.simulate.runs import NAMES, USUAL, Lived, Result, run, shorter
 from advisor.simulate.world import DAY, SCENARIOS, WorldError, read_noise, scenario_named
 
 app = typer.Typer(rich_markup_mode=None)
@@ -21,7 +21,7 @@ def simulate(
     seed: Annotated[int, typer.Option(help="The world, or the first of them.")] = 1,
     seeds: Annotated[int, typer.Option(min=1, max=10_000, help="How many worlds, each with the next seed.")] = 1,
     operators: Annotated[str, typer.Option(help=f"Who lives through it, with commas: {', '.join(NAMES)}.")] = ",".join(
-        NAMES
+        USUAL
     ),
     days: Annotated[float | None, typer.Option(min=0.001, max=3650.0, help="Instead of the scenario's own.")] = None,
     noise: Annotated[Path | None, typer.Option(help="TOML or JSON file of rates; see docs/simulator.md.")] = None,

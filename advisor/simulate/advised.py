@@ -263,7 +263,8 @@ class Advised:
         await self._agent.tend_nodes(await self.store.open_isolations(self.place))
         if self._agent.changed or self._nodes:
             await self._report()
-        self.checks.looked(self.cluster)
+        if self.act:  # what a person excludes is his
+            self.checks.looked(self.cluster)
 
     def _note(self, row: AdviceRow) -> None:
         """For whoever asks afterwards what was decided, and how soon."""

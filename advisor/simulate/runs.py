@@ -22,6 +22,7 @@ from advisor.store.store import Store
 
 MONITOR = "monitor"  # a person acts, the advisor watches
 NAMES = (*(made.name for made in OPERATORS), MONITOR, ADVISOR)
+USUAL = tuple(name for name in NAMES if name != MONITOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
