@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,10 @@ Tell = Callable[..., None]
 
 class DeviceGoneError(Exception):
     """The device ends: it never does, so that this is no device."""
+
+
+class DeliveryGoneError(Exception):
+    """A thread that delivers has ended by a defect of ours: beginning anew is better than keeping it to ourselves."""
 
 
 class Device:
@@ -113,10 +118,11 @@ class Delivery(threading.Thread):
                     if pause:
                         self._tell("receiver_back", receiver=self._receiver.name)
                     pause = 0.0
-            except DeliveryError as error:
-                if not pause or not error.retry:
-                    self._tell("delivery_failed", receiver=self._receiver.name, error=str(error), retry=error.retry)
-                if error.retry:
+            except (DeliveryError, sqlite3.OperationalError) as error:  # the latter: no room, or locked for long
+                retry = not isinstance(error, DeliveryError) or error.retry
+                if not pause or not retry:
+                    self._tell("delivery_failed", receiver=self._receiver.name, error=str(error), retry=retry)
+                if retry:
                     pause = min(PAUSE_SECONDS_MAX, pause * 2 or PAUSE_SECONDS_FIRST)
                     self.over.wait(pause)
         spool.close()
@@ -131,7 +137,7 @@ def forward(
     stopping: threading.Event,
     alive: Callable[[], None] = lambda: None,
 ) -> None:
-    """Until `stopping`. Ends with what `Device.turn` raises."""
+    """Until `stopping`. Ends with what `Device.turn` raises, or with `DeliveryGoneError`."""
     deliveries = [Delivery(receiver, open_spool, tell) for receiver in receivers]
     for delivery in deliveries:
         delivery.start()
@@ -139,6 +145,9 @@ def forward(
     try:
         while not stopping.is_set():
             came = device.turn(WAIT_SECONDS)
+            for delivery in deliveries:
+                if not delivery.is_alive():
+                    raise DeliveryGoneError(delivery.name)
             alive()
             if device.lost != lost:
                 tell("records_lost", records=device.lost - lost)

@@ -9,6 +9,7 @@ Errors: `DeliveryError`; `retry` says whether the same lines may be tried again.
 """
 
 import contextlib
+import http.client
 import json
 import os
 import ssl
@@ -159,23 +160,40 @@ class _Store:
     def _post(self, path: str, kind: str, body: bytes) -> None:
         access = self._access
         headers = {**access.headers, "Content-Type": kind, "User-Agent": PROGRAM}
+        secret = ""
         try:
             if access.token_file is not None:
-                headers["Authorization"] = f"Bearer {access.token_file.read_text('utf-8').strip()}"
+                secret = access.token_file.read_text("utf-8").strip()
+                if not (secret.isascii() and secret.isprintable()):
+                    raise DeliveryError(f"{access.token_file}: one line of ASCII text is expected")
+                headers["Authorization"] = f"Bearer {secret}"
             url = access.url.rstrip("/") + path
             request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310  # as configured
             opener = urllib.request.build_opener(
                 urllib.request.ProxyHandler({}), _NoRedirects(), urllib.request.HTTPSHandler(context=_tls(access))
             )
-            with opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
-                answer.read(SAID_CHARS_MAX)
-        except urllib.error.HTTPError as error:
-            said = " ".join(error.read(SAID_CHARS_MAX).decode("utf-8", "replace").split())
+            status, page, said = _answer(opener, request)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise DeliveryError(f"{self.name}: {type(error).__name__}: {error}") from error
+        said = said.replace(secret, "(hidden)") if secret else said  # some proxies answer with what they were sent
+        if page and status < 300:
+            # Of a proxy that wants somebody to log in: the store has not seen the lines.
+            raise DeliveryError(f"{self.name}: HTTP {status} with a page: {said}")
+        if status >= 300:
             # 400, 413 and 422 are about these lines (too old, too long, too many), and so is Loki's 500 of its gRPC.
-            never = error.code in {400, 413, 422} or (error.code == 500 and "ResourceExhausted" in said)
-            raise DeliveryError(f"{self.name}: HTTP {error.code}: {said}", retry=not never) from error
-        except (OSError, ValueError) as error:
-            raise DeliveryError(f"{self.name}: {error}") from error
+            never = not page and (status in {400, 413, 422} or (status == 500 and "ResourceExhausted" in said))
+            raise DeliveryError(f"{self.name}: HTTP {status}: {said}", retry=not never)
+
+
+def _answer(opener: urllib.request.OpenerDirector, request: urllib.request.Request) -> tuple[int, bool, str]:
+    """Status, whether it is a page for people, and what it says. Raises what `urllib` and `http.client` do."""
+    try:
+        answer = opener.open(request, timeout=TIMEOUT_SECONDS)
+    except urllib.error.HTTPError as error:
+        answer = error
+    with answer:
+        page = answer.headers.get_content_type() == "text/html"
+        return answer.status, page, " ".join(answer.read(SAID_CHARS_MAX).decode("utf-8", "replace").split())
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -3,16 +3,19 @@
 import http.server
 import json
 import os
+import socket
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from slurm_plugin.kmsg.__main__ import StartError, parser, receivers_of
-from slurm_plugin.kmsg.forwarder import Device, DeviceGoneError, forward
+from slurm_plugin.kmsg.forwarder import DeliveryGoneError, Device, DeviceGoneError, forward
 from slurm_plugin.kmsg.receivers import (
     DeliveryError,
     LokiStore,
@@ -374,6 +377,69 @@ def test_a_token_is_read_anew_and_never_follows_a_redirect(store: Store, path: P
     assert {where for where, _, _ in store.got} == {"/loki/api/v1/push"}
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"garbage\r\n\r\n",
+        b"HTTP/1.1 500 X\r\nContent-Length: 500\r\n\r\ncut",
+        b"HTTP/1.1 204 X\r\nTransfer-Encoding: chunked\r\n\r\nzz",
+        b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 X\r\nX: " + b"x" * 70_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 X\r\nContent-Type: text/html\r\nContent-Length: 15\r\n\r\n<html>log in</html>",
+        b"HTTP/1.1 400 X\r\nContent-Type: text/html\r\nContent-Length: 15\r\n\r\n<html>plain HTTP, TLS port",
+    ],
+)
+def test_an_answer_that_is_none_of_the_stores_costs_no_line(path: Path, answer: bytes) -> None:
+    """Garbage, half an answer, a proxy's page for logging in: the lines stay, and may be sent again."""
+    with answering(answer) as url:
+        loki = LokiStore(StoreAccess(url=url, headers={}), LABELS)
+        spool = filled(path, loki.name, 2)
+        with pytest.raises(DeliveryError) as raised:
+            loki.deliver(spool)
+    assert raised.value.retry
+    assert texts(spool, loki.name) == ["record 0", "record 1"]
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """A server that takes one request and says exactly this."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                while not connection.recv(65_536).endswith(b"]}"):
+                    pass
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        thread.join(5)
+
+
+@pytest.mark.parametrize("text", ["s3cret\nof two lines", "s3crét"])
+def test_a_token_that_cannot_be_sent_is_not_told(store: Store, path: Path, tmp_path: Path, text: str) -> None:
+    """The journal names the file, and not what is in it."""
+    token = tmp_path / "token"
+    token.write_text(text)
+    loki = LokiStore(access(store, token_file=token), LABELS)
+    with pytest.raises(DeliveryError, match=str(token)) as raised:
+        loki.deliver(filled(path, loki.name, 1))
+    assert "s3cr" not in str(raised.value)
+
+
+def test_a_store_that_repeats_the_token_does_not_have_it_told(store: Store, path: Path, tmp_path: Path) -> None:
+    """Some proxies answer with the request's headers."""
+    token = tmp_path / "token"
+    token.write_text("s3cret-token\n")
+    store.answers = [(401, "no: Bearer s3cret-token")]
+    loki = LokiStore(access(store, token_file=token), LABELS)
+    with pytest.raises(DeliveryError, match="no: Bearer") as raised:
+        loki.deliver(filled(path, loki.name, 1))
+    assert "s3cret" not in str(raised.value)
+
+
 class Collected:
     """A receiver that keeps what it is given; `broken` makes it fail."""
 
@@ -415,6 +481,58 @@ def test_one_receiver_that_is_away_holds_up_no_other(log: KernelLog, path: Path)
     assert well.lines[:31] == ["boot b1", *(f"record {n}" for n in range(30))]
     assert told == ["delivery_failed"]
     assert texts(Spool(path), "away")[:31] == well.lines[:31]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_delivery_that_ended_ends_the_forwarder(log: KernelLog, path: Path) -> None:
+    """A thread that is gone is not noticed by who reads the store: systemd starts the whole anew."""
+
+    class Broken(Collected):
+        def deliver(self, spool: Spool) -> int:
+            raise AssertionError  # a defect of ours, whatever it is
+
+    spool = Spool(path)
+    spool.register(["broken"])
+    stop_at = time.monotonic() + 20
+
+    def look() -> None:
+        assert time.monotonic() < stop_at
+        log.say("one more")
+
+    with pytest.raises(DeliveryGoneError, match="broken"):
+        forward(
+            device(log, spool), [Broken("broken")], lambda: Spool(path), tell=lambda *_, **__: None,
+            stopping=threading.Event(), alive=look,
+        )  # fmt: skip
+
+
+def test_a_spool_without_room_is_tried_again(log: KernelLog, path: Path) -> None:
+    """The disk is full for a moment: the receiver goes on when it is not."""
+
+    class Full(Collected):
+        def deliver(self, spool: Spool) -> int:
+            if not told:
+                raise sqlite3.OperationalError("database or disk is full")
+            stopping.set()
+            return super().deliver(spool)
+
+    told: list[str] = []
+    stopping = threading.Event()
+    spool = Spool(path)
+    spool.register(["full"])
+    log.say("record")
+    stop_at = time.monotonic() + 20
+
+    def look() -> None:
+        assert time.monotonic() < stop_at
+        log.say("one more")
+
+    full = Full("full")
+    forward(
+        device(log, spool), [full], lambda: Spool(path), tell=lambda event, **_: told.append(event),
+        stopping=stopping, alive=look,
+    )  # fmt: skip
+    assert (told[0], full.lines[:2]) == ("delivery_failed", ["boot b1", "record"])
 
 
 @pytest.mark.parametrize(
