@@ -5,12 +5,14 @@ while a service runs. Nothing here ever prints one.
 """
 
 import base64
+import re
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 SECRET_BYTES_MAX = 64 * 1024
+SECRET_TOLD_BY = 12  # characters
 
 
 class AccessError(Exception):
@@ -56,11 +58,23 @@ class Credentials:
         """Raises `AccessError`."""
         access, found = self._access, dict(self._access.headers)
         if access.token_file is not None:
-            found["Authorization"] = f"Bearer {self._secret(access.token_file)}"
+            token = self._secret(access.token_file)
+            if not token.isascii():  # a header cannot carry it, and the client's complaint would show it
+                raise AccessError(f"{access.token_file}: a token is ASCII text")
+            found["Authorization"] = f"Bearer {token}"
         elif access.password_file is not None:
             pair = f"{access.user}:{self._secret(access.password_file)}".encode()
             found["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
         return found
+
+    def without_secrets(self, text: str) -> str:
+        """What a server says, which may be what it was told."""
+        for kept in self._kept.values():
+            pair = base64.b64encode(f"{self._access.user}:{kept.text}".encode()).decode()
+            for secret in (kept.text, pair):
+                # Its beginning tells it: the end may be cut off.
+                text = re.sub(re.escape(secret[:SECRET_TOLD_BY]) + r"\S*", "(hidden)", text)
+        return text
 
     def tls_stamps(self) -> tuple[Stamp, ...]:
         """Changes when a certificate was renewed. Raises `AccessError`."""

@@ -7,6 +7,7 @@ Errors: `AskError` (this module's only one) is everything that a server, a netwo
 wrong, with the reason that a source gives on. Its text is for people and holds no secret.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -138,6 +139,8 @@ class Server:
             raise AskError(host.reason, f"{host.why}; not asked again for {left:.1f} s")
         await self.pace.turn(reserve=0.0 if urgent else RESERVE)
         self.asked += 1
+        # For the whole answer: the client's own time-outs begin anew with every byte that trickles in.
+        until = asyncio.get_running_loop().time() + self.access.timeout_seconds
         try:
             async with self._translated():
                 client = await self._ready()
@@ -151,14 +154,19 @@ class Server:
                     if body is not None
                     else {**(headers or {}), **self._credentials.headers()},
                 )
-                response = await self._send(client, request)
+                async with asyncio.timeout_at(until):
+                    response = await self._send(client, request)
                 try:
+                    pieces = _within(until, response.aiter_raw())
                     if response.status_code != 200:
-                        raise await _refused(response)
-                    yield response.aiter_bytes()
+                        raise await self._refused(response, pieces)
+                    _check_plain(response)
+                    yield pieces
                 finally:
                     await response.aclose()
         except AskError as error:
+            error.detail = self._credentials.without_secrets(error.detail)  # a server may say what it was told
+            error.args = (error.detail,)
             if error.fault and error.status not in answers:
                 host.why, host.reason = error.detail, error.reason
                 host.breaker.failed(error.wait_seconds)
@@ -209,7 +217,7 @@ class Server:
             raise AskError(UnavailableReason.PERMISSION, str(error)) from error
         except httpx.ConnectTimeout as error:
             raise AskError(UnavailableReason.TIMEOUT, "no connection in time") from error
-        except httpx.TimeoutException as error:
+        except (httpx.TimeoutException, TimeoutError) as error:
             raise AskError(UnavailableReason.TIMEOUT, f"no answer within {seconds:g} s", broken=True) from error
         except httpx.ConnectError as error:
             raise AskError(UnavailableReason.REFUSED, f"cannot connect: {cap(str(error), 200)}") from error
@@ -218,6 +226,25 @@ class Server:
             raise AskError(UnavailableReason.GARBLED, text, broken=True) from error
         except httpx.InvalidURL as error:
             raise AskError(UnavailableReason.NOT_CONFIGURED, f"no usable address: {error}") from error
+
+    @staticmethod
+    async def _refused(response: httpx.Response, pieces: AsyncIterator[bytes]) -> AskError:
+        """Whatever is not 200. What the server says is shown, as text that it chose: capped and harmless."""
+        got = b""
+        async for piece in pieces:
+            got += piece
+            if len(got) > ERROR_BYTES_MAX:
+                break
+        status = response.status_code
+        said = cap(" ".join(decode(got[:ERROR_BYTES_MAX]).split()), 300)
+        wait = response.headers.get("retry-after", "")
+        return AskError(
+            _REASONS.get(status, UnavailableReason.REFUSED),
+            f"HTTP {status}{': ' if said else ''}{said}",
+            status=status,
+            broken=status in {408, 504},
+            wait_seconds=min(float(wait), RETRY_AFTER_SECONDS_MAX) if wait.isascii() and wait.isdigit() else 0.0,
+        )
 
 
 _REASONS = {
@@ -230,20 +257,21 @@ _REASONS = {
 }
 
 
-async def _refused(response: httpx.Response) -> AskError:
-    """Whatever is not 200. What the server says is shown, as text that it chose: capped and harmless."""
-    got = b""
-    async for piece in response.aiter_bytes():
-        got += piece
-        if len(got) > ERROR_BYTES_MAX:
-            break
-    status = response.status_code
-    said = cap(" ".join(decode(got[:ERROR_BYTES_MAX]).split()), 300)
-    wait = response.headers.get("retry-after", "")
-    return AskError(
-        _REASONS.get(status, UnavailableReason.REFUSED),
-        f"HTTP {status}{': ' if said else ''}{said}",
-        status=status,
-        broken=status in {408, 504},
-        wait_seconds=min(float(wait), RETRY_AFTER_SECONDS_MAX) if wait.isascii() and wait.isdigit() else 0.0,
-    )
+def _check_plain(response: httpx.Response) -> None:
+    """We ask for answers as they are: packed ones could be any size once they are unpacked. Raises `AskError`."""
+    packed = response.headers.get("content-encoding", "identity").strip().lower()
+    if packed not in {"", "identity"}:
+        raise AskError(UnavailableReason.GARBLED, f"an answer packed as {cap(decode(packed.encode()), 40)}, unasked")
+
+
+async def _within(until: float, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Raises `TimeoutError` for what comes later, by the event loop's clock."""
+    now = asyncio.get_running_loop().time
+    while True:
+        if now() > until:
+            raise TimeoutError
+        async with asyncio.timeout_at(until):
+            piece = await anext(pieces, None)
+        if piece is None:
+            return
+        yield piece

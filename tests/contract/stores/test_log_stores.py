@@ -3,6 +3,9 @@ a server, a network or an answer that fails.
 """
 
 import asyncio
+import base64
+import gzip
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -326,6 +329,70 @@ async def test_a_server_that_never_answers_is_a_time_out(stored: World) -> None:
     answer = await ask(stored.make(timeout_seconds=0.05), stored.request())
     assert isinstance(answer, Unavailable)
     assert answer.reason is UnavailableReason.TIMEOUT
+
+
+@pytest.mark.parametrize("status", [200, 503])
+@pytest.mark.parametrize("piece", [b" ", b"\n"])
+async def test_an_answer_that_trickles_is_a_time_out(stored: World, status: int, piece: bytes) -> None:
+    """A byte now and then keeps every read of it short, and the whole of it endless: that is no answer."""
+    assert stored.front is not None
+
+    async def trickles(_: Asked, __: Behind) -> Told:
+        async def pieces() -> AsyncIterator[bytes]:
+            while True:
+                yield piece
+                await asyncio.sleep(0.01)
+
+        return Told(status=status, body=pieces())
+
+    stored.front.always = trickles
+    async with asyncio.timeout(10):
+        answer = await ask(stored.make(timeout_seconds=0.1), stored.request())
+    assert isinstance(answer, Unavailable)
+    assert answer.reason is UnavailableReason.TIMEOUT
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "gzip, gzip", "deflate"])
+async def test_a_packed_answer_is_not_unpacked(stored: World, encoding: str) -> None:
+    """We ask for plain ones; some kilobytes that are gigabytes inside would take the service's memory."""
+    assert stored.front is not None
+    bomb = gzip.compress(gzip.compress(b"\n" * (64 << 20))) if encoding == "gzip, gzip" else gzip.compress(b"{}")
+
+    async def packed(_: Asked, __: Behind) -> Told:
+        return Told(body=bomb, headers={"Content-Encoding": encoding})
+
+    stored.front.always = packed
+    answer = await ask(stored.make(), stored.request())
+    assert isinstance(answer, Unavailable)
+    assert (answer.reason, encoding in answer.detail) == (UnavailableReason.GARBLED, True)
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 500])
+async def test_a_server_that_repeats_our_secret_does_not_have_it_shown(stored: World, status: int) -> None:
+    """Proxies that are being debugged answer with the request's headers; verdicts are shown to every user."""
+    assert stored.front is not None
+    secret = stored.folder / "secret"
+    secret.write_text("s3cret-" + "0123456789" * 300)
+
+    async def repeats(asked: Asked, _: Behind) -> Told:
+        return Told(status=status, body=f"no: {asked.headers['authorization']}\n".encode())
+
+    stored.front.always = repeats
+    for how in ({"token_file": secret}, {"user": "advisor", "password_file": secret}):
+        answer = await ask(stored.make(**how), stored.request())
+        assert isinstance(answer, Unavailable)
+        shown = base64.b64encode(f"advisor:{secret.read_text()}".encode()).decode()
+        assert secret.read_text()[:12] not in answer.detail
+        assert shown[:12] not in answer.detail
+
+
+async def test_a_token_that_no_header_can_carry_is_named_by_its_file(stored: World) -> None:
+    """The client's own complaint would hold it."""
+    secret = stored.folder / "secret"
+    secret.write_text("s3crét-token")
+    answer = await ask(stored.make(token_file=secret), stored.request())
+    assert isinstance(answer, Unavailable)
+    assert (answer.reason, str(secret) in answer.detail) == (UnavailableReason.PERMISSION, True)
 
 
 async def test_what_a_server_says_is_shown_short_and_harmless(stored: World) -> None:
