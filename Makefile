@@ -35,7 +35,7 @@ packages: ## the Debian packages of a real Slurm (as root or with sudo; otherwis
 
 .PHONY: test-packages
 test-packages: packages ## also what only the tests need: Prometheus, Chromium, and Slurm's accounting with its database
-	@deploy/debian-packages prometheus chromium fonts-dejavu-core slurmdbd mariadb-server
+	@deploy/debian-packages prometheus chromium fonts-dejavu-core libatomic1 slurmdbd mariadb-server
 
 demo: venv packages ## a real job fails on a bad node and is recovered, live; KEEP=1 leaves it running
 	@$(BIN)/advisor demo $(if $(KEEP),--keep)
@@ -50,7 +50,7 @@ test-long: venv test-packages ## also what takes long; a later Debian's Slurm am
 	$(PYTEST) $(PYTEST_ARGS)
 
 screenshots: venv ## the pictures of the README, anew, by the test that takes them
-	@deploy/debian-packages chromium fonts-dejavu-core
+	@deploy/debian-packages chromium fonts-dejavu-core libatomic1
 	ADVISOR_SCREENSHOTS=docs/images $(BIN)/python -m pytest tests/browser/test_screenshots.py $(PYTEST_ARGS)
 
 test-logstores: venv ## the log-store suite on the real programs that LOKI_BIN and VICTORIA_LOGS_BIN name
@@ -102,9 +102,30 @@ bench: venv packages ## the benchmarks, each beside its reference
 	  name=$$(basename "$$file" .py); echo "== $$name"; $(INSIDE) $(BIN)/python -m benchmarks.$$name || exit 1; \
 	done
 
-lock: venv ## renew requirements.lock from pyproject.toml
+PIP_COMPILE = "$$folder/bin/pip-compile" --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options
+
+lock: venv ## renew requirements.lock from pyproject.toml, and the locks of the service and of what builds it
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && $(PYTHON) -m venv "$$folder" && \
 	"$$folder/bin/pip" install --quiet --disable-pip-version-check pip-tools && \
-	"$$folder/bin/pip-compile" --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
-	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --all-build-deps \
-	  --extra server --extra dev --output-file requirements.lock pyproject.toml
+	$(PIP_COMPILE) --all-build-deps --extra server --extra dev --output-file requirements.lock pyproject.toml && \
+	$(PIP_COMPILE) --constraint requirements.lock --extra server --output-file requirements-server.lock pyproject.toml && \
+	$(PIP_COMPILE) --output-file requirements-tools.lock requirements-tools.in
+
+# The tools of the supply chain in an environment of their own: `tools` is its bin folder.
+TOOLS = folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && tools="$$folder/tools/bin" && \
+	$(PYTHON) -m venv "$$folder/tools" && \
+	"$$tools/pip" install --quiet --disable-pip-version-check --require-hashes -r requirements-tools.lock
+
+.PHONY: sbom
+sbom: ## what the service is made of, as CycloneDX in sbom.cdx.json; the same locks give the same file
+	@$(TOOLS) && $(PYTHON) -m venv --without-pip "$$folder/runtime" && \
+	"$$tools/pip" --python "$$folder/runtime/bin/python" install --quiet --disable-pip-version-check --require-hashes \
+	  --no-deps -r requirements-server.lock && \
+	"$$tools/cyclonedx-py" environment --pyproject pyproject.toml --output-reproducible --output-file sbom.cdx.json \
+	  "$$folder/runtime"
+
+.PHONY: audit
+audit: ## known holes of everything in the locks, by pip-audit (asks PyPI)
+	@$(TOOLS) && for lock in requirements.lock requirements-tools.lock; do \
+	  "$$tools/pip-audit" --require-hashes --disable-pip --no-deps -r "$$lock" || exit 1; done
