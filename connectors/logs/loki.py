@@ -114,7 +114,10 @@ class Loki:
         for at in range(0, max(1, len(jobs)), SERIES_MAX):
             some = self._query(jobs[at : at + SERIES_MAX], whole=True)
             for item in await self._instant(f"sum by ({label}) (count_over_time({some}[{seconds}s]))", end_ns):
-                job, count = item["metric"].get(label, ""), int(float(item["value"][1]))
+                try:
+                    job, count = item["metric"].get(label, ""), int(float(item["value"][1]))
+                except (AttributeError, TypeError, ValueError, OverflowError) as error:
+                    raise AskError(UnavailableReason.GARBLED, f"a count that is none: {str(error)[:100]}") from error
                 if job and count:
                     found[job] = count
         return found

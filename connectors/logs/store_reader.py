@@ -249,11 +249,17 @@ class StoreLogs:
             return self._cut(left.wish, left.lines, left.sums, left.given, left.streams, left.until_ns, (), now_ns)
         if not position.read_ns:
             position = replace(position, read_ns=first_ns, settled_ns=first_ns, swept_ns=now_ns)
+        elif position.settled_ns > now_ns:
+            # The clock was set back by more than the overlap. What was there before that was delivered; what came while
+            # it was set may be delivered twice, for else all would be lost until the clock is where it was.
+            near_ns = max(first_ns, now_ns - int(limits.near_seconds * NS))
+            position = Position(read_ns=near_ns, settled_ns=near_ns, swept_ns=now_ns, alive=position.alive)
+            self._passes.pop(request.key, None)
         under_way = self._passes.get(request.key)
         if under_way is not None:
             sweep, start_ns = under_way.sweep, max(under_way.reached_ns, position.settled_ns)
         else:
-            sweep = now_ns - position.swept_ns >= limits.sweep_seconds * NS or last_ns <= now_ns
+            sweep = abs(now_ns - position.swept_ns) >= limits.sweep_seconds * NS or last_ns <= now_ns
             near_ns = position.read_ns - int(limits.near_seconds * NS)
             start_ns = max(first_ns, position.settled_ns, 0 if sweep else near_ns)
         live = now_ns - start_ns <= int((limits.overlap_seconds + limits.sweep_seconds * 2) * NS)
@@ -507,8 +513,8 @@ class StoreLogs:
         if self._counting is not None:
             await asyncio.wait({self._counting}, timeout=limits.patience_seconds)
             if self._counting.done():
-                self._counting.result()
-                self._counting = None
+                counted, self._counting = self._counting, None
+                counted.result()
         for key in wishes:
             answer, missing = answers[key], self._missing.get(key)
             if not isinstance(answer, LogBatch) or answer.chunks or key not in self._missing:
@@ -578,8 +584,8 @@ class StoreLogs:
         if self._pulse is not None:
             await asyncio.wait({self._pulse}, timeout=limits.patience_seconds)
             if self._pulse.done():
-                self._pulse.result()
-                self._pulse = None
+                pulse, self._pulse = self._pulse, None
+                pulse.result()
 
     async def _take_pulse(self, quiet: Mapping[str, _Wish], now_ns: int) -> None:
         """Raises nothing that a server can do: the questions for lines tell what is wrong with it."""

@@ -35,6 +35,7 @@ SPAN_NS_FIRST = 60 * NS
 SPAN_NS_MAX = 3_600 * NS
 LINE_BYTES_MAX = 8 * 1024 * 1024
 PIECE_BYTES = 256 * 1024
+ROW_BYTES = 64  # that a row takes besides its text: empty lines are not free
 _NOBODY = "\0"  # no field is called that
 _SCALE = tuple(10 ** (9 - digits) for digits in range(10))  # by how many digits of a second there are
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
@@ -91,6 +92,8 @@ class VictoriaLogs:
         found = {}
         async for row in self._rows(query):
             job, count = row.get(label, ""), row.get("n", "0")
+            if not isinstance(job, str) or not isinstance(count, str):
+                raise AskError(UnavailableReason.GARBLED, "a count that is no text")
             if job and count.isdigit() and int(count):
                 found[job] = int(count)
         return found
@@ -221,7 +224,7 @@ class _Gathered:
                 self._rows_of(places[first]).extend(items[first:last])
                 first = last
         self._rows_of(places[first]).extend(items[first:])
-        self.size += sum(map(len, data)) + len(data)
+        self.size += sum(map(len, data)) + len(data) * ROW_BYTES
 
     def _rows_of(self, key: tuple[str, str, str, str]) -> list[Line]:
         rows = self._by_key.get(key)

@@ -5,6 +5,7 @@ a server, a network or an answer that fails.
 import asyncio
 import base64
 import gzip
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -103,6 +104,50 @@ async def test_a_clock_that_is_ahead_or_behind_loses_nothing(stored: World) -> N
         await reader.read()
     assert sorted(reader.texts) == sorted(f"{who} {n}" for who in ("right", "ahead", "behind") for n in range(5))
     assert not any(file.endswith(LATE) for file, _ in reader.got)
+
+
+@pytest.mark.parametrize("hours", [0.03, 1, 24 * 30])
+async def test_a_clock_that_is_set_back_loses_nothing(stored: World, hours: float) -> None:
+    """Our own clock ran ahead, and was put right: what is written from then on is read as ever, by anybody."""
+    reader = Reader(stored, stored.make())
+    reader.changes = {"started_at": stored.clock.now() - timedelta(seconds=300)}
+    await stored.write("before")
+    await reader.read()
+    stored.clock.advance(hours * 3600)
+    for _ in range(3):
+        await reader.read()
+        stored.clock.advance(20)
+    stored.clock.advance(-hours * 3600)
+    for turn in range(4):
+        await stored.write(f"after {turn}")
+        await reader.read()
+        stored.clock.advance(20)
+    await reader.restart(stored.make())
+    await reader.read()
+    assert reader.texts == ["before", *(f"after {turn}" for turn in range(4))]
+
+
+async def test_one_odd_count_is_absence_and_passes(stored: World) -> None:
+    """What a proxy makes of a count once does not keep the source from being read afterwards."""
+    assert stored.front is not None
+    odd = {"job_id": stored.job, "n": 5, "status": "success"}
+    vector = {"resultType": "vector", "result": [{"metric": {"job_id": stored.job}, "value": [1, "NaN"]}]}
+
+    async def counts_oddly(asked: Asked, behind: Behind) -> Told:
+        if "count" not in asked.form["query"]:
+            return await behind(asked)
+        return Told(body=json.dumps(odd | {"data": vector}).encode() + b"\n")
+
+    stored.front.always = counts_oddly
+    reader = Reader(stored, stored.make())
+    answer = await reader.read()
+    assert isinstance(answer, Unavailable)
+    assert (answer.reason, "count" in answer.detail) == (UnavailableReason.GARBLED, True)
+    stored.front.always = None
+    await stored.write("there")
+    await asyncio.sleep(0.11)
+    await reader.read()
+    assert reader.texts == ["there"]
 
 
 async def test_a_line_sent_twice_is_delivered_once(stored: World) -> None:

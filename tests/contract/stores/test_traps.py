@@ -166,6 +166,18 @@ async def test_windows_are_half_open_to_the_nanosecond(victorialogs: World) -> N
     await store.close()
 
 
+async def test_short_lines_are_not_free(victorialogs: World) -> None:
+    """What an answer holds is bounded by what it takes in memory, and a line without text takes a row, too."""
+    await victorialogs.write(*(Written(text=".", at=-5, ns=n) for n in range(1_000)))
+    store = victorialogs.store(victorialogs.server())
+    first = victorialogs.ns(Written(text="", at=-5))
+    wish = Ask(jobs=(victorialogs.job,), start_ns=first, end_ns=first + 1_000, whole=True, bytes_max=20_000)
+    answer = await store.lines(wish)
+    assert 0 < sum(len(stream.lines) for stream in answer.streams) < 400
+    assert answer.until_ns < wish.end_ns
+    await store.close()
+
+
 async def test_a_window_that_breaks_off_is_made_shorter(victorialogs: World) -> None:
     """The server's time is over in the middle of a long answer, always: shorter questions get through."""
     assert victorialogs.front is not None
