@@ -10,6 +10,7 @@ missing is told by the past: nodes of which the store never had a line, and a se
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -50,9 +51,12 @@ def proof_of(transport: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Present:
-    """Which nodes have lines. `looked_at`: by the monotonic clock."""
+    """Which nodes have lines. `several`: names that hosts of more than one domain have. `looked_at`: by the monotonic
+    clock.
+    """
 
     nodes: frozenset[str]
+    several: frozenset[str]
     looked_at: float
     failed: bool = False
 
@@ -101,7 +105,18 @@ class KernelStoreLogs:
         if not request.nodes:
             return self._absent(f"{request.key}: no allocation is known, so no node's kernel log can be read")
         present = self._present
-        if isinstance(answer, Unavailable) or present is None or present.failed:
+        if isinstance(answer, Unavailable) or present is None:
+            return answer
+        several = present.several.intersection(request.nodes)
+        if several:
+            # Of another cluster: no word about this one's, and whose is whose cannot be told.
+            text = f"hosts of several domains are called {' '.join(sorted(several)[:NAMED_MAX])}: name one cluster's in"
+            answer = replace(
+                answer,
+                chunks=tuple(chunk for chunk in answer.chunks if short(chunk.node or "") not in several),
+                unavailable=(*answer.unavailable, self._absent(f"{text} the selector")),
+            )
+        if present.failed:
             return answer
         spoke = {short(chunk.node or "") for chunk in answer.chunks}
         missing = [node for node in request.nodes if node not in present.nodes and node not in spoke]
@@ -125,16 +140,19 @@ class KernelStoreLogs:
         if self._looking is not None:
             await asyncio.wait({self._looking}, timeout=self._patience)
             if self._looking.done():
-                self._present, self._looking = self._looking.result(), None
+                looked, self._looking = self._looking, None
+                self._present = looked.result()
 
     async def _count(self, now: float) -> _Present:
         """Raises nothing that a server can do: the questions for lines tell what is wrong with it."""
         try:
-            nodes = await nodes_seen(self.store, self._clock)
+            hosts = await hosts_seen(self.store, self._clock)
         except AskError:
-            known = self._present.nodes if self._present is not None else frozenset()
-            return _Present(nodes=known, looked_at=now, failed=True)
-        return _Present(nodes=nodes, looked_at=now)
+            known = self._present or _Present(nodes=frozenset(), several=frozenset(), looked_at=now)
+            return replace(known, looked_at=now, failed=True)
+        whole = Counter(short(host) for host in hosts if short(host) != host)
+        several = frozenset(name for name, count in whole.items() if count > 1)
+        return _Present(nodes=frozenset(map(short, hosts)), several=several, looked_at=now)
 
     def _absent(self, detail: str) -> Unavailable:
         return Unavailable(source=self.name, reason=UnavailableReason.MISSING, detail=detail)
@@ -142,9 +160,13 @@ class KernelStoreLogs:
 
 async def nodes_seen(store: LogStore, clock: Clock) -> frozenset[str]:
     """Short names of the nodes of which the store has had lines. Raises `AskError`."""
+    return frozenset(map(short, await hosts_seen(store, clock)))
+
+
+async def hosts_seen(store: LogStore, clock: Clock) -> frozenset[str]:
+    """Their names as the collectors spell them. Raises `AskError`."""
     now_ns = to_ns(clock.now())
-    counts = await store.counts((), now_ns - int(SEEN_SECONDS * NS), now_ns + int(LOOK_SECONDS * NS))
-    return frozenset(map(short, counts))
+    return frozenset(await store.counts((), now_ns - int(SEEN_SECONDS * NS), now_ns + int(LOOK_SECONDS * NS)))
 
 
 def _written(ns: int, stream: Stream, text: bytes) -> bytes:

@@ -5,6 +5,7 @@ Each node is its own server: one that does not answer is left alone by itself, a
 """
 
 import asyncio
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -160,7 +161,7 @@ def samples_of(data: bytes, node: str, at: datetime) -> Shown:
     try:
         for name, labels, value in read(data, FIELDS):
             unit = unit_of(labels, name)
-            if unit is None or value != value:  # NaN
+            if unit is None or not math.isfinite(value):
                 continue
             if unit == HOST:
                 host[name] = host.get(name, 0.0) + value

@@ -14,6 +14,7 @@ from advisor.core.measured import HOST, HOST_FIELDS
 NOT_ANSWERING = "its exporter does not answer"
 NOT_SCRAPED = "no exporter of it is scraped"
 NOTHING_SHOWN = "its exporter answers and shows nothing of it"
+SEVERAL = "hosts of several domains are called so: name one cluster's in `selector`"
 NODE_LABELS = ("Hostname", "hostname")
 INSTANCE = "instance"
 _INDEX = re.compile(r"\d{1,3}")
@@ -23,10 +24,15 @@ _PORT = re.compile(r":\d{1,5}$")
 
 def node_of(labels: Mapping[str, str], chosen: str = "") -> str:
     """The short name of the node that a series is about, "" where it tells none. `chosen`: the site's own label."""
+    return short(host_of(labels, chosen))
+
+
+def host_of(labels: Mapping[str, str], chosen: str = "") -> str:
+    """The same with its domain, where there is one."""
     for label in (chosen,) if chosen else (*NODE_LABELS, INSTANCE):
         name = labels.get(label, "")
         if name:
-            return short(_PORT.sub("", name)[:253])
+            return _PORT.sub("", name)[:253]
     return ""
 
 

@@ -30,7 +30,9 @@ from connectors.metrics.names import (
     NOT_ANSWERING,
     NOT_SCRAPED,
     NOTHING_SHOWN,
+    SEVERAL,
     address_of,
+    host_of,
     node_of,
     unit_of,
 )
@@ -63,6 +65,7 @@ class _Gathered:
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     present: set[str] = field(default_factory=set)
+    several: set[str] = field(default_factory=set)  # names that hosts of more than one domain have
     why: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     until: datetime | None = None
@@ -261,6 +264,7 @@ class PrometheusMetrics:
         end = question.until.timestamp() - 0.0005
         try:
             times: dict[float, datetime] = {}
+            domains: dict[str, str] = {}
             result = {"matrix": body["data"]}[body["data"]["resultType"]]["result"]
             for series in result:
                 labels, values = series["metric"], series["values"]
@@ -268,13 +272,19 @@ class PrometheusMetrics:
                 node, unit = node_of(labels, self._node_label), unit_of(labels, name)
                 if not node or unit is None or not values:
                     continue
+                host = host_of(labels, self._node_label)
+                if host != node and domains.setdefault(node, host) != host:
+                    got.several.add(node)  # of another cluster: no word about this one's
                 found = got.samples.setdefault(node, [])
+                number = math.nan
                 for at, value in values:
                     when = times.get(at)
                     if when is None:
                         when = times[at] = datetime.fromtimestamp(at, UTC)
-                    found.append(Sample(when, node, unit, name, float(value)))
-                if values[-1][0] >= end:
+                    number = float(value)
+                    if math.isfinite(number):  # what is no number is no value
+                        found.append(Sample(when, node, unit, name, number))
+                if values[-1][0] >= end and math.isfinite(number):
                     got.present.add(node)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, OSError) as error:
             raise AskError(UnavailableReason.GARBLED, f"an answer without {str(error)[:100]}") from error
@@ -290,22 +300,37 @@ class PrometheusMetrics:
         until = max(request.until, got.until or request.until)
         if not request.nodes:
             return MetricsBatch(samples=(), until=until)
-        silent = tuple(node for node in request.nodes if node not in got.present)
+        silent = tuple(node for node in request.nodes if node not in got.present or node in got.several)
         samples = tuple(
-            sample for node in request.nodes for sample in got.samples.get(node, ()) if request.since < sample.at
+            sample
+            for node in request.nodes
+            if node not in got.several
+            for sample in got.samples.get(node, ())
+            if request.since < sample.at
         )
         if len(silent) == len(request.nodes) and not samples:
             text = (
                 "no series of any of its nodes: are the exporters scraped, selector and node_label right, the tenant?"
+                if got.several.isdisjoint(silent)
+                else SEVERAL
             )
             return Unavailable(source=self.name, reason=UnavailableReason.MISSING, detail=text)
         return MetricsBatch(
             samples=samples,
             until=until,
             silent=silent,
-            silent_why={node: got.why[node] for node in silent if node in got.why},
+            silent_why={
+                node: SEVERAL if node in got.several else got.why[node]
+                for node in silent
+                if node in got.several or node in got.why
+            },
             problems=tuple(got.problems),
-            gpus={f"{node}/{bus}": gpu for node in request.nodes for bus, gpu in self._gpus.get(node, {}).items()},
+            gpus={
+                f"{node}/{bus}": gpu
+                for node in request.nodes
+                if node not in got.several
+                for bus, gpu in self._gpus.get(node, {}).items()
+            },
         )
 
 

@@ -97,6 +97,22 @@ async def _without_the_proof(asked: Asked, behind: Behind) -> Told:
     return await behind(replace(asked, form={**asked.form, "query": query}))
 
 
+async def test_a_node_is_not_blamed_for_another_clusters_of_its_name(stored: World) -> None:
+    """Two clusters in one store and no selector: whose line it is cannot be told: it is not given, and that is said."""
+    await stored.write(
+        kernel("link up", node="node1.a.example.com", at=-20),
+        kernel(XID, node="node1.b.example.com", at=-2),
+        kernel("well", node="node2.a.example.com"),
+        kernel("well, too", node="node2"),
+    )
+    source = make(stored)
+    answer = await batch(source, stored.request())
+    assert [text for _, text in lines(answer)] == ["node2 kernel: well, too", "node2 kernel: well"]
+    assert [(item.reason, "node1: name one" in item.detail) for item in answer.unavailable] == [
+        (UnavailableReason.MISSING, True)
+    ]
+
+
 async def test_lines_of_other_nodes_are_not_the_attempts(stored: World) -> None:
     """Each attempt gets the lines of its own nodes, all from one question."""
     await stored.write(*(kernel(f"of {n}", node=f"node{n}") for n in range(1, 5)))
