@@ -24,8 +24,6 @@ from advisor.store.records import (
 from advisor.store.store import Store
 from advisor.v1 import audit_pb2, audit_pb2_grpc
 
-ATTEMPT_MAX = 2**31 - 1  # what the database's column holds
-
 Context = grpc.aio.ServicerContext[Any, Any]
 Found = TypeVar("Found")
 
@@ -80,12 +78,10 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
     async def GetAttempt(self, request: audit_pb2.GetAttemptRequest, context: Context) -> audit_pb2.Attempt:
         if not request.job_key and not (request.cluster and request.job_id):
             raise BadRequestError("give job_key, or cluster and job_id")
-        if request.attempt > ATTEMPT_MAX:
-            raise BadRequestError(f"attempt: {request.attempt}, at most {ATTEMPT_MAX}")
         wanted = self._store.attempt(
             cluster=wire.text_of(request.cluster, "cluster", most=wire.NAME_MAX),
             job_id=wire.text_of(request.job_id, "job_id", most=wire.NAME_MAX),
-            number=request.attempt,
+            number=wire.attempt_number(request.attempt, "attempt"),
             job_key=wire.text_of(request.job_key, "job_key", most=wire.NAME_MAX),
         )
         row = await _found(wanted, f"attempt {request.attempt} of job {request.job_id or request.job_key!r}")

@@ -227,7 +227,7 @@ async def attempt_meant(store: Store, target: operator_pb2.JobTarget) -> Attempt
             key, _ = await store.find_attempt(
                 cluster=wire.cluster_of(target.cluster),
                 job_id=wire.text_of(target.job_id, "target.job_id", most=wire.NAME_MAX),
-                number=target.attempt if target.HasField("attempt") else None,
+                number=wire.attempt_number(target.attempt, "target.attempt") if target.HasField("attempt") else None,
             )
     except store_errors.Ambiguous as error:
         raise BadRequestError(f"target.decision_id: {error}") from None

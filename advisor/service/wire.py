@@ -34,6 +34,7 @@ NAME_MAX = 256
 TEXT_MAX = 4096
 RULES_MAX = 32_768
 NODES_MAX = 100_000
+ATTEMPT_MAX = 2**31 - 1  # what the database's column holds
 LISTED_MAX = 1_000_000
 WAITS_MAX = 1000
 GPUS_MAX = 1_000_000  # of one job: more than any cluster has
@@ -121,6 +122,12 @@ def text_of(value: str, field: str, *, most: int = TEXT_MAX) -> str:
         raise BadRequestError(f"{field}: longer than {most} characters")
     if "\0" in value:
         raise BadRequestError(f"{field}: holds a NUL character")
+    return value
+
+
+def attempt_number(value: int, field: str) -> int:
+    if value > ATTEMPT_MAX:
+        raise BadRequestError(f"{field}: {value}, at most {ATTEMPT_MAX}")
     return value
 
 

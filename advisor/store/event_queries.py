@@ -4,6 +4,7 @@ A node's history is merged from several tables, each asked for one page behind t
 so the merged page is right, and the next one goes on behind its last event.
 """
 
+import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime
 from typing import Any
@@ -283,7 +284,8 @@ class _NodePage:
         if self._position is not None:
             last_at, (last_kind, last_id) = self._position.at, self._position.ids
             if kind == last_kind:
-                value: str | int = str(last_id) if kind != "node_state" else int(last_id)
+                text = str(last_id)
+                value = int(text) if kind == "node_state" and re.fullmatch(r"[0-9]{1,19}", text) else text
                 conditions.append(older_than((at, row_id), Position(at=last_at, ids=(value,))))
             else:
                 conditions.append(at <= last_at if kind < str(last_kind) else at < last_at)

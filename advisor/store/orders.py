@@ -17,7 +17,7 @@ from advisor.core.model import Order
 from advisor.core.words import Action, Category, OrderKind, Reason
 from advisor.store.agents import remembered_until
 from advisor.store.audit_log import append
-from advisor.store.errors import NotFound
+from advisor.store.errors import NotFound, TooLate
 from advisor.store.ids import as_id, new_id
 from advisor.store.open_advice import take_back
 from advisor.store.order_facts import WAITING, Facts, check, look
@@ -85,6 +85,11 @@ async def give(
     if wanted.kind is OrderKind.WITHDRAW and facts.decision is not None:
         override = next((o for o in standing if _is_override_of(o, wanted.key)), None)
         if override is not None and facts.decision.reason == Reason.OPERATOR.value:
+            ordered = override.order.action
+            if ordered is not None and ordered in facts.accepted:
+                raise TooLate(
+                    f"the scheduler accepted its {ordered.value} at {facts.accepted[ordered]:%H:%M:%SZ} already"
+                )
             return await _lift(connection, override, who=who, why=why, origin=origin, now=now)
         wanted = _of_newest(wanted, facts)
     same = next((order for order in standing if _same(order, wanted)), None)

@@ -13,14 +13,18 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from sqlalchemy import ColumnElement, literal, tuple_
+from sqlalchemy import BigInteger, ColumnElement, Integer, Uuid, literal, tuple_
+from sqlalchemy.types import TypeEngine
 
 from advisor.store.errors import CursorRefused, PageRefused
+from advisor.store.ids import as_id
 from advisor.store.records import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX, AuditFilter, EventFilter, Page, SignalFilter
+from advisor.store.sql import storable
 
 Filter: TypeAlias = AuditFilter | SignalFilter | EventFilter
 
 _CURSOR_CHARACTERS_MAX = 2000
+_NOT_OURS = "the cursor is not one of ours: use next_cursor of the last page as it is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +66,7 @@ def read_cursor(kind: str, wanted: Filter, page: Page, id_kinds: Sequence[type])
                 at=position.at, ids=position.ids, first=(_read_time(first[0]), _read_ids(first[1], id_kinds))
             )
     except (ValueError, TypeError, IndexError, OverflowError, binascii.Error, RecursionError) as error:
-        raise CursorRefused("the cursor is not one of ours: use next_cursor of the last page as it is") from error
+        raise CursorRefused(_NOT_OURS) from error
     if (found_kind, fingerprint) != (kind, _fingerprint(wanted)):
         raise CursorRefused("the cursor belongs to another list or filter: start again without a cursor")
     return position
@@ -83,8 +87,21 @@ def not_newer_than(
 
 
 def _like(columns: Sequence[ColumnElement[Any]], values: Sequence[object]) -> Any:
+    """Raises `CursorRefused`: a forged cursor can name what its column cannot hold."""
+    if not all(_fits(column.type, value) for column, value in zip(columns, values, strict=True)):
+        raise CursorRefused(_NOT_OURS)
     # Postgres compares a uuid with a uuid only: each value takes its column's type.
     return tuple_(*(literal(value, type_=column.type) for value, column in zip(values, columns, strict=True)))
+
+
+def _fits(kind: TypeEngine[Any], value: object) -> bool:
+    if isinstance(value, str):
+        if isinstance(kind, Integer):
+            return False
+        return as_id(value) is not None if isinstance(kind, Uuid) else value == storable(value)
+    if isinstance(value, int):
+        return 0 <= value < (2**63 if isinstance(kind, BigInteger) else 2**31)
+    return True
 
 
 def _fingerprint(wanted: Filter) -> str:

@@ -121,7 +121,10 @@ def _since(word: str, exact: str, now: datetime) -> datetime | None:
             moment = datetime.fromisoformat(exact)
         except ValueError:
             raise BadRequestError("from: not a moment as this page writes it") from None
-        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        try:
+            return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
+        except OverflowError:
+            raise BadRequestError("from: not a moment between the years 1 and 9999") from None
     span = SINCE[_one_of("since", word, SINCE)][0]
     return None if span is None else now - span
 

@@ -178,6 +178,20 @@ async def test_what_slurm_has_accepted_is_refused_and_what_nobody_confirmed_is_n
             assert "too late: the scheduler accepted its restart at" in await refused(call)
 
 
+async def test_an_override_that_slurm_has_accepted_is_not_taken_back(folder: Path) -> None:
+    """As its veto is: what has happened is said; nor is an attempt taken that no database can hold."""
+    async with autonomous_world(folder) as world:
+        await restart_advised(world)
+        given = await world.operator.Override(operator_pb2.OverrideRequest(target=OF_17, action=RESTART, why="now"))
+        found = await world.advice_where(lambda open_: any(item.generation >= given.generation for item in open_))
+        await say(world, found[0], APPLIED)
+        withdrawing = world.operator.Withdraw(operator_pb2.WithdrawRequest(target=OF_17, why="no"))
+        assert "the scheduler accepted its restart at" in await refused(withdrawing)
+        far = operator_pb2.JobTarget(cluster=CLUSTER, job_id="17", attempt=2**31)
+        with pytest.raises(grpc.aio.AioRpcError, match=r"target\.attempt: 2147483648, at most"):
+            await world.operator.Veto(operator_pb2.VetoRequest(target=far, why="no"))
+
+
 async def test_an_exclusion_by_hand_is_in_the_next_advice_and_one_cleared_stays_out(folder: Path) -> None:
     """Also against the evidence, and an array's task or a component is named as Slurm prints it."""
     async with autonomous_world(folder) as world:

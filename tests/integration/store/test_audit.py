@@ -1,6 +1,7 @@
 """Audit lists: filtered, newest first, in pages that stay as they are while rows arrive."""
 
 import base64
+import json
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -32,6 +33,7 @@ from advisor.store.records import (
     Reconciliation,
     ReconciliationReason,
     ReconciliationStatus,
+    SignalFilter,
     UnreadDecision,
 )
 from advisor.store.signal_queries import signals_statement
@@ -321,6 +323,30 @@ async def test_garbage_is_no_cursor(store: Store, cursor: str) -> None:
             await fetch(ALL, Page(cursor=cursor))
     with pytest.raises(CursorRefused):
         await store.nodes(ALL, Page(cursor=cursor), now=at(0))
+
+
+@pytest.mark.parametrize(("name", "number"), [("x", 2**31), ("\0", 2**63), ("\ud800", -1), ("9" * 400, 10**30)])
+async def test_a_forged_cursor_names_what_no_row_can_have(store: Store, name: str, number: int) -> None:
+    """Where a column cannot hold it the cursor is refused as other garbage is; the database does not fail on it."""
+    for job in (1, 2):
+        await decided(store, job, nodes=("node1",))
+    nodes, history = partial(store.nodes, now=at(0)), partial(store.node_history, CLUSTER, "node2", now=at(2000))
+    asked: list[tuple[Any, Any]] = [
+        *((fetch, ALL) for fetch in (store.decisions, store.incidents, store.attempts, nodes)),
+        *((store.signals, SignalFilter()), (store.audit, EventFilter(everything=True)), (history, EventFilter())),
+    ]
+    refused = 0
+    for fetch, wanted in asked:
+        cursor = (await fetch(wanted, Page(size=1))).next_cursor
+        if cursor:
+            document = json.loads(base64.urlsafe_b64decode(cursor + "=="))
+            document[3] = [name if isinstance(item, str) and item != "node_state" else item for item in document[3]]
+            document[3] = [number if isinstance(item, int) else item for item in document[3]]
+            try:
+                await fetch(wanted, Page(cursor=forged(json.dumps(document))))
+            except CursorRefused:
+                refused += 1
+    assert refused >= 4
 
 
 async def test_cursor_belongs_to_its_list_and_filter(store: Store) -> None:

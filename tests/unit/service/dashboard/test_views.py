@@ -82,7 +82,8 @@ def test_a_query_becomes_the_contracts_filter() -> None:
     later = chosen({"since": "1d", "from": "2026-11-28T03:12:20+00:00", "cursor": "c"}, names, NOW + timedelta(hours=1))
     assert later.filter.since.ToDatetime(UTC) == NOW - timedelta(days=1)
     assert later.first_href("/decisions") == "/decisions?since=1d"
-    for bad in ({"action": "explode"}, {"since": "1y"}, {"from": "yesterday"}, {"user": "x" * 200}):
+    early = {"from": "0001-01-01T00:00:00+23:59"}
+    for bad in ({"action": "explode"}, {"since": "1y"}, {"from": "yesterday"}, early, {"user": "x" * 200}):
         with pytest.raises(BadRequestError):
             chosen(bad, names, NOW)
 
