@@ -25,6 +25,7 @@ FILES = (
     "test_hooks.py",
     "test_model_conformance.py",
     "test_nodes.py",
+    "test_operators.py",
     "test_scenarios_kinds.py",
     "test_scenarios_people.py",
     "test_scenarios_recovery.py",

@@ -1,5 +1,6 @@
 """What must not happen, and what must stop: scenarios c, d, f, h and j."""
 
+from functools import partial
 from typing import Any
 
 from advisor.client import Client
@@ -76,24 +77,36 @@ def test_d_a_cancel_of_the_requeued_job_wins(world: World) -> None:
     assert holds_for(lambda: _stays_cancelled(run, 1), seconds=10)
 
 
-def test_a_job_is_not_started_beside_those_that_waited_for_its_end(world: World) -> None:
-    """afterany and singleton: Slurm no longer shows what they waited for, and they run when the failure is judged."""
+def test_a_job_is_not_started_beside_those_that_waited_for_its_end(world: World, client: Client) -> None:
+    """afterany and singleton: Slurm no longer shows what they waited for, and they run when the failure is judged.
+
+    The agent is kept from looking until they run: else it may requeue in time, and they go on waiting.
+    """
+    gate = world.cluster.runtime.home("alice") / "gate"
     opt_in = '--comment={"advisor": {"enabled": true}}'
-    script = "#!/bin/sh\nsleep 5\nexit 3\n"
+    script = f"#!/bin/sh\nwhile [ ! -e {gate} ]; do sleep 0.2; done\nexit 3\n"
     after, alone = ("alice", "#!/bin/sh\nsleep 60\n", "-N1", "--output=/dev/null"), []
     for name, dependency in (("dep-any", "afterany:{}"), ("dep-single", "singleton")):
         job = world.cluster.submit("alice", script, "-N1", f"-J{name}", opt_in, "--output=/dev/null")
         waits = world.cluster.submit(*after, f"-J{name}", f"--dependency={dependency.format(job)}")
         alone.append((job, waits))
-    for job, waits in alone:
-        world.cluster.wait_state(job, "FAILED", seconds=30)
-        world.cluster.wait_state(waits, "RUNNING", seconds=20)
+    for heard in (job for pair in alone for job in pair):
+        wait_for("the advisor hears of it", partial(_known, client, heard), seconds=30)
+    world.stack.agent.freeze()
+    try:
+        gate.touch()
+        for job, waits in alone:
+            world.cluster.wait_state(job, "FAILED", seconds=30)
+            world.cluster.wait_state(waits, "RUNNING", seconds=30)
+    finally:
+        world.stack.agent.thaw()
+        gate.unlink(missing_ok=True)
 
-    def reasons(job: int) -> list[str]:
-        return [item["advice"]["reason"] for item in world.stack.decisions(job)]
+    def stays_down(job: int) -> bool:
+        return any(item["advice"]["reason"] == "successor_running" for item in world.stack.decisions(job))
 
     for job, _ in alone:
-        wait_for("the decision", lambda job=job: "successor_running" in reasons(job), seconds=30)
+        wait_for("the decision", partial(stays_down, job), seconds=30)
     assert holds_for(
         lambda: all(
             (world.cluster.job(job).state, world.cluster.job(job).restarts) == ("FAILED", 0) for job, _ in alone
@@ -189,6 +202,10 @@ def _reasons(run: Run) -> set[str]:
     for decision in run.decisions():
         found |= {item.get("reason", "") for item in decision.get("reconciliations", [])}
     return found
+
+
+def _known(client: Client, job: int) -> bool:
+    return any(client.attempts(audit_pb2.Filter(job_id=str(job)), most=1))
 
 
 def _attempt(client: Client, run: Run) -> Any:
