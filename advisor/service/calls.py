@@ -13,10 +13,12 @@ from google.protobuf.message import Message
 from advisor.service.access import NEEDED, require
 from advisor.service.callers import Caller, Role
 from advisor.service.errors import BadRequestError, NotFoundError, kind_of
+from advisor.service.limits import Questions
 from advisor.service.withholding import narrow, withhold
 from advisor.store.errors import Ambiguous
 
 CALLERS_KEPT = 256
+_QUESTIONS = ("AuditService/", "ReportService/")
 
 Answer = TypeVar("Answer", bound=Message)
 MakeServicer = Callable[[Caller], Any]
@@ -35,6 +37,7 @@ class Calls:
         self._make = dict(make)
         self._called = called
         self._made: dict[tuple[str, Caller], Any] = {}
+        self._questions = Questions()
 
     async def unary(
         self, caller: Caller, method: str, request: Message, answers: type[Answer], context: Any = None
@@ -63,7 +66,11 @@ class Calls:
         require(caller, method, request)
         narrow(caller, request)
         try:
-            answer = await self.behaviour(caller, method)(request, context)
+            if method.startswith(_QUESTIONS):
+                async with self._questions.turn(caller):
+                    answer = await self.behaviour(caller, method)(request, context)
+            else:
+                answer = await self.behaviour(caller, method)(request, context)
         except (NotFoundError, BadRequestError) as error:
             if not _tells_of_others(caller, error):
                 raise

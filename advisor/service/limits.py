@@ -1,8 +1,10 @@
-"""How often one caller may call, by the greatest of his roles: a token bucket each, so that nobody starves the rest."""
+"""How often and how much at once one caller may call, by the greatest of his roles: nobody starves the rest."""
 
+import asyncio
 import ipaddress
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from advisor.ports import Clock
@@ -10,6 +12,10 @@ from advisor.service.callers import Caller, Proof, Role
 from advisor.service.errors import TooOftenError
 
 BUCKETS_MAX = 8192
+# The store answers questions of the audit over four connections: one of them is never for others than operators.
+QUESTIONS_TOGETHER = 3
+QUESTIONS_EACH = 2
+QUESTIONS_WAIT_SECONDS = 10.0
 _GREATEST_FIRST = (Role.OPERATOR, Role.VIEWER, Role.USER)
 
 
@@ -19,6 +25,55 @@ class _Bucket:
 
     left: float
     at: float
+
+
+class Questions:
+    """How many questions are asked at once by who is no operator: so many by each, so many together. Others wait."""
+
+    def __init__(
+        self,
+        *,
+        each: int = QUESTIONS_EACH,
+        together: int = QUESTIONS_TOGETHER,
+        wait_seconds: float = QUESTIONS_WAIT_SECONDS,
+    ) -> None:
+        self._each = each
+        self._wait_seconds = wait_seconds
+        self._together = asyncio.Semaphore(together)
+        self._own: dict[str, asyncio.Semaphore] = {}
+        self._here: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def turn(self, caller: Caller) -> AsyncIterator[None]:
+        """A question is answered within. Raises `TooOftenError` when its turn does not come."""
+        if caller.roles & Role.OPERATOR:
+            yield
+            return
+        own = self._own.setdefault(caller.name, asyncio.Semaphore(self._each))
+        self._here[caller.name] += 1
+        try:
+            await self._wait(own)
+            try:
+                yield
+            finally:
+                self._together.release()
+                own.release()
+        finally:
+            self._here[caller.name] -= 1
+            if not self._here[caller.name]:
+                del self._here[caller.name], self._own[caller.name]
+
+    async def _wait(self, own: asyncio.Semaphore) -> None:
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                await own.acquire()
+                try:
+                    await self._together.acquire()
+                except BaseException:
+                    own.release()
+                    raise
+        except TimeoutError:
+            raise TooOftenError("many questions are waiting for their answers: try again", retry_seconds=2.0) from None
 
 
 class RateLimits:

@@ -16,7 +16,6 @@ from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
 from advisor.exporting import FORMATS, head, lines
-from advisor.service.callers import Caller
 from advisor.service.calls import Calls
 from advisor.service.errors import BadRequestError, NotFoundError, TooOftenError
 from advisor.service.http.application import caller_of
@@ -36,6 +35,7 @@ KINDS = {
 AT_ONCE_MAX = 4
 ROWS_MAX = 5_000_000
 STALLED_SECONDS = 60.0
+CALLER_SECONDS = 10.0  # who asks is asked for again: a token may have been taken back
 _PAGE = 250
 _MEDIA = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8; header=present"}
 
@@ -58,7 +58,7 @@ class Exports:
             raise TooOftenError(f"{AT_ONCE_MAX} exports are running: try again", retry_seconds=10)
         self._running += 1
         try:
-            pages = self._pages(caller_of(request), operation, asked)
+            pages = self._pages(request, operation, asked)
             first = await anext(pages)  # what is refused is refused before an answer has begun
             name = f'attachment; filename="{kind}.{form}"'
             return _Stalling(
@@ -74,9 +74,13 @@ class Exports:
     def _finished(self) -> None:
         self._running -= 1
 
-    async def _pages(self, caller: Caller, operation: Exposed, asked: Any) -> AsyncIterator[Any]:
+    async def _pages(self, request: Request, operation: Exposed, asked: Any) -> AsyncIterator[Any]:
         asked.page.page_size = _PAGE
+        loop = asyncio.get_running_loop()
+        caller, known = caller_of(request), loop.time()
         while True:
+            if loop.time() - known > CALLER_SECONDS:
+                caller, known = await request.state.caller_again(), loop.time()
             again = operation.request()
             again.CopyFrom(asked)
             answer: Any = await self._calls.unary(caller, operation.method, again, operation.answer)

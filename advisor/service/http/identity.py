@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -52,7 +53,7 @@ def by_door(peers: Peers, authentication: Authentication) -> Identify:
 
 
 class FindCaller:
-    """Puts the caller into `request.state.caller`."""
+    """Puts the caller into `request.state.caller`, and how to ask again who it is into `caller_again`."""
 
     def __init__(self, app: ASGIApp, *, identify: Identify, limits: RateLimits | None) -> None:
         self._app = app
@@ -64,6 +65,7 @@ class FindCaller:
             request = Request(scope)
             caller = await self._identify(request)
             request.state.caller = caller
+            request.state.caller_again = partial(self._identify, request)
             if self._limits is not None:
                 self._limits.take(caller)
         await self._app(scope, receive, send)

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from advisor.service.callers import Caller
 from advisor.service.calls import Calls
+from advisor.service.errors import UnauthenticatedError
 from advisor.service.http import exports
 from advisor.service.http.api import routes
 from advisor.service.http.application import compose
@@ -126,6 +127,23 @@ async def test_a_slow_reader_costs_one_page_and_is_broken_off(monkeypatch: pytes
         await asyncio.wait_for(served, 10)  # without the end of the answer: the server closes the connection
         assert endless.pages == asked <= 4
         assert (await client.get("/api/v1/export/actions?limit=1")).status_code == 200
+
+
+async def test_an_export_ends_when_its_token_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked again who reads, as long as the list goes on: the answer is broken off without its end."""
+    endless = _Endless()
+
+    async def identify(_request: object) -> Caller:
+        if endless.pages >= 3:
+            raise UnauthenticatedError("the token is not known")
+        return CALLERS["root"]
+
+    app = compose([routes(Calls({"AuditService": lambda _caller: endless}))], identify=identify, body_bytes_max=1000)
+    monkeypatch.setattr(exports, "CALLER_SECONDS", 0.0)
+    reader = _Reader(most=1000)
+    with pytest.raises(UnauthenticatedError):
+        await app(_scope(), reader.receive, reader.send)
+    assert endless.pages == 3
 
 
 async def test_a_reader_that_leaves_ends_its_export() -> None:
