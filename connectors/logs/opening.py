@@ -97,14 +97,13 @@ def check_path(path: str) -> None:
 
 def open_regular(path: str, access: Access) -> Opened:
     """Open `path` for reading if it is a regular file of one of `access.owners`; raise `RefusedError` otherwise."""
+    attempt = _open_sealed if access.sealed else _open_plain
     try:
-        if access.sealed:
-            return _open_sealed(path, access)
-        return _open_plain(path, access)
+        return attempt(path, access)
     except OSError as error:
         if error.errno == errno.ESTALE:  # another host replaced it since its name was looked up: the name is good again
             try:
-                return _open_plain(path, access)
+                return attempt(path, access)
             except OSError as again:
                 raise refusal(again, path) from again
         if error.errno == errno.EACCES and access.handing is not None:

@@ -384,6 +384,7 @@ def _open_content(name: str, offset: int, access: Access, files: ExitStack) -> O
 
 
 _SUFFIX = re.compile(r"\.(\d{1,4})")
+_DIGIT = re.compile(r"\d")
 
 
 def _age(name: str) -> tuple[int, str]:
@@ -414,9 +415,16 @@ def _siblings(path: str) -> Iterator[tuple[str, int]]:
 
 def _newer_names(path: str, name: str) -> Iterator[str]:
     """Names of the generations after `name`, oldest first, `path` itself last."""
-    number = _SUFFIX.fullmatch(name[len(path) :].removesuffix(".gz"))
+    suffix = name[len(path) :].removesuffix(".gz")
+    number = _SUFFIX.fullmatch(suffix)
     if number:
         newest = int(number[1]) - 1
         for n in range(newest, max(-1, newest - GENERATIONS_MAX), -1):
             yield f"{path}.{n}"
+    elif any(character.isdigit() for character in suffix):  # dates (`log-20261129`): later ones are of the same shape
+        shape = _DIGIT.sub("0", suffix)
+        others = {sibling[len(path) :].removesuffix(".gz") for sibling, _ in _siblings(path)}
+        later = sorted(other for other in others if other > suffix and _DIGIT.sub("0", other) == shape)
+        for other in later[:GENERATIONS_MAX]:
+            yield f"{path}{other}"
     yield path

@@ -1,6 +1,7 @@
 """What the kernel-log source promises beyond the contract of all log sources: nobody but root could have written it."""
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -78,6 +79,25 @@ async def test_link_is_refused(world: Harness) -> None:
     (world.folder / "syslog").write_bytes(XID)
     world.file.symlink_to(world.folder / "syslog")
     answer = await read_one(world.make(), world.request())
+    assert isinstance(answer, Unavailable)
+    assert answer.reason is UnavailableReason.NOT_REGULAR
+
+
+async def test_link_is_refused_also_after_a_stale_handle(world: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS says ESTALE when another host replaced a file: looking its name up anew is no less careful."""
+    (world.folder / "syslog").write_bytes(XID)
+    world.file.symlink_to(world.folder / "syslog")
+    real, stale = os.open, [True]
+
+    def once_stale(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if str(path).endswith(world.file.name) and stale:
+            stale.pop()
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return real(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", once_stale)
+    answer = await read_one(world.make(), world.request())
+    assert not stale
     assert isinstance(answer, Unavailable)
     assert answer.reason is UnavailableReason.NOT_REGULAR
 

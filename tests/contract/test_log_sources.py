@@ -136,6 +136,26 @@ async def test_several_rotations_between_two_looks(world: Harness) -> None:
     assert got == b"generation 1\ngeneration 2\ngeneration 3\n"
 
 
+@pytest.mark.parametrize("packed", [False, True])
+async def test_several_rotations_by_date_between_two_looks(world: Harness, packed: bool) -> None:
+    """logrotate's `dateext` numbers nothing: dates tell the order, and files of other shapes are none of its."""
+    source = world.make()
+    append(world.file, b"0\n")
+    first = await batch(source, world.request())
+    (world.folder / "node1.log-99999999.orig").write_bytes(b"another file\n")
+    (world.folder / "node1.log.err").write_bytes(b"and another\n")
+    for day in (28, 29, 30):
+        append(world.file, b"until %d\n" % day)
+        old = world.folder / f"node1.log-202611{day}"
+        world.file.rename(old)
+        if packed and day < 30:  # `delaycompress`
+            old.with_name(f"{old.name}.gz").write_bytes(gzip.compress(old.read_bytes()))
+            old.unlink()
+    append(world.file, b"now\n")
+    got, _ = await drain(source, world.request, first.cursor)
+    assert got == b"until 28\nuntil 29\nuntil 30\nnow\n"
+
+
 async def test_writer_that_never_reopens_is_followed_under_the_new_name(world: Harness) -> None:
     """logrotate with `create` leaves an empty file while the job goes on writing into the renamed one."""
     source = world.make()
