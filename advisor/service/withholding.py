@@ -73,7 +73,8 @@ def withhold(caller: Caller, answer: Message) -> None:
 
 def _withhold(caller: Caller, message: Message, owner: str) -> None:
     owner = _owner(message) or owner
-    if owner and owner != caller.name and not caller.sees_all_jobs:
+    about_a_job = bool(owner) or isinstance(message, common_pb2.AttemptRef)  # nobody's, where its user is not known
+    if about_a_job and owner != caller.name and not caller.sees_all_jobs:
         raise NotFoundError(f"there is no such thing among the jobs of {caller.name}")
     readable = bool(owner) and caller.may_read_text_of(owner)
     for field, value in message.ListFields():

@@ -73,6 +73,8 @@ def test_a_user_does_not_learn_that_others_have_jobs() -> None:
         audit_pb2.ListDecisionsResponse(decisions=[_decision("eve"), _decision("alice")]),
         audit_pb2.JobTimeline(attempts=[audit_pb2.Attempt(attempt=common_pb2.AttemptRef(user="alice"))]),
         audit_pb2.ListSignalsResponse(signals=[audit_pb2.Signal(attempt=common_pb2.AttemptRef(user="alice"))]),
+        _decision(""),
+        audit_pb2.Attempt(attempt=common_pb2.AttemptRef(job_id="17")),
     ):
         with pytest.raises(NotFoundError):
             withhold(_caller(Role.USER), answer)
