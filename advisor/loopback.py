@@ -43,14 +43,17 @@ OwnerOf = Callable[[str, int, int], int | None]
 
 
 def owner_of_connection(address: str, port: int, to: int) -> int | None:
-    """The uid behind the other end of a connection to our port `to`, None when the kernel does not tell."""
+    """The uid behind the other end of a connection to our port `to`, None when the kernel does not tell.
+
+    Of an end that nobody holds open any more (it has no inode) the table says root, whoever it was.
+    """
     end = f"{_hex(address)}:{port:04X}"
     ours = f"{_hex(ADDRESS)}:{to:04X}"
     with Path("/proc/net/tcp").open(encoding="ascii") as table:
         for line in table:
             fields = line.split()
-            if len(fields) > 7 and fields[1] == end and fields[2] == ours:
-                return int(fields[7])
+            if len(fields) > 9 and fields[1] == end and fields[2] == ours:
+                return int(fields[7]) if fields[9] != "0" else None
     return None
 
 

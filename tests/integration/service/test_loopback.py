@@ -171,6 +171,19 @@ async def test_another_user_of_the_host_is_refused_with_the_right_cookie(folder:
     assert "another user" in answer.text
 
 
+def test_who_closes_his_end_at_once_is_not_taken_for_root() -> None:
+    """The kernel calls an end that nobody holds any more root's: it is nobody's."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        client = socket.create_connection(("127.0.0.1", port))
+        accepted, (address, end) = listener.accept()
+        with accepted:
+            assert owner_of_connection(address, end, port) == os.geteuid()
+            client.sendall(b"GET /open?token=x HTTP/1.1\r\n\r\n")
+            client.close()
+            assert owner_of_connection(address, end, port) is None
+
+
 async def test_what_changes_something_comes_from_our_own_pages(folder: Path) -> None:
     """A form needs its page's origin and its token; the service then sees the user who runs the command."""
     async with page_of(folder) as (page, _), browser_of(page) as browser:
