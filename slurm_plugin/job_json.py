@@ -73,11 +73,11 @@ def _text(job: Record, key: str) -> str:
 
 
 def _set(job: Record, key: str) -> int | None:
-    """A number, bare or in its object; None where it is not set, infinite or no number."""
+    """A number, bare or in its object; None where it is not set, infinite, no number or one that no message holds."""
     value = job.get(key)
     if isinstance(value, dict):
         value = value.get("number") if value.get("set", True) and not value.get("infinite") else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
 
 
 def _number(job: Record, key: str) -> int:

@@ -86,7 +86,7 @@ def ref(cluster: str, row: JobRow, attempt: Attempt) -> common_pb2.AttemptRef:
         job_id=row.job_id,
         attempt=attempt.number,
         submitted_at=wire.stamp(attempt.submit) if attempt.submit else None,
-        user=row.user,
+        user=wire.clean(row.user, 200),
     )
 
 

@@ -211,12 +211,13 @@ def _records(raw: bytes, end: str) -> list[str]:
 
 
 _WHOLE = ("JobID", "UserID", "RestartCnt", "PriorityLong")  # what a job is, which attempt, and whether it is held
+_WHOLE_NUMBER = re.compile(r"\d{1,18}\Z", re.ASCII)
 _STATE = re.compile(r"[A-Z_]+\Z", re.ASCII)
 _NO_TIME = frozenset({"", "0", "N/A", "NONE", "Unknown", "(null)"})
 
 
 def _row(value: Mapping[str, str], excluded: Mapping[str, tuple[str, ...]]) -> JobRow:
-    if not all(value[name].isascii() and value[name].isdigit() for name in _WHOLE) or not _STATE.match(value["State"]):
+    if not all(_WHOLE_NUMBER.match(value[name]) for name in _WHOLE) or not _STATE.match(value["State"]):
         raise SlurmError("garbled", f"squeue: not a job record: {value['JobID'][:40]!r}")
     task = value["ArrayTaskID"]
     offset = value["HetJobOffset"]
@@ -278,7 +279,7 @@ def _time(text: str) -> int | None:
     """
     if text in _NO_TIME:
         return None
-    if not (text.isascii() and text.isdigit()):
+    if not _WHOLE_NUMBER.match(text):
         raise SlurmError("garbled", f"squeue: not an epoch: {text[:40]!r}")
     return int(text) if int(text) < TIME_END else None
 

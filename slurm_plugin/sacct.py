@@ -26,6 +26,7 @@ JOBS_MAX = 2000  # of one question
 RECORDS_MAX = 50_000
 _JOBS_PER_CALL = 200
 _DISABLED = ("accounting storage is disabled", "slurmdbd is not configured", "accounting_storage/none")
+_WHOLE = re.compile(r"\d{1,18}\Z", re.ASCII)
 _STATE = re.compile(r"([A-Z_]+)(?: by (\d{1,10}))?\Z", re.ASCII)
 _ID = re.compile(r"(?:(\d{1,10})[_+])?(\d{1,10})\Z", re.ASCII)
 _REQUEUED = "REQUEUED"
@@ -61,7 +62,7 @@ def ended(slurm: Slurm, *, since: int, until: int) -> tuple[PastAttempt, ...]:
     window = ("-S", f"uts{since}", "-E", f"uts{until}")
     raw = _answer(slurm, "-a", "-X", "-D", "-n", "-P", *window, "-o", "JobIDRaw")
     ids = list(dict.fromkeys(raw.decode("ascii", "replace").split()))
-    if not all(job.isdigit() for job in ids):
+    if not all(map(_WHOLE.match, ids)):
         raise SlurmError("garbled", "sacct: not a list of job ids")
     ids = sorted(ids, key=int)[-JOBS_MAX:]
     found: list[PastAttempt] = []
@@ -115,7 +116,7 @@ def parse(raw: bytes, *, delimiter: str) -> tuple[PastAttempt, ...]:
 
 def _past(value: Mapping[str, str]) -> PastAttempt:
     state, shown = _STATE.match(value["State"]), _ID.match(value["JobID"].replace("[", "").partition(".")[0])
-    if not value["JobIDRaw"].isdigit() or state is None or not value["UID"].isdigit():
+    if not _WHOLE.match(value["JobIDRaw"]) or state is None or not _WHOLE.match(value["UID"]):
         raise SlurmError("garbled", f"sacct: not a job record: {value['JobIDRaw'][:40]!r}")
     job_id, word, status = value["JobIDRaw"], state.group(1), exit_status(value["ExitCode"])
     first, second = shown.groups() if shown else (None, job_id)
@@ -141,7 +142,7 @@ def _past(value: Mapping[str, str]) -> PastAttempt:
             user=value["User"],
             user_id=int(value["UID"]),
             partition=value["Partition"],
-            nodes_wanted=int(value["NNodes"]) if value["NNodes"].isdigit() else 0,
+            nodes_wanted=int(value["NNodes"]) if _WHOLE.match(value["NNodes"]) else 0,
             batch=True,  # neither this nor the next is told, and nothing is done to what Slurm has forgotten
             requeueable=True,
             nodes=_nodes(value["NodeList"]),
@@ -203,4 +204,4 @@ def _nodes(text: str) -> tuple[str, ...]:
 
 
 def _time(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < TIME_END else None
+    return int(text) if _WHOLE.match(text) and 0 < int(text) < TIME_END else None

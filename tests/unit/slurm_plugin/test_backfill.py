@@ -1,5 +1,6 @@
 """What ended while nobody was told: read from accounting, numbered, told once; and what accounting may print."""
 
+import contextlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -117,6 +118,19 @@ def test_what_cannot_be_records_is_garbled(raw: bytes) -> None:
     """Cut, of another shape, or ending with another id than it began with: believed as a whole or not at all."""
     with pytest.raises(SlurmError, match="garbled"):
         sacct.parse(raw, delimiter="@")
+
+
+@pytest.mark.parametrize("number", ["²", "٣", "9" * 30, "9" * 5_000, "1e400", "-1"])
+@pytest.mark.parametrize("column", ["JobIDRaw", "JobID", "UID", "NNodes", "Submit", "Start", "End", "ExitCode"])
+def test_what_is_no_number_is_none_or_garbled(column: str, number: str) -> None:
+    """Other scripts' digits, more of them than anything has: nothing else is ever raised."""
+    with contextlib.suppress(SlurmError):
+        (past,) = pasts({column: number})
+        row = past.row
+        assert row.job_id.isascii()
+        assert row.user_id < 2**63
+        assert row.nodes_wanted < 2**63
+        assert all(at is None or at < 2**37 for at in (row.submit, row.start, row.end))
 
 
 @pytest.mark.parametrize(

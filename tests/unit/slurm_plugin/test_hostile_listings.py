@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_plugin.job_json import parse_details, parse_rows
+from slurm_plugin.observe import Memory, observation
 from slurm_plugin.records import COLUMNS, RECORD, UNIT, JobRow, SlurmError, parse_config, parse_excluded, parse_jobs
 from slurm_plugin.records import parse_nodes as nodes_of
+from slurm_plugin.scope import ScopeConfig
 from slurm_plugin.squeue import Output, Slurm
 from tests.unit.slurm_plugin.test_versions import VERSIONS, each_version, said
 
@@ -85,6 +87,7 @@ def test_an_empty_listing_is_empty_and_the_agent_doubts_it() -> None:
         {"State": "RUNNING JobState=X"},
         {"RestartCnt": "N/A"},
         {"RestartCnt": "-1"},
+        {"UserID": "9" * 19},
         {"PriorityLong": "0.00000000"},
         {"SubmitTime": "2026-11-29T20:23:51"},
         {"SubmitTime": "Tomorr 00:00"},
@@ -138,6 +141,26 @@ def test_values_that_are_odd_and_true(change: dict[str, str], field: str, value:
     """Slurm's many ways to say none, edges of time, ranges, arrays, federations, an administrator's separators."""
     (row,) = read(listing(change))
     assert getattr(row, field) == value
+
+
+@pytest.mark.parametrize(
+    "bad", [2**63, 10**30, -1, 1e400, float("nan"), None, "\udcff", [], {"set": True, "number": 10**30}]
+)
+@each_version
+def test_no_value_of_one_job_keeps_the_others_from_being_told(version: str, bad: object) -> None:
+    """Whatever stands in one field of one job: the listing is garbled, or each row can be told to the advisor."""
+    document = json.loads(said(version, "squeue.json").decode("utf-8", "surrogateescape"))
+    job = document["jobs"][0]
+    for key in job:
+        document["jobs"] = [job | {key: bad}]
+        raw = json.dumps(document).encode("utf-8", "surrogateescape")
+        with contextlib.suppress(SlurmError):
+            for row in parse_rows(raw):
+                details = parse_details(raw).get((row.job_id, row.submit or 0))
+                told = observation(
+                    "c", row, memory=Memory(), details=details, nodes=(), scope_config=ScopeConfig(), at=1.7e9
+                )
+                assert told.SerializeToString()
 
 
 def test_very_many_jobs_and_very_long_node_lists() -> None:
