@@ -58,7 +58,8 @@ class NvrxAttribution:
             await self._json("POST", {}, orjson.dumps(body))
             while True:
                 answer = await self._json("GET", {"log_path": request.path, "wait": "false"})
-                if answer.get("status") not in _GOING_ON:
+                status = answer.get("status")
+                if not isinstance(status, str) or status not in _GOING_ON:
                     return self._opinion(answer)
                 await self._clock.sleep(self._poll_seconds)
         except AskError as error:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from advisor.core.columns import Sample
+from advisor.core.hostlist import short
 from advisor.core.measured import FIELDS, HOST
 from advisor.core.model import Unavailable
 from advisor.core.words import Trust, UnavailableReason
 from advisor.ports import Clock, MetricsBatch, MetricsRequest, MetricsSeen
 from connectors.metrics.exposition import ExpositionError, read
-from connectors.metrics.names import NOT_ANSWERING, NOTHING_SHOWN, address_of, unit_of
+from connectors.metrics.names import NODE_LABELS, NOT_ANSWERING, NOTHING_SHOWN, address_of, unit_of
 from connectors.web.pacing import Breaker
 from connectors.web.server import AskError, Host, Server
 
@@ -26,6 +27,8 @@ ANSWER_BYTES_MAX = 8 * 1024 * 1024
 PROBLEMS_MAX = 4
 PAUSE_SECONDS_FIRST = 2.0
 PAUSE_SECONDS_MAX = 120.0
+_NUMBER = re.compile(r"\d+")
+_ZEROS = re.compile(r"(?<!\d)0+(?=\d)")  # `gpu01` is also called `gpu1`
 _SAFE = re.compile(r"[A-Za-z0-9_.-]{1,253}")
 
 
@@ -153,13 +156,16 @@ class DcgmExporters:
 
 def samples_of(data: bytes, node: str, at: datetime) -> Shown:
     """One node's samples: the most of series alike, for a GPU of several jobs is told several times. Devices of the
-    node itself (links, file systems) are added up. Raises `AskError`.
+    node itself (links, file systems) are added up. Raises `AskError`; also where the exporter says that it is another
+    node's, for a name may lead to a neighbour. What it is called in a container is no node's name.
     """
     values: dict[tuple[int, str], float] = {}
     host: dict[str, float] = {}
     gpus: dict[str, int] = {}
+    told: dict[str, None] = {}
     try:
         for name, labels, value in read(data, FIELDS):
+            told.update(dict.fromkeys(labels[label] for label in NODE_LABELS if label in labels))
             unit = unit_of(labels, name)
             if unit is None or not math.isfinite(value):
                 continue
@@ -171,6 +177,10 @@ def samples_of(data: bytes, node: str, at: datetime) -> Shown:
                 values[unit, name] = max(values.get((unit, name), value), value)
     except ExpositionError as error:
         raise AskError(UnavailableReason.GARBLED, str(error)) from error
+    own, names = _ZEROS.sub("", short(node)), [_ZEROS.sub("", short(name)) for name in told]
+    others = [name for name in names if _NUMBER.sub("0", name) == _NUMBER.sub("0", own)]
+    if others and own not in names:
+        raise AskError(UnavailableReason.GARBLED, f"its address leads to {others[0][:80]}: look at the host names")
     made = [Sample(at=at, node=node, gpu=unit, field=name, value=value) for (unit, name), value in values.items()]
     made += [Sample(at=at, node=node, gpu=HOST, field=name, value=value) for name, value in host.items()]
     return Shown(samples=tuple(made), gpus=gpus)

@@ -204,6 +204,7 @@ async def test_it_is_asked_again_until_it_has_come_to_a_result(world: World) -> 
         (FAILED, UnavailableReason.REFUSED, "OSError: gone"),
         ({"status": "completed", "result": {}}, UnavailableReason.GARBLED, "no recommendation"),
         (AGENT | {"recommendation": {"action": "EXPLODE"}}, UnavailableReason.GARBLED, "no recommendation"),
+        (AGENT | {"status": ["completed"], "recommendation": "STOP"}, UnavailableReason.GARBLED, "no recommendation"),
         (AGENT | {"recommendation": "STOP"}, UnavailableReason.GARBLED, "no recommendation"),
     ],
 )

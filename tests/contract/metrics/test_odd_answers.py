@@ -13,7 +13,7 @@ from connectors.metrics.dcgm import samples_of
 from connectors.metrics.names import SEVERAL
 from connectors.metrics.prometheus import PrometheusMetrics
 from connectors.web.access import Access
-from connectors.web.server import Server
+from connectors.web.server import AskError, Server
 from tests.contract.stores.front import Asked, Front, Told
 from tests.contract.world import StandingClock
 
@@ -83,3 +83,18 @@ async def test_a_node_with_and_without_its_domain_is_one() -> None:
         answer = await asked(source, "node1")
     assert isinstance(answer, MetricsBatch)
     assert (answer.silent, len(answer.samples)) == ((), 3)
+
+
+@pytest.mark.parametrize("label", ["Hostname", "hostname"])
+def test_an_exporter_that_is_another_nodes_tells_nothing(label: str) -> None:
+    """A name that leads to a neighbour, by a wrong entry in DNS, must not blame the node for the neighbour's GPUs."""
+    shown = f'{UTIL}{{gpu="0",{label}="node2.example.com"}} 1\n'.encode()
+    with pytest.raises(AskError, match="leads to node2"):
+        samples_of(shown, "node1", NOW)
+    assert len(samples_of(shown, "node2", NOW).samples) == 1
+
+
+@pytest.mark.parametrize("name", ["node1", "node01", "node1.example.com", "3f2a9c81d7e4", "dcgm-exporter-x7k2p"])
+def test_an_exporter_in_a_container_is_the_nodes_that_was_asked(name: str) -> None:
+    """Without the host's network it knows its container's name only."""
+    assert len(samples_of(f'{UTIL}{{gpu="0",Hostname="{name}"}} 1\n'.encode(), "node1", NOW).samples) == 1
