@@ -66,7 +66,7 @@ def actions_statement(wanted: AuditFilter, position: Position | None, size: int,
     """
     if _by_outcome(wanted) and not few:
         return _told(wanted, position, size)
-    return _decided(wanted, position, size)
+    return _decided(wanted, position, size, few=few)
 
 
 def _whole(found: Sequence[AnyRow]) -> Select[Any]:
@@ -114,13 +114,13 @@ def _told(wanted: AuditFilter, position: Position | None, size: int) -> Select[A
     return page_of(select(*columns).select_from(found).join(asked, true()), columns, position, size)
 
 
-def _decided(wanted: AuditFilter, position: Position | None, size: int) -> Select[Any]:
+def _decided(wanted: AuditFilter, position: Position | None, size: int, *, few: bool) -> Select[Any]:
     told, own = reconciliations.c, decisions.c
     walked = select(own.created_at, own.id).where(*_conditions(wanted))
     if position is not None:
         # Of the decision where the last page stopped there may be more.
         walked = walked.where(not_newer_than((own.created_at, own.id), (position.at, position.ids[:1])))
-    found = walked.subquery("found")
+    found = (walked.offset(0) if few else walked).subquery("found")
     asked = (
         select(told.seq)
         .where(
@@ -145,9 +145,10 @@ async def list_actions(
     size = page_size(page)
     position = read_cursor("actions", wanted, page, (str, int))
     matching = select(decisions.c.id).where(*_conditions(wanted))
-    few = _by_outcome(wanted) and await are_few(connection, matching, _but_outcome(wanted))
+    asked_whole = _by_outcome(wanted) or bool(wanted.node)
+    few = asked_whole and await are_few(connection, matching, _but_outcome(wanted))
     build = partial(actions_statement, few=few)
-    found = await month_by_month(connection, build, wanted, position, size, spans)
+    found = await month_by_month(connection, build, wanted, position, size, ALWAYS if few else spans)
     kept, cursor = cut(found, size, "actions", wanted, lambda row: Position(at=row.created_at, ids=(row.id, row.seq)))
     if not kept:
         return Listing(rows=(), next_cursor="")

@@ -73,7 +73,8 @@ async def are_few(connection: AsyncConnection, query: Select[Any], wanted: Audit
     """Whether this finds so little that all of it can be looked at: counted, and no further than that.
 
     Two tables meet where a list is filtered by what came of advice, and nothing tells the planner which of their values
-    come together. It would guess, and read both from end to end.
+    come together. It would guess, and read both from end to end. A node is looked for in an index that is in no order:
+    the planner prefers to walk months for one that is in few rows.
     """
     if not narrowed(wanted):
         return False

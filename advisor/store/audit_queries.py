@@ -97,7 +97,12 @@ def decisions_statement(wanted: AuditFilter, position: Position | None, size: in
     if wanted.status:
         return _by_status(wanted, position, size, few=few)
     order = (decisions.c.created_at, decisions.c.id)
-    return page_of(select(*order).where(*_conditions(wanted)), order, position, size)
+    matching = select(*order).where(*_conditions(wanted))
+    if few:
+        found = matching.offset(0).subquery("found")
+        order = (found.c.created_at, found.c.id)
+        matching = select(*order)
+    return page_of(matching, order, position, size)
 
 
 def _by_status(wanted: AuditFilter, position: Position | None, size: int, *, few: bool) -> Select[Any]:
@@ -130,10 +135,11 @@ async def list_decisions(
 ) -> Listing[DecisionRow]:
     size = page_size(page)
     position = read_cursor("decisions", wanted, page, (str,))
-    few = bool(wanted.status) and await are_few(connection, select(decisions.c.id).where(*_conditions(wanted)), wanted)
+    matching = select(decisions.c.id).where(*_conditions(wanted))
+    few = bool(wanted.status or wanted.node) and await are_few(connection, matching, wanted)
     build = partial(decisions_statement, few=few)
-    # By status the advice is walked, which is one table.
-    months = ALWAYS if wanted.status else spans
+    # By status the advice is walked, which is one table; what is few is asked for once.
+    months = ALWAYS if wanted.status or few else spans
     found = await month_by_month(connection, build, wanted, position, size, months)
     kept, cursor = cut(found, size, "decisions", wanted, lambda row: Position(at=row.created_at, ids=(row.id,)))
     if not kept:
