@@ -19,6 +19,7 @@ import structlog
 
 from advisor.service.callers import Caller, Callers, Role
 from advisor.service.errors import SocketTakenError
+from advisor.service.limits import Seldom
 from advisor.service.owned_socket import OwnedSocket, peer_uid
 from advisor.service.relaying import Peers, relay
 
@@ -27,7 +28,8 @@ log = structlog.get_logger(__name__)
 STRANGER_CONNECTIONS_MAX = 8  # all together
 USER_CONNECTIONS_MAX = 8  # each
 KNOWN = "known"  # whoever has a role beyond his own jobs
-ACCEPT_BACKLOG = 128
+ACCEPT_BACKLOG = 128  # who waits to be accepted
+ACCEPTS_TOGETHER = 4  # before everything else that the event loop has to do has its turn
 
 
 class InnerServer(Protocol):
@@ -52,6 +54,7 @@ class Gate:
         self.peers = Peers()
         self._connections: set[asyncio.Task[None]] = set()
         self._open: Counter[str] = Counter()
+        self._refusing, self._capping = Seldom(), Seldom()
         self.refused = 0
 
     def reserve(self) -> None:
@@ -66,7 +69,9 @@ class Gate:
             self._remove_stale_folder()
             self._folder.mkdir(mode=0o700)
             self._inner = await start_inner(self._inner_path, self.peers)
-            self._server = await asyncio.start_unix_server(self._accept, sock=listener, backlog=ACCEPT_BACKLOG)
+            # asyncio accepts as many as its backlog says before anything else is done.
+            self._server = await asyncio.start_unix_server(self._accept, sock=listener, backlog=ACCEPTS_TOGETHER)
+            listener.listen(ACCEPT_BACKLOG)
         except BaseException:
             listener.close()
             raise
@@ -104,11 +109,13 @@ class Gate:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, caller: Caller) -> None:
         if caller.roles is Role.NONE:
             self.refused += 1
-            log.warning("caller_refused", uid=caller.uid, user=caller.name)
+            if self._refusing.due():
+                log.warning("caller_refused", uid=caller.uid, user=caller.name)
         lane, most = self._lane(caller)
         others = self._open.total() - self._open[KNOWN]
         if self._open[lane] >= most or (lane != KNOWN and others >= self._connections_max):
-            log.warning("connections_capped", uid=caller.uid, user=caller.name, most=most)
+            if self._capping.due():
+                log.warning("connections_capped", uid=caller.uid, user=caller.name, most=most)
             return
         self._open[lane] += 1
         try:

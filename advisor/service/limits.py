@@ -16,6 +16,7 @@ BUCKETS_MAX = 8192
 QUESTIONS_TOGETHER = 3
 QUESTIONS_EACH = 2
 QUESTIONS_WAIT_SECONDS = 10.0
+QUIET_SECONDS = 1.0  # between two lines that say the same of anybody
 _GREATEST_FIRST = (Role.OPERATOR, Role.VIEWER, Role.USER)
 
 
@@ -25,6 +26,21 @@ class _Bucket:
 
     left: float
     at: float
+
+
+class Seldom:
+    """Whether it is time to log the same again: whoever floods us does not fill the log as well."""
+
+    def __init__(self, *, seconds: float = QUIET_SECONDS) -> None:
+        self._seconds = seconds
+        self._again_at = 0.0
+
+    def due(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        if now < self._again_at:
+            return False
+        self._again_at = now + self._seconds
+        return True
 
 
 class Questions:

@@ -18,6 +18,7 @@ import structlog
 from advisor.service.callers import Caller
 from advisor.service.certificates import ServerTls
 from advisor.service.errors import ServiceError
+from advisor.service.limits import Seldom
 from advisor.service.relaying import Peers, relay
 
 log = structlog.get_logger(__name__)
@@ -25,7 +26,6 @@ log = structlog.get_logger(__name__)
 HANDSHAKE_SECONDS = 10.0
 ACCEPT_BACKLOG = 128
 CLOSE_SECONDS = 10.0
-QUIET_SECONDS = 1.0  # between two lines that say the same of anybody
 REST_SECONDS = 0.2  # when the process has no more file descriptors
 
 
@@ -86,7 +86,7 @@ class TlsDoor:
 
     async def _accept_all(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        capped_at = -QUIET_SECONDS
+        capped = Seldom()
         while True:
             try:
                 connection, peer = await loop.sock_accept(listener)
@@ -97,8 +97,7 @@ class TlsDoor:
             address = str(peer[0])
             if len(self._connections) >= self._most or self._per_address[address] >= max(self._most // 4, 4):
                 connection.close()
-                if loop.time() - capped_at > QUIET_SECONDS:
-                    capped_at = loop.time()
+                if capped.due():
                     log.warning("connections_capped", peer=address, most=self._most)
                 continue
             task = asyncio.create_task(self._serve(connection, address))

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from advisor.service.http.identity import Connection
+from advisor.service.limits import Seldom
 from advisor.service.owned_socket import peer_uid
 
 log = structlog.get_logger(__name__)
@@ -26,6 +27,8 @@ HEAD_BYTES_MAX = 32 * 1024  # request line and headers
 KEEP_ALIVE_SECONDS = 15
 HEAD_SECONDS = 20.0  # for a connection to say what it wants
 CLOSE_SECONDS = 2
+ACCEPT_BACKLOG = 128
+ACCEPTS_TOGETHER = 4
 
 
 class _Quiet(uvicorn.Server):
@@ -61,6 +64,7 @@ class HttpServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
+            backlog=ACCEPTS_TOGETHER,
             h11_max_incomplete_event_size=HEAD_BYTES_MAX,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=CLOSE_SECONDS,
@@ -76,6 +80,9 @@ class HttpServer:
         listening.cancel()
         if self._task.done():
             self._task.result()
+        else:
+            # asyncio accepts as many as its backlog says before anything else is done: few, while many may wait.
+            self._listener.listen(ACCEPT_BACKLOG)
 
     async def stop(self) -> None:
         """Accept nothing more; what is being answered gets a moment to end."""
@@ -90,6 +97,7 @@ class HttpServer:
 def _protocol(connections_max: int) -> type[H11Protocol]:
     per_peer_max = max(connections_max // 4, 2)
     per_peer: Counter[int | None] = Counter()
+    capping = Seldom()
 
     class Protocol(H11Protocol):
         """Knows who connected; closes what is too many, and what does not say in time what it wants."""
@@ -100,7 +108,8 @@ def _protocol(connections_max: int) -> type[H11Protocol]:
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
             peer = _connection(transport)
             if len(self.connections) >= connections_max or (not peer.name and per_peer[peer.uid] >= per_peer_max):
-                log.warning("connections_capped", uid=peer.uid, most=connections_max)
+                if capping.due():
+                    log.warning("connections_capped", uid=peer.uid, most=connections_max)
                 transport.abort()
                 return
             super().connection_made(transport)

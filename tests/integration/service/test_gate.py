@@ -31,6 +31,7 @@ from advisor.v1 import (
     operator_pb2,
     operator_pb2_grpc,
 )
+from tests.integration.service.flood import accepted_together
 
 PROJECT = Path(__file__).resolve().parents[3]
 # Imports first, then another user: a checkout under a private home could not be imported by him.
@@ -252,6 +253,14 @@ async def test_health_and_reflection_answer_any_role(folder: Path) -> None:
         )
         names = {service.name async for reply in stream for service in reply.list_services_response.service}
     assert {"advisor.v1.AgentService", "advisor.v1.AuditService", "advisor.v1.OperatorService"} <= names
+
+
+async def test_a_flood_of_connections_leaves_the_event_loop_to_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few of those that wait are accepted before a tick, or whoever else shares the loop, has its turn."""
+    async with gate_of(folder / "s", FixedCallers(Role.USER)):
+        assert await accepted_together(folder / "s", monkeypatch) <= 8
 
 
 async def test_a_second_service_is_refused_and_the_first_stays(folder: Path) -> None:

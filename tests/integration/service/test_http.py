@@ -30,6 +30,7 @@ from advisor.service.http.application import caller_of, compose
 from advisor.service.http.identity import by_account
 from advisor.service.http.serving import HttpServer
 from advisor.service.owned_socket import OwnedSocket
+from tests.integration.service.flood import accepted_together
 from tests.integration.service.world import configuration, short_folder, world_of
 
 BODY_BYTES_MAX = 10_000
@@ -218,6 +219,14 @@ async def test_one_peer_cannot_take_all_connections(folder: Path) -> None:
         assert (await client.get("/who")).status_code == 200
         for _, writer in held:
             writer.close()
+
+
+async def test_a_flood_of_connections_leaves_the_event_loop_to_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few of those that wait are accepted before a tick, or whoever else shares the loop, has its turn."""
+    async with served(folder / "s"):
+        assert await accepted_together(folder / "s", monkeypatch) <= 8
 
 
 async def _ended(reader: asyncio.StreamReader) -> bool:
