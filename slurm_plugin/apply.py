@@ -133,8 +133,7 @@ def _carried_out(request: Request, run: Run, clocks: Clocks, withdrawn: Callable
         wall=clocks.wall,
     )
     try:
-        ids = _group(request.shown_id), *(companion.shown_id for companion in request.companions if companion.waited)
-        found = slurm.jobs(*ids)
+        found = slurm.jobs(*_asked(request))
         job = next((row for row in found if row.shown_id == request.shown_id), None)
         comment = slurm.comment(job.job_id) if job is not None else ""
     except SlurmError as error:
@@ -222,6 +221,11 @@ def _group(shown_id: str) -> str:
     return shown_id.partition("+")[0]
 
 
+def _asked(request: Request) -> tuple[str, ...]:
+    waited = (companion.shown_id for companion in request.companions if companion.waited)
+    return (_group(request.shown_id), *waited)
+
+
 def _around(request: Request, job: JobRow, found: Sequence[JobRow]) -> guard.Around:
     """The rest of the same look. A companion that Slurm no longer has, or that is another job now, says nothing."""
     waited = [row for row in found for companion in request.companions if companion.waited and companion.is_row(row)]
@@ -282,12 +286,43 @@ def _act(
                 continue
             return _refused(step, first_line(out.stderr), tuple(done))
         done.append(Verb(name=_VERB_NAMES[type(step)], at=clocks.wall()))
+        if isinstance(step, guard.RequeueEnded):
+            undone = _undone(request, job, slurm, tuple(done), clocks)
+            if undone is not None:
+                return undone
     detail = "; ".join(note for note in notes if note)
     if all(isinstance(step, guard.Signal) for step in plan.steps):
         return Result(status=Status.PENDING, reason=Reason.SAVING, detail=detail, done=tuple(done))
     reason = plan.dropped_reason or Reason.OBSERVED
     return Result(
         status=Status.APPLIED, reason=reason, detail=detail, done=tuple(done), excluded=excluded, dropped=plan.dropped
+    )
+
+
+def _undone(request: Request, job: JobRow, slurm: Slurm, done: tuple[Verb, ...], clocks: Clocks) -> Result | None:
+    """Slurm may have let a dependent go between our look and the requeue, and does so no more since: the job waits.
+
+    Then the requeue is taken back, which can only hit the attempt that has not started: the job is over, as before.
+    Could that not be seen, the requeue stands, as it was right by the look before it.
+    """
+    if not any(companion.waited for companion in request.companions):
+        return None
+    step = guard.Cancel(state="PENDING")
+    try:
+        released = _around(request, job, slurm.jobs(*_asked(request))).released
+        if not released:
+            return None
+        out = slurm.tool(*command(step, request.shown_id))
+    except SlurmError:
+        return None
+    if out.returncode != 0 or out.stderr.strip():
+        return _refused(step, first_line(out.stderr), done)
+    detail = f"{' '.join(released[:8])} was let go in the moment of the requeue: cancelled before it started beside it"
+    return Result(
+        status=Status.WITHHELD,
+        reason=Reason.DEPENDENT_RELEASED,
+        detail=detail,
+        done=(*done, Verb(name="cancel", at=clocks.wall())),
     )
 
 

@@ -1,13 +1,21 @@
 """What must not happen, and what must stop: scenarios c, d, f, h and j."""
 
+import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from advisor.client import Client
+from advisor.demo.cluster import Cluster
 from advisor.demo.training import Training
 from advisor.demo.waiting import holds_for, wait_for
 from advisor.demo.world import Run, World
 from advisor.v1 import audit_pb2
+from slurm_plugin.apply import Request, carry_out
+from slurm_plugin.guard import Action, Advice, Limits, Reason, Status
+from slurm_plugin.scope import ScopeConfig
+from slurm_plugin.sharing import Companion
+from slurm_plugin.squeue import Output, run_process
 
 
 def test_c_a_deterministic_failure_is_stopped_after_one_confirmation(world: World) -> None:
@@ -113,6 +121,47 @@ def test_a_job_is_not_started_beside_those_that_waited_for_its_end(world: World,
         ),
         seconds=6,
     )
+
+
+def test_a_requeue_in_the_moment_in_which_a_dependent_is_let_go_is_taken_back(cluster: Cluster) -> None:
+    """The acting process has seen it wait; slurmctld has let it go when it serves the requeue: no attempt follows."""
+    job = cluster.submit("bob", "#!/bin/sh\nexit 3\n", "-N1", "--hold", "--output=/dev/null")
+    waits = cluster.submit("bob", "#!/bin/sh\n", "-N1", "--hold", f"--dependency=afterany:{job}", "--output=/dev/null")
+    cluster.must("scontrol", "release", str(job))
+    submitted = cluster.wait_state(job, "FAILED", seconds=30).submitted
+    assert submitted is not None
+    advice = Advice(
+        advice_id="a",
+        incarnation="i",
+        job_key="k",
+        job_id=str(job),
+        attempt=0,
+        submitted_at=submitted,
+        user="bob",
+        generation=1,
+        action=Action.RESTART,
+        autonomous=True,
+        expires_monotonic=time.monotonic() + 60,
+    )
+
+    def let_go_first(argv: Sequence[str], environment: Mapping[str, str], timeout_seconds: float) -> Output:
+        if "requeue" in argv:
+            cluster.must("scontrol", "update", f"JobId={waits}", "Dependency=")
+        return run_process(argv, environment, timeout_seconds)
+
+    request = Request(
+        advice=advice,
+        shown_id=str(job),
+        limits=Limits(act=True, in_scope=True, requeue_delay_seconds=cluster.shape.cred_expire_seconds + 1),
+        scope=ScopeConfig(users=("bob",)),
+        conf=str(cluster.conf),
+        companions=(Companion(job_id=str(waits), shown_id=str(waits), user="bob", waited=True),),
+    )
+    result = carry_out(request, let_go_first)
+    assert (result.status, result.reason) == (Status.WITHHELD, Reason.DEPENDENT_RELEASED), result
+    assert [verb.name for verb in result.done] == ["requeue", "cancel"]
+    assert holds_for(lambda: (cluster.job(job).state, cluster.job(job).restarts) == ("CANCELLED", 1), seconds=8)
+    cluster.must("scancel", str(waits))
 
 
 def test_f_another_users_words_about_a_node_harm_nobody(world: World, client: Client) -> None:

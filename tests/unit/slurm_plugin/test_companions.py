@@ -340,6 +340,38 @@ def test_a_dependent_that_is_let_go_just_before_is_seen() -> None:
     assert after.excluded == "node2,node3"
 
 
+def test_a_requeue_beside_one_that_is_let_go_in_that_moment_is_taken_back() -> None:
+    """Waiting at the look, let go before slurmctld served the requeue: the job is over, as it was, and nothing else."""
+    slurm = FakeSlurm()
+    job, after = slurm.add(FakeJob()), slurm.add(waiting())
+
+    def let_go(argv: Sequence[str]) -> None:
+        if "requeue" in argv:
+            after.dependency = ""
+            slurm.started(after)
+
+    slurm.before = let_go
+    result = run(slurm, DEPENDENT)
+    assert (result.status, result.reason) == (Status.WITHHELD, Reason.DEPENDENT_RELEASED)
+    assert [verb.name for verb in result.done] == ["requeue", "cancel"]
+    assert (job.state, job.restarts, job.admin_comment, after.state) == ("CANCELLED", 1, "", "RUNNING")
+
+
+def test_a_requeue_stands_when_nothing_can_be_seen_right_after_it() -> None:
+    """slurmctld does not answer the look behind the requeue: what the look before it showed holds."""
+    slurm = FakeSlurm()
+    job = slurm.add(FakeJob())
+    slurm.add(waiting())
+
+    def silent(argv: Sequence[str]) -> None:
+        if slurm.requeues and argv[0].endswith("squeue") and not job.admin_comment:
+            raise SlurmError("timeout", "squeue")
+
+    slurm.before = silent
+    result = run(slurm, DEPENDENT)
+    assert (result.status, job.state, job.excluded) == (Status.APPLIED, "PENDING", "node2,node3")
+
+
 def test_sharing_alone_does_nothing_else() -> None:
     """Also when the job itself would need something by now."""
     slurm = FakeSlurm()
