@@ -17,7 +17,7 @@ from pathlib import Path
 from slurm_plugin.kmsg.forwarder import Device, forward, said
 from slurm_plugin.kmsg.receivers import LokiStore, NodeFile, Receiver, StoreAccess, VictoriaLogsStore
 from slurm_plugin.kmsg.records import Cap
-from slurm_plugin.kmsg.spool import Spool
+from slurm_plugin.kmsg.spool import Spool, set_aside_if_broken
 from slurm_plugin.notice import alive
 
 DEVICE = "/dev/kmsg"
@@ -68,13 +68,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"advisor-kmsg: {error.filename}: {error.strerror}", file=sys.stderr)
         return 2
-    spool = Spool(path, rows_max=options.spool_records)
-    spool.register([receiver.name for receiver in receivers])
-    cap = Cap(options.records_per_second, options.records_per_second * 10)
 
     def tell(event: str, **fields: object) -> None:
         print(said(event, **fields), file=sys.stderr, flush=True)
 
+    if set_aside_if_broken(path):
+        tell("spool_broken", path=f"{path}.broken")
+    spool = Spool(path, rows_max=options.spool_records)
+    spool.register([receiver.name for receiver in receivers])
+    cap = Cap(options.records_per_second, options.records_per_second * 10)
     tell("forwarder_started", node=node, boot=boot, receivers=[receiver.name for receiver in receivers])
     forward(
         Device(device, boot=boot, spool=spool, cap=cap),

@@ -5,6 +5,7 @@ was read. Each receiver has a place of its own, so that one that is away holds u
 is full, and that is told to who did not get them.
 """
 
+import contextlib
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,6 +51,26 @@ class Place:
     boot: str
     next: int
     last_ns: int
+
+
+def set_aside_if_broken(path: Path) -> bool:
+    """Whether there was a file that SQLite cannot use: it is renamed to `NAME.broken`, so that a node whose disk has
+    lost a page goes on forwarding. Lines may be delivered again then.
+    """
+    if not path.exists():
+        return False
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=30)) as connection:
+            if connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",):
+                return False
+    except sqlite3.OperationalError:
+        raise  # locked, or no room: the file is well
+    except sqlite3.DatabaseError:
+        pass
+    path.replace(path.with_name(f"{path.name}.broken"))
+    for beside in ("-wal", "-shm"):
+        path.with_name(f"{path.name}{beside}").unlink(missing_ok=True)
+    return True
 
 
 class Spool:

@@ -25,7 +25,7 @@ from slurm_plugin.kmsg.receivers import (
     VictoriaLogsStore,
 )
 from slurm_plugin.kmsg.records import Cap, KernelTime, Record, parse
-from slurm_plugin.kmsg.spool import Entry, Place, Spool
+from slurm_plugin.kmsg.spool import Entry, Place, Spool, set_aside_if_broken
 from tests.unit.slurm_plugin.kmsg_device import KernelLog, kernel_log
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus."
@@ -175,6 +175,25 @@ def filled(path: Path, receiver: str, count: int) -> Spool:
     ]
     spool.add(entries, Place(boot="b", next=count, last_ns=10**18))
     return spool
+
+
+def damage_pages(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[4096:] = bytes(len(data) - 4096)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"no database" * 100), damage_pages])
+def test_a_broken_spool_is_set_aside(path: Path, damage: Callable[[Path], None]) -> None:
+    """A disk that lost a page does not end a node's forwarding; the file is kept for who wants to look."""
+    spool = filled(path, "r", 2_000)
+    spool.close()
+    assert not set_aside_if_broken(path)
+    assert len(texts(opened(path))) == 2_000
+    damage(path)
+    assert set_aside_if_broken(path)
+    assert path.with_name(f"{path.name}.broken").exists()
+    assert texts(opened(path)) == []
 
 
 def test_a_file_has_the_lines_as_syslog_writes_them(tmp_path: Path, path: Path) -> None:
