@@ -200,7 +200,24 @@ def _advisor(config: AgentConfig) -> Iterator[Finding]:
     if not there:
         yield _bad(f"socket: {config.socket} is not there: start the advisor, or correct socket= here or there")
         return
+    open_to = _open_to_others(Path(config.socket))
+    if open_to is not None:
+        yield _warn(
+            f"socket: others may put a socket of theirs at {config.socket}, since {open_to} is writable by them "
+            f"({_owner_and_mode(open_to)}): they could give this agent advice, within its own caps"
+        )
     yield from _asked(config, "socket", config.socket, _own_name())
+
+
+def _open_to_others(socket: Path) -> Path | None:
+    """The folder in which others than its owner may put, or replace, what leads to the socket."""
+    folders = [folder for folder in socket.absolute().parents if folder.is_dir()]
+    for place, folder in enumerate(folders):
+        mode = folder.stat().st_mode
+        # With the sticky bit a folder that is there stays its owner's; a socket that is gone for a moment does not.
+        if mode & (stat.S_IWGRP | stat.S_IWOTH) and (place == 0 or not mode & stat.S_ISVTX):
+            return folder
+    return None
 
 
 def _asked(config: AgentConfig, key: str, place: str, who: str) -> Iterator[Finding]:

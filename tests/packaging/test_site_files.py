@@ -72,7 +72,8 @@ def test_the_container_runs_the_service_as_its_own_user() -> None:
     known = {"FROM", "RUN", "COPY", "ENV", "USER", "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
     assert {word for word, _ in found} <= known
     last = dict(found[max(at for at, (word, _) in enumerate(found) if word == "FROM") :])
-    assert last["USER"] == "advisor"
+    assert last["USER"] == "950:950"  # by number: what runs it can tell that it is not root
+    assert "--uid 950 --gid 950" in last["RUN"]
     assert json.loads(last["ENTRYPOINT"]) == ["advisor"]
     assert json.loads(last["CMD"])[0] == "serve"
     copied = [rest.split(" ")[0] for word, rest in found if word == "COPY" and not rest.startswith("--from")]

@@ -96,6 +96,19 @@ def test_an_advisor_that_refuses_the_user_is_bad(folder: Path) -> None:
         assert lines(configured(folder), Verdict.BAD) == [f"socket: {folder}/a.sock: {sentence}"]
 
 
+def test_a_socket_that_others_could_put_there_is_warned_of(folder: Path) -> None:
+    """Whoever may write into its folder may be the advisor for this agent."""
+
+    def warned() -> list[str]:
+        with advisor(folder, grpc.StatusCode.NOT_FOUND, "session: not known"):
+            return [line for line in lines(configured(folder), Verdict.WARN) if line.startswith("socket: ")]
+
+    assert warned() == []
+    folder.chmod(0o1777)
+    (line,) = warned()
+    assert f"since {folder} is writable by them" in line
+
+
 def test_problems_are_stated_as_problems(folder: Path) -> None:
     """No advisor, no folders, another cluster."""
     away = configured(folder, tick_file=f"{folder}/none/tick.json", cluster="mycluster")
