@@ -24,7 +24,7 @@ from advisor.store.order_facts import WAITING, Facts, check, look
 from advisor.store.order_records import OrderGiven, OrderWanted, SinceOrder, StoredOrder
 from advisor.store.records import AttemptKey, AttemptRef, AuditEvent, ReconciliationReason, ReconciliationStatus
 from advisor.store.sql import AnyRow, any_id, of_attempt, storable
-from advisor.store.tables import attempts, decisions, jobs, orders, reconciliations
+from advisor.store.tables import attempts, decisions, jobs, node_states, orders, reconciliations
 
 LISTED_MAX = 250
 _TEXT_MAX = 1000
@@ -96,6 +96,8 @@ async def give(
     if same is not None:
         return OrderGiven(order=same, changed=False, orders=facts.row.orders)
     check(wanted, facts, standing)
+    if wanted.kind is OrderKind.EXCLUDE:
+        await _must_exist(connection, facts.row.cluster, storable(wanted.node))
     for replaced in [order for order in standing if _replaces(wanted, order)]:
         await _end(connection, replaced, who=who, why=f"replaced: {why}", now=now)
     row = {
@@ -124,6 +126,18 @@ async def give(
     order = await _one(connection, str(row["id"]))
     await _audit(connection, order, "order_given", who=who, why=why, origin=origin, now=now)
     return OrderGiven(order=order, changed=True, orders=seen)
+
+
+async def _must_exist(connection: AsyncConnection, cluster: str, node: str) -> None:
+    """A misspelt node would take the room of one that is at fault, and the scheduler would refuse it.
+
+    Where no agent has shown any node yet, nothing is known and every name is taken.
+    """
+    shown = select(node_states.c.name).where(node_states.c.cluster == cluster)
+    if (await connection.execute(shown.where(node_states.c.name == node))).first() is not None:
+        return
+    if (await connection.execute(shown.limit(1))).first() is not None:
+        raise NotFound(f"no node {node} in cluster {cluster}")
 
 
 async def lift(

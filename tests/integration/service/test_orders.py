@@ -193,7 +193,7 @@ async def test_an_override_that_slurm_has_accepted_is_not_taken_back(folder: Pat
 
 
 async def test_an_exclusion_by_hand_is_in_the_next_advice_and_one_cleared_stays_out(folder: Path) -> None:
-    """Also against the evidence, and an array's task or a component is named as Slurm prints it."""
+    """Also against the evidence; a misspelt node is refused; tasks and components are named as Slurm prints them."""
     async with autonomous_world(folder) as world:
         first = await restart_advised(world)
         assert list(first.exclude_nodes) == ["node2"]
@@ -201,6 +201,9 @@ async def test_an_exclusion_by_hand_is_in_the_next_advice_and_one_cleared_stays_
         of_18 = operator_pb2.JobTarget(cluster=CLUSTER, job_id="18")
         theirs = world.operator.Spare(operator_pb2.SpareRequest(target=of_18, node="node6", why="x"))
         assert "excluded by the job's user" in await refused(theirs)
+        misspelt = world.operator.Exclude(operator_pb2.ExcludeRequest(target=OF_17, node="nodde6", why="smells"))
+        with pytest.raises(grpc.aio.AioRpcError, match="there is no node nodde6 in cluster"):
+            await misspelt
         await world.operator.Exclude(operator_pb2.ExcludeRequest(target=OF_17, node="node6", why="smells"))
         await world.operator.Spare(operator_pb2.SpareRequest(target=OF_17, node="node2", why="checked"))
         await world.advice_where(
