@@ -38,8 +38,8 @@ def status(socket: SocketOption = None, configuration: ConfigOption = None, form
 def status_lines(found: operator_pb2.Status, now: datetime) -> list[str]:
     age = seconds_text(found.tick_age.ToTimedelta().total_seconds())
     lines = [
-        f"advisor {found.version}: {found.watched_jobs} attempts watched, {found.open_incidents} open incidents, "
-        f"last tick {age} ago"
+        f"advisor {found.version}: {_many(found.watched_jobs, 'attempt')} watched, "
+        f"{_many(found.open_incidents, 'open incident')}, last tick {age} ago"
     ]
     for agent in found.agents:
         heard = seconds_text(max((now - agent.last_seen_at.ToDatetime(UTC)).total_seconds(), 0.0))
@@ -49,3 +49,7 @@ def status_lines(found: operator_pb2.Status, now: datetime) -> list[str]:
         state = "ok" if source.available else f"{source.reason}: {source.detail}"
         lines.append(f"source {source.name} ({source.kind}): {state}")
     return lines
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -124,7 +125,9 @@ def look(client: Client, cluster: str) -> Look:
 def drawn(seen: Look, width: int, height: int | None) -> RenderableType:
     """As much as fits: half of the room for incidents, the rest for decisions. `height` None: all of it."""
     first, *others = status_lines(seen.status, seen.at)
-    head = [Text(one_line(line)) for line in (f"{seen.at:%Y-%m-%d %H:%M:%S} UTC  {first}", *others)]
+    when = f"{seen.at:%Y-%m-%d %H:%M:%S} UTC"
+    top = (f"{when}  {first}",) if cell_len(when) + 2 + cell_len(first) <= width else (when, first)
+    head = [Text(one_line(line)) for line in (*top, *others)]
     head += [
         Text(one_line(f"paused{f' on {item.cluster}' if item.cluster else ''} by {item.set_by}: {item.why}"), "yellow")
         for item in seen.pauses
@@ -182,10 +185,18 @@ def _cut(rows: list[tuple[str, ...]], room: int) -> list[tuple[str, ...]]:
 
 
 def _grid(rows: Sequence[tuple[str, ...]], width: int) -> Table:
-    """One line each, the last column as wide as what is left."""
+    """One line each. When and which job are never cut where there is any room; the last column takes what is left."""
     table = Table.grid(padding=(0, 2, 0, 0))
+    kept = 0
     for at in range(5):
-        table.add_column(no_wrap=True, overflow="ellipsis", max_width=None if at == 4 else max(width // 4, 8))
+        widest = max((cell_len(one_line(row[at])) for row in rows), default=0)
+        most = max(width // (3 if at == 3 else 4), 8)
+        if at == 4:
+            table.add_column(no_wrap=True, overflow="ellipsis", width=max(min(widest, width - kept), 1))
+            continue
+        shown = min(widest, most)
+        kept += shown + 2
+        table.add_column(no_wrap=True, overflow="ellipsis", width=shown)
     for row in rows:
         table.add_row(*(Text(one_line(cell)) for cell in row))
     return table
