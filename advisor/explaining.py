@@ -65,18 +65,23 @@ _HOW_SURE = ((0.95, "Almost certain"), (0.8, "Fairly sure"), (0.5, "Likely"), (0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sentence:
-    """`about`: happened, think, sure, done, do. `says`: text of logs may be in it, as it is."""
+    """`about`: happened, before, think, sure, done, do. `says`: text of logs may be in it, as it is."""
 
     about: str
     says: str
 
 
 def explain(
-    attempt: audit_pb2.Attempt, decisions: Sequence[audit_pb2.Decision], after: audit_pb2.Attempt | None
+    attempt: audit_pb2.Attempt,
+    decisions: Sequence[audit_pb2.Decision],
+    after: audit_pb2.Attempt | None,
+    before: audit_pb2.Attempt | None = None,
 ) -> tuple[Sentence, ...]:
-    """Of one attempt; its decisions, newest first; the attempt that followed it, if one did."""
+    """Of one attempt; its decisions, newest first; the attempts that followed and preceded it, where they are known."""
     newest = decisions[0] if decisions else None
     told = [Sentence(about="happened", says=_happened(attempt))]
+    if before is not None:
+        told.append(Sentence(about="before", says=_before(before)))
     analysis = json.loads(newest.analysis_json) if newest is not None and newest.analysis_json else {}
     attribution: Mapping[str, Any] = analysis.get("attribution", {})
     category = str(attribution.get("category", newest.advice.category if newest is not None else ""))
@@ -105,6 +110,12 @@ def _happened(attempt: audit_pb2.Attempt) -> str:
         saved = f", with a checkpoint of step {attempt.checkpoint_step}" if attempt.HasField("checkpoint_step") else ""
         text += f", at step {attempt.last_step}{saved}"
     return f"{text}."
+
+
+def _before(attempt: audit_pb2.Attempt) -> str:
+    ref = attempt.attempt
+    how = _ENDS.get(attempt.state, "came before it")
+    return f"Attempt {ref.attempt} {how}; why, and what was done: advisor explain {ref.job_id} --attempt {ref.attempt}"
 
 
 def _thought(category: str, attribution: Mapping[str, Any]) -> str:

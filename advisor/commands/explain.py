@@ -17,6 +17,7 @@ app = typer.Typer()
 DECISIONS_MAX = 100
 ABOUT = {
     "happened": "What happened",
+    "before": "Before that",
     "think": "What we think",
     "sure": "How sure",
     "done": "What was done",
@@ -56,9 +57,10 @@ def explain(
             for item in client.decisions(chosen, most=DECISIONS_MAX)
             if item.advice.attempt.attempt == meant.attempt.attempt
         ]
-        later = [item for item in client.attempts(chosen, most=100) if item.attempt.attempt > meant.attempt.attempt]
-    after = min(later, key=lambda item: item.attempt.attempt, default=None)
-    told = sentences_of(meant, decisions, after)
+        others = sorted(client.attempts(chosen, most=100), key=lambda item: item.attempt.attempt)
+    after = next((item for item in others if item.attempt.attempt > meant.attempt.attempt), None)
+    earlier = [item for item in others if item.attempt.attempt < meant.attempt.attempt]
+    told = sentences_of(meant, decisions, after, earlier[-1] if earlier else None)
     line = next((one_line(item.text) for item in decisions[0].advice.evidence if item.text), "") if decisions else ""
     if form is not Format.TABLE:
         ref = meant.attempt

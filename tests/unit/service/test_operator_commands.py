@@ -93,6 +93,13 @@ def test_a_restart_on_bad_hardware_is_explained() -> None:
     assert told["do"].startswith("You need not do anything")
 
 
+def test_an_attempt_after_a_restart_says_where_the_failure_is_told() -> None:
+    """Who asks about a job that runs well again wants to know why it was restarted."""
+    told = said(attempt(common_pb2.ATTEMPT_STATE_COMPLETED, 1), [], None, attempt())
+    assert told["before"] == "Attempt 0 failed; why, and what was done: advisor explain 17 --attempt 0"
+    assert "before" not in said(attempt(), [], None)
+
+
 def test_a_stop_says_what_to_correct_and_how_to_run_it_again() -> None:
     """A stop is not the last word: the user can requeue."""
     told = said(attempt(), [decision(2, "application", status=8, explanation="Stop: again.")], None)
@@ -139,6 +146,21 @@ def test_the_live_view_fits_and_nothing_in_it_drives_the_terminal(width: int) ->
     assert max(len(line.rstrip()) for line in lines) <= width
     assert not set("\x1b\x07\u202e") & set("".join(lines))
     assert len(lines) <= 5 + 3 + 3 + 9
+
+
+def test_the_live_view_of_eighty_columns_names_each_job_whole() -> None:
+    """When, which job, whose and what was advised are there; only the reason and what came of it are cut."""
+    long_ago = NOW - timedelta(minutes=5)
+    done = decision(1, "gpu_hardware", status=3, reason="nodes_implicated", exclude_nodes=["node2"])
+    done.advice.attempt.job_id = "1234567"
+    done.advice.created_at.FromDatetime(long_ago)
+    out = io.StringIO()
+    status = operator_pb2.Status(version="1")
+    seen = watch.Look(at=NOW, status=status, decisions=(done,))
+    Console(file=out, width=80, force_terminal=False).print(watch.drawn(seen, 80, None))
+    lines = out.getvalue().splitlines()
+    assert "last tick" in "".join(lines[:2])
+    assert all(text in lines[-1] for text in ("1234567#0", "ada", "restart without node2", "nodes_implicated"))
 
 
 def test_the_live_view_leaves_out_what_has_no_room() -> None:
