@@ -74,7 +74,7 @@ COMMANDS = {
         module="advisor.commands.corrections", app="corrections_app", summary="Corrected verdicts, as test cases too."
     ),
     "replay": Entry(module="advisor.commands.replay", summary="Reproduce a decision from its stored inputs."),
-    "audit": Entry(module="advisor.commands.audit", summary="Is the history what it was? Keys, seals, retention."),
+    "audit": Entry(module="advisor.commands.audit", summary="Who did what; is the history what it was?"),
     "backtest": Entry(module="advisor.commands.backtest", summary="Try another policy on decisions of the past."),
     "simulate": Entry(module="advisor.commands.simulate", summary="What recovery is worth, in seeded worlds."),
     "mode": Entry(module="advisor.commands.mode", summary="Monitor or autonomous: see and set."),
@@ -83,7 +83,7 @@ COMMANDS = {
     "slurm": Entry(module="advisor.commands.slurm", summary="Put our hooks into slurm.conf, and take them out."),
     "pause": Entry(module="advisor.commands.pause", summary="Act on nothing until a given time."),
     "resume": Entry(module="advisor.commands.resume", summary="End a pause."),
-    "nodes": Entry(module="advisor.commands.nodes", summary="Isolated nodes: see, reinstate, reset the breaker."),
+    "nodes": Entry(module="advisor.commands.nodes", summary="Nodes: their past, lemons, isolate and reinstate."),
     "rules": Entry(module="advisor.commands.rules", summary="Look at, check and run detection rules."),
     "config": Entry(module="advisor.commands.config", summary="Check and show the configuration."),
     "dashboard": Entry(module="advisor.commands.dashboard", summary="Show the dashboard on 127.0.0.1, to you alone."),
@@ -100,6 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         given = take_out(given, os.environ)
+        if os.environ.get("ADVISOR_SERVER"):
+            # What it says of a handshake that failed is said better, once, by the error.
+            os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         application(_typed_so_far() or given)(args=given, prog_name="advisor")
     except CommandError as error:
         complain(str(error))

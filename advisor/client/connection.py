@@ -38,6 +38,16 @@ _SAID_PLAINLY = frozenset(
 )
 
 
+# What gRPC says of a peer that answers → what that means to who called.
+_NOT_TRUSTED = "shows a certificate that nobody trusted here has signed: name who did with --ca-file"
+_NOT_AN_ADVISOR: Mapping[str, str] = {
+    "CERTIFICATE_VERI": _NOT_TRUSTED,
+    "BAD_SIGNATURE": _NOT_TRUSTED,
+    "Hostname Verification": "shows a certificate for another name: call it by a name that its certificate holds",
+    "missing selected ALPN": "does not speak gRPC: give the address of service.listen.grpc, not that of pages and JSON",
+}
+
+
 class _ListResponse(Protocol):
     @property
     def next_cursor(self) -> str: ...
@@ -113,6 +123,9 @@ class Client:
         status: Any = error
         code, detail = status.code(), status.details() or ""
         if code is grpc.StatusCode.UNAVAILABLE:
+            for mark, sentence in _NOT_AN_ADVISOR.items():
+                if mark in detail:
+                    return f"{self._where} {sentence}"
             return f"no answer on {self._where} ({detail[:200]}): is `advisor serve` running?"
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return f"no answer on {self._where} within {self._seconds:g} s: see the service's log"
@@ -139,7 +152,9 @@ class Client:
         for page in self._pages(self.audit.ListNodes, audit_pb2.ListNodesRequest(filter=chosen), most):
             yield from page.nodes
 
-    def incidents(self, chosen: audit_pb2.Filter, *, most: int, open_only: bool = False) -> Iterator[audit_pb2.Incident]:
+    def incidents(
+        self, chosen: audit_pb2.Filter, *, most: int, open_only: bool = False
+    ) -> Iterator[audit_pb2.Incident]:
         request = audit_pb2.ListIncidentsRequest(filter=chosen, open=open_only)
         for page in self._pages(self.audit.ListIncidents, request, most):
             yield from page.incidents

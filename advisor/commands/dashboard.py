@@ -48,7 +48,7 @@ def dashboard(
     """
     client = _far(url) if url else _here(http_socket, configuration)
     try:
-        asyncio.run(_show(client, port=port, hours=hours, browser=browser))
+        asyncio.run(_show(client, port=port, hours=hours, browser=browser, look_first=bool(url)))
     except OSError as error:
         raise CommandError(f"127.0.0.1:{port} cannot be listened on: {error.strerror}") from None
 
@@ -56,6 +56,10 @@ def dashboard(
 def _here(given: Path | None, configuration: Path | None) -> httpx.AsyncClient:
     path = given or load_config(configuration).config.service.http_path
     if not path.is_socket():
+        if os.environ.get("ADVISOR_SERVER"):
+            raise CommandError(
+                "--server is for commands: give --url https://host:port, that of service.listen.http", code=2
+            )
         raise CommandError(f"nothing listens on {path}: start `advisor serve`, or give --socket")
     transport = httpx.AsyncHTTPTransport(uds=str(path))
     return httpx.AsyncClient(transport=transport, base_url="http://advisor", timeout=_timeout(), trust_env=False)
@@ -82,7 +86,22 @@ def _timeout() -> httpx.Timeout:
     return httpx.Timeout(SECONDS, read=None)
 
 
-async def _show(client: httpx.AsyncClient, *, port: int, hours: float, browser: bool) -> None:
+async def _look(client: httpx.AsyncClient) -> None:
+    """A wrong address, authority or token is told here, not by the first page that fails."""
+    try:
+        answer = await client.get("/api/v1/status", timeout=SECONDS)
+        said = answer.json() if answer.is_error else {}
+    except (httpx.HTTPError, ValueError) as error:
+        text = str(error) or type(error).__name__
+        raise CommandError(f"{client.base_url} does not answer as an advisor does ({text[:200]})") from None
+    if answer.is_error:
+        detail = said.get("detail") if isinstance(said, dict) else None
+        raise CommandError(f"{client.base_url}: {detail or f'status {answer.status_code}'}")
+
+
+async def _show(client: httpx.AsyncClient, *, port: int, hours: float, browser: bool, look_first: bool) -> None:
+    if look_first:
+        await _look(client)
     listener = socket.create_server((ADDRESS, port), family=socket.AF_INET)
     listener.setblocking(False)
     clock = SystemClock()

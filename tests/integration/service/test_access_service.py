@@ -25,6 +25,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from advisor.client import Unreachable, connect
 from advisor.config import Config
 from advisor.service import tokens
 from advisor.service.access import NEEDED
@@ -147,6 +148,28 @@ def _is_restart(advice: common_pb2.Advice) -> bool:
 def _tells(answer: object) -> list[str]:
     text = str(answer)
     return [secret for secret in SECRETS if secret in text]
+
+
+async def test_a_certificate_or_an_address_that_does_not_fit_is_said_plainly(far_world: tuple[World, Far]) -> None:
+    """Not that the service may be down: it answers, and what was given to the command is wrong."""
+    _, far = far_world
+    with short_folder() as elsewhere:
+        Authority(elsewhere).issue("server")
+
+        def asked(address: str, authority: Path) -> str:
+            token = elsewhere / "token"
+            token.write_text(far.shown["viewer"])
+            with (
+                connect(address, token_file=token, ca_file=authority, patience_seconds=0) as advisor,
+                pytest.raises(Unreachable) as caught,
+            ):
+                list(advisor.decisions())
+            return str(caught.value)
+
+        others = await asyncio.to_thread(asked, f"localhost:{far.grpc_port}", elsewhere / "ca.pem")
+        assert "name who did with --ca-file" in others
+        pages = await asyncio.to_thread(asked, f"localhost:{far.http_port}", far.folder / "ca.pem")
+        assert "does not speak gRPC" in pages
 
 
 async def test_each_sees_what_is_his_over_grpc_json_and_pages(far_world: tuple[World, Far]) -> None:
