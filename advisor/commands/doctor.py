@@ -15,7 +15,7 @@ import typer
 
 from advisor import config as configuration_module
 from advisor.app import StartError, check_import_names, load_rulebook, open_channels, open_opinions, open_sources
-from advisor.client import Client, ClientError
+from advisor.client import Client, ClientError, Refused
 from advisor.clock import SystemClock
 from advisor.commands import doctor_access, doctor_metrics, doctor_seals, doctor_slurm
 from advisor.commands.config import check_referenced
@@ -106,6 +106,9 @@ def doctor(
 def examine(socket: Path | None, configuration: Path | None, job: str = "") -> Iterator[Check]:
     """All checks, each on its own: one that fails does not hide the others."""
     yield _installation()
+    if os.environ.get("ADVISOR_SERVER"):
+        found = f"{os.environ['ADVISOR_SERVER']} is not asked: all of this is about the host that you are on"
+        yield Check(name="--server", state=State.WARN, found=found, to_do="run doctor on the service's host")
     loaded: Config | None = None
     try:
         path = configuration_module.find_file(configuration, os.environ)
@@ -139,12 +142,15 @@ def examine(socket: Path | None, configuration: Path | None, job: str = "") -> I
     try:
         with Client(find_socket(socket, configuration)) as client:
             yield from _service(client, loaded)
+    except Refused as error:
+        to_do = "run doctor as root, the service's user or an operator: the rest is not for everybody to see"
+        yield Check(name="service", state=State.WARN, found=str(error), to_do=to_do)
     except (ClientError, CommandError) as error:
         yield Check(
             name="service",
             state=State.FAIL,
             found=str(error),
-            to_do="start it (advisor serve), and run doctor as root, the service's user or an operator",
+            to_do="start it (advisor serve), and run doctor where it runs",
         )
 
 

@@ -101,7 +101,9 @@ class ReportServicer(report_pb2_grpc.ReportServiceServicer):
         named = f"job {request.job_id or request.job_key}"
         if not rows:
             raise NotFoundError(
-                f"there is no attempt {request.attempt if request.HasField('attempt') else ''} of {named}"
+                f"there is no attempt {request.attempt} of {named}"
+                if request.HasField("attempt")
+                else f"nothing is known of {named}"
             )
         if len({row.attempt.cluster for row in rows}) > 1:
             raise BadRequestError(f"{named} is known on several clusters: give cluster")
