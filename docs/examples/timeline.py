@@ -8,4 +8,5 @@ with connect(*sys.argv[2:]) as advisor:
     found = advisor.timeline(sys.argv[1])
     print(f"{len(found.attempts)} attempts; the last one is {found.attempts[-1].state}")
     for event in found.events:
-        print(f"{event.at:%Y-%m-%d %H:%M:%S}  #{event.attempt}  {event.text}")
+        attempt = f"#{event.attempt}" if event.attempt is not None else "  "
+        print(f"{event.at:%Y-%m-%d %H:%M:%S}  {attempt}  {event.text}")
