@@ -69,7 +69,7 @@ def test_the_container_runs_the_service_as_its_own_user() -> None:
     """Every instruction is one, what is copied is there, and the build sees nothing else."""
     text = (DEPLOY / "container" / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
     found = [line.split(" ", 1) for line in text.splitlines() if line and not line.startswith("#")]
-    known = {"FROM", "RUN", "COPY", "ENV", "USER", "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
+    known = {"ARG", "FROM", "RUN", "COPY", "ENV", "USER", "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
     assert {word for word, _ in found} <= known
     last = dict(found[max(at for at, (word, _) in enumerate(found) if word == "FROM") :])
     assert last["USER"] == "950:950"  # by number: what runs it can tell that it is not root
