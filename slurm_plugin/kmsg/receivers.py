@@ -148,11 +148,24 @@ class _Store:
                 self._rows = max(1, len(rows) // 2)  # one of them is not taken: the others are
                 return self.deliver(spool)
             if not error.retry:
+                self._see_whether_any_is_taken(spool, rows[-1])
                 spool.delivered(self.name, rows[-1].id)
             raise
         self._rows = min(ROWS_MAX, self._rows * 2)
         spool.delivered(self.name, rows[-1].id)
         return len(rows)
+
+    def _see_whether_any_is_taken(self, spool: Spool, refused: Row) -> None:
+        """A store that is set up wrong, or another server at its address, refuses every line: then none is passed over.
+        Raises `DeliveryError` where the newest line is refused as well, or there is no other to tell by.
+        """
+        newest = spool.newest(self.name)
+        if newest is None or newest.id == refused.id:
+            raise DeliveryError(f"{self.name}: refuses a line, and no other waits to tell whether it takes any")
+        try:
+            self._post(*self._body([newest]))
+        except DeliveryError as error:
+            raise DeliveryError(f"{self.name}: takes no line: {error}") from error
 
     def _body(self, rows: Sequence[Row]) -> tuple[str, str, bytes]:
         raise NotImplementedError

@@ -123,7 +123,16 @@ class Spool:
             "WHERE p.receiver = ? AND r.id > p.id ORDER BY r.id LIMIT ?",
             (receiver, rows_max),
         )
-        return [Row(id=r[0], boot=r[1], sequence=r[2], uptime_us=r[3], ns=r[4], text=r[5]) for r in rows]
+        return [_row(row) for row in rows]
+
+    def newest(self, receiver: str) -> Row | None:
+        """The last of what waits."""
+        rows = self._connection.execute(
+            "SELECT r.id, r.boot, r.sequence, r.uptime_us, r.ns, r.text FROM records r, places p "
+            "WHERE p.receiver = ? AND r.id > p.id ORDER BY r.id DESC LIMIT 1",
+            (receiver,),
+        )
+        return next((_row(row) for row in rows), None)
 
     def intent(self, receiver: str) -> str:
         """What was begun and not said to be done: a word of the receiver's own, "" when nothing was."""
@@ -154,6 +163,11 @@ class Spool:
 
     def _transaction(self) -> "_Transaction":
         return _Transaction(self._connection)
+
+
+def _row(columns: tuple[int, str, int | None, int | None, int, str]) -> Row:
+    number, boot, sequence, uptime_us, ns, text = columns
+    return Row(id=number, boot=boot, sequence=sequence, uptime_us=uptime_us, ns=ns, text=text)
 
 
 class _Transaction:

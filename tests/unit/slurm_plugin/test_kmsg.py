@@ -366,7 +366,9 @@ def test_what_a_store_cannot_take_now_stays(store: Store, path: Path, status: in
 
 
 def test_one_line_that_is_never_taken_does_not_hold_up_the_others(store: Store, path: Path) -> None:
-    """A line that is too old for the store is found by halving, passed over and told; the others arrive."""
+    """A line that is too old for the store is found by halving, passed over and told; the others arrive. That it takes
+    any is seen by the newest, which arrives twice therefore.
+    """
     store.answers = [(400, "too old"), (400, "too old")]
     loki = LokiStore(access(store), LABELS)
     spool = filled(path, loki.name, 3)
@@ -376,7 +378,35 @@ def test_one_line_that_is_never_taken_does_not_hold_up_the_others(store: Store, 
     while loki.deliver(spool):
         pass
     taken = [value[1] for _, _, body in store.got[2:] for value in json.loads(body)["streams"][0]["values"]]
-    assert taken == ["record 1", "record 2"]
+    assert taken == ["record 2", "record 1", "record 2"]
+
+
+def test_a_store_that_takes_no_line_at_all_costs_none(store: Store, path: Path) -> None:
+    """Refused for how the store is set up, or by another server: the lines wait until somebody has put it right."""
+    store.answers = [
+        (400, "structured metadata is not allowed")
+    ] * 13  # three lines, one, the newest; then one and the newest again and again
+    loki = LokiStore(access(store), LABELS)
+    spool = filled(path, loki.name, 3)
+    while store.answers:
+        with pytest.raises(DeliveryError, match="is not allowed") as raised:
+            loki.deliver(spool)
+        assert raised.value.retry
+    assert loki.deliver(spool) > 0
+    while loki.deliver(spool):
+        pass
+    taken = [value[1] for _, _, body in store.got[13:] for value in json.loads(body)["streams"][0]["values"]]
+    assert taken == ["record 0", "record 1", "record 2"]
+
+
+def test_one_line_alone_that_is_refused_waits_for_another(store: Store, path: Path) -> None:
+    """Nothing tells whether it is the line or the store."""
+    store.answers = [(400, "no")]
+    loki = LokiStore(access(store), LABELS)
+    spool = filled(path, loki.name, 1)
+    with pytest.raises(DeliveryError) as raised:
+        loki.deliver(spool)
+    assert (raised.value.retry, texts(spool, loki.name)) == (True, ["record 0"])
 
 
 def test_a_token_is_read_anew_and_never_follows_a_redirect(store: Store, path: Path, tmp_path: Path) -> None:
