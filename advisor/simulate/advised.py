@@ -37,7 +37,7 @@ from advisor.simulate.world import Fault, World
 from advisor.store.records import AdviceRow, AgentMode, LemonsWanted, ObservedJob, ObservedNode
 from advisor.store.store import Store
 
-QUIET_SECONDS, QUIET_TICKS_MAX = 600.0, 4000  # a world of months is looked at less often while all is well
+QUIET_SECONDS, QUIET_TICKS_MAX = 600.0, 500  # a world of months is looked at less often while all is well
 ILL_SECONDS = 1.0  # between ticks, as in life, while something has just happened
 STANDING_SECONDS = 5.0  # while a job stands still for longer: what is waited for is minutes away
 # For how long ticks come as often as in life: after a crash, until its end comes; after another failure; after an end;
@@ -47,7 +47,7 @@ CRASHING_SECONDS, FAILING_SECONDS, ENDED_SECONDS, SEEN_SECONDS = 13.0, 25.0, 5.0
 # which bounds jobs that claim progress for ever, would stop it after a day and a half.
 POLICY = Policy(isolate=True, isolate_dry_run=False, restarts_ceiling=2000)
 # After a failure or an end: when what is decided may change though nothing happens, late lines and deadlines among it.
-LATER_SECONDS = (POLICY.isolation_settle_seconds + 1.0, 62.0, POLICY.decision_deadline_seconds + 1.0)
+LATER_SECONDS = (POLICY.isolation_settle_seconds + 1.0, 62.0, POLICY.decision_deadline_seconds + 1.0, 1950.0)
 
 
 class WorldClock:
@@ -260,6 +260,8 @@ class Advised:
         for row in await self.store.open_advice(self.place, self._clock.now()):
             self._note(row)
             await self._agent.apply(row)
+        if self.act:
+            self._agent.tend_jobs()
         await self._agent.tend_nodes(await self.store.open_isolations(self.place))
         if self._agent.changed or self._nodes:
             await self._report()

@@ -26,6 +26,7 @@ from advisor.store.records import (
 from advisor.store.store import Store
 
 ADVISOR = "advisor"
+PENDING_SECONDS_MAX = 1800.0  # the watchdog's pending_minutes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class Agent:
     index: Mapping[str, int]  # of nodes by name
     act: bool = True
     changed: dict[str, None] = field(default_factory=dict)
+    ours: dict[str, tuple[int, ...]] = field(default_factory=dict)  # job → nodes excluded for it, most certain first
     marks: dict[str, tuple[int, int]] = field(default_factory=dict)
     isolated: list[tuple[int, float]] = field(default_factory=list)
     _done: set[str] = field(default_factory=set)  # advice that is final
@@ -96,6 +98,8 @@ class Agent:
         usable = sum(node.usable and node.index not in wanted for node in self.cluster.nodes)
         if usable >= job.spec.nodes or not wanted:
             self.checks.excluding(self.cluster, job, wanted)
+            names = row.decision.isolation.exclude_for_job
+            self.ours[job.spec.job_id] = tuple(self.index[name] for name in names if name in self.index)
             if wanted != job.excluded:
                 self.cluster.exclude(job, wanted)
         mark = (number, row.generation)
@@ -117,6 +121,22 @@ class Agent:
         self._done.add(row.advice_id)
         news = Reconciliation(status=status, reason=reason, at=self.clock.now())
         await self.store.record_reconciliation(row.advice_id, news, who="agent world")
+
+    def tend_jobs(self) -> None:
+        """A waiting job that cannot start because of exclusions loses the least certain, as few as will do, busy nodes
+        counted; one that waits for very long loses all, as the watchdog sees to.
+        """
+        for job in [job for job in self.cluster.pending if job.excluded]:
+            usable = {node.index for node in self.cluster.nodes if node.usable}
+            kept = [index for index in self.ours.get(job.spec.job_id, ()) if index in job.excluded]
+            if self.cluster.now - job.last.eligible_at > PENDING_SECONDS_MAX:
+                kept = []
+            elif len(usable - job.excluded) < job.spec.nodes <= len(usable):
+                while kept and len(usable - set(kept)) < job.spec.nodes:
+                    kept.pop()
+            if set(kept) != job.excluded:
+                self.cluster.exclude(job, kept)
+                self.changed[job.spec.job_id] = None
 
     async def tend_nodes(self, wanted: tuple[StoredIsolation, ...]) -> None:
         """Nodes that the cluster is to avoid are drained, and given back when that is over."""

@@ -13,6 +13,7 @@ from advisor.simulate.cluster import Cluster, SimAttempt, SimJob, SimNode
 from advisor.simulate.world import Fault
 from advisor.store.records import AdviceRow
 
+WAITS_SECONDS_MAX = 2700.0  # the watchdog's half hour, and a quarter until the world looks again
 REQUEUE_OF = (AttemptState.FAILED, AttemptState.NODE_FAILURE, AttemptState.OUT_OF_MEMORY, AttemptState.RUNNING)
 
 
@@ -83,16 +84,20 @@ class Checks:
             self._broken(cluster, "isolation is capped", f"{held} nodes are isolated, at most {most}")
 
     def looked(self, cluster: Cluster) -> None:
-        """No job waits on us past its deadline: what waits longer than the scheduler's delay waits for nodes."""
+        """No job waits on us past its deadline, if it could never start with our exclusions; none waits for long for
+        nodes that others hold while those that we exclude are free.
+        """
         self.looks += 1
         for job in cluster.pending:
             attempt = job.last
             waits = cluster.now - attempt.eligible_at
             if waits <= self._policy.decision_deadline_seconds or not job.excluded:
                 continue
-            free = [node for node in cluster.nodes if node.usable and node.job is None]
-            if len(free) >= job.spec.nodes > sum(node.index not in job.excluded for node in free):
-                self._broken(cluster, "fail open", f"job {job.spec.job_id} waits {waits:.0f} s for our exclusions")
+            usable = [node for node in cluster.nodes if node.usable]
+            for nodes in (usable, [node for node in usable if node.job is None and waits > WAITS_SECONDS_MAX]):
+                if len(nodes) >= job.spec.nodes > sum(node.index not in job.excluded for node in nodes):
+                    self._broken(cluster, "fail open", f"job {job.spec.job_id} waits {waits:.0f} s for our exclusions")
+                    break
 
     # Watcher
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from time import monotonic
@@ -110,7 +110,7 @@ def run(
     """Live through each seed with each operator. `done` is told of a seed as soon as it is over."""
     results = []
     with ExitStack() as stack:
-        url = stack.enter_context(_database()) if {ADVISOR, MONITOR} & set(names) else ""
+        url = stack.enter_context(own_database()) if {ADVISOR, MONITOR} & set(names) else ""
         stack.enter_context(quiet_log())
         for seed in seeds:
             world = draw(scenario, seed)
@@ -122,19 +122,14 @@ def run(
     return tuple(results)
 
 
-class _database:  # noqa: N801 -- used as a with-statement's function
-    """A Postgres of our own for as long as the run lasts; a world of its own for each seed is made by `_advised`."""
-
-    def __enter__(self) -> str:
-        self._folder = tempfile.TemporaryDirectory(prefix="sim-")
-        Path(self._folder.name).chmod(0o755)  # the database's own user must pass
-        self._server = EmbeddedPostgres(Path(self._folder.name) / "data")
-        # Nobody needs this database after a power cut: no commit waits for the disk.
-        return f"{self._server.start()}&options=-csynchronous_commit%3Doff"
-
-    def __exit__(self, *_: object) -> None:
-        self._server.stop()
-        self._folder.cleanup()
+@contextmanager
+def own_database() -> Iterator[str]:
+    """A Postgres of our own for as long as it is used; each world is a cluster of its own name in it."""
+    with tempfile.TemporaryDirectory(prefix="sim-") as folder:
+        Path(folder).chmod(0o755)  # the database's own user must pass
+        with EmbeddedPostgres(Path(folder) / "data") as server:
+            # Nobody needs this database after a power cut: no commit waits for the disk.
+            yield f"{server.url}&options=-csynchronous_commit%3Doff"
 
 
 def _alone(world: World, name: str) -> Lived:
