@@ -120,6 +120,7 @@ class Tokens:
         self._clock = clock
         self._seen: tuple[int, ...] | None = None
         self._by_digest: dict[str, TokenEntry] = {}
+        self._problem = ""
 
     def find(self, token: str, peer: str) -> Caller:
         """Raises `UnauthenticatedError`."""
@@ -145,8 +146,12 @@ class Tokens:
         try:
             entries, problems = parse(read(self._path))
         except TokenFileError as error:
-            log.error("tokens_unusable", problem=str(error))  # noqa: TRY400 -- the sentence says it all
+            self._seen = None  # what is in the way (no file descriptor is left, say) may be gone at the next call
+            if str(error) != self._problem:
+                self._problem = str(error)
+                log.error("tokens_unusable", problem=self._problem)  # noqa: TRY400 -- the sentence says it all
             return
+        self._problem = ""
         self._by_digest = {entry.digest: entry for entry in entries}
         for problem in problems:
             log.error("tokens_unusable", file=str(self._path), problem=problem)
