@@ -9,6 +9,8 @@ message that begins with a program's name is about that program, whatever it is 
 
 import re
 
+# What stands before the message: the program where no host is named (journalctl --no-hostname), priority, the kernel's clock, thread or processor that spoke (CONFIG_PRINTK_CALLER).
+_HEAD = re.compile(r"(?:<\d{1,3}>|\[ *\d{1,10}\.\d{1,6}\]|\[ *[TC]\d{1,10}\]|kernel:| )*")
 # What a process calls itself: 15 bytes of its choice, of which the kernel escapes what is not printable.
 _NAME = r"(?:\\x[0-9a-f]{2}|.){1,15}"
 # Messages that name a program where a rule would look, and the one rule that each is for.
@@ -29,6 +31,9 @@ _NAMES_A_PROGRAM = re.compile(r"\b[Cc]omm\b|\b[Pp]rocess\b")
 
 def by_the_kernel(message: str, start: int, rule: str) -> bool:
     """Whether what `rule` found at `start` of a record's message is the kernel's own word."""
+    head = _HEAD.match(message)
+    if head is not None:
+        message, start = message[head.end() :], max(0, start - head.end())
     for form, only in _ONLY_RULES:
         if form.match(message):
             return rule == only

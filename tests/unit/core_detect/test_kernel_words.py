@@ -12,7 +12,14 @@ from advisor.rules.loader import load_rules
 RULES = load_rules(())
 SCANNER = Scanner(RULES)
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=12, GPU has fallen off the bus."
-HEADS = ("2026-11-29T03:00:01.123456+00:00 node2 kernel: [ 1234.000001] ", "Nov 29 03:00:01 node2 kernel: ", "")
+HEADS = (
+    "2026-11-29T03:00:01.123456+00:00 node2 kernel: [ 1234.000001] ",
+    "Nov 29 03:00:01 node2 kernel: ",
+    "",
+    "2026-11-29T03:00:01.123456+0000 kernel: ",
+    "node2 kernel: <4>[ 1234.000001][  T1234567] ",
+    "[ 1234.000001] [    C12345] ",
+)
 
 
 def told(line: str) -> set[str]:
@@ -36,6 +43,8 @@ def told(line: str) -> set[str]:
         ("EDAC UE: page allocation failure: order:4, mode:0xcc0(GFP_KERNEL)", set()),
         ("Oops: 0000 [#1][55] is installing handlers", set()),
         ("CPU: 3 PID: 55 Comm: EDAC UE Not tainted 6.1.0 #1", set()),
+        ("hfi1 Link down[55]: segfault at 0 ip 00007f00 sp 00007ff0 error 4", {"kernel.segfault"}),
+        ("mmfs: expelled (55): drop_caches: 3", set()),
         ("INFO: task EDAC UE:55 blocked for more than 120 seconds.", {"kernel.hung_task"}),
         ("[     55]  1000    55     4096       10    40960        0             0 EDAC UE", set()),
         ("mmap: EDAC UE (55): VmData 8192 exceed data ulimit 4096.", set()),
