@@ -12,6 +12,7 @@ from advisor.client import action_name, milestone_name, reason_name, status_name
 from advisor.commands.decisions import ago, connected
 from advisor.commands.events import print_events
 from advisor.commands.job_ids import attempt_of, choose_job, named
+from advisor.commands.listing import short_ids
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given
 from advisor.commands.output import Format, one_line, print_json, print_table, short_time
 from advisor.plain_text import seconds_text
@@ -75,7 +76,7 @@ def list_incidents(
     configuration: ConfigOption = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """What went wrong, newest first: when, job#attempt, kind and category, the nodes to blame, the root cause.
+    """What went wrong, newest first: id, when, job#attempt, kind and category, the nodes to blame, the root cause.
 
     \b
     Examples:
@@ -90,8 +91,10 @@ def list_incidents(
     if form is not Format.TABLE:
         print_json(documents(found), form)
         return
+    short = short_ids([item.incident_id for item in found])
     rows = (
         (
+            short[item.incident_id],
             short_time(item.opened_at.ToDatetime(UTC)),
             named(item.attempt),
             item.attempt.user,
@@ -101,12 +104,14 @@ def list_incidents(
         )
         for item in found
     )
-    print_table(("opened", "job", "user", "what", "nodes", "root cause"), rows, empty="no incidents")
+    print_table(("id", "opened", "job", "user", "what", "nodes", "root cause"), rows, empty="no incidents")
 
 
 @incidents_app.command("show")
 def show_incident(
-    incident_id: Annotated[str, typer.Argument(metavar="INCIDENT_ID", help="The id that --format json shows.")],
+    incident_id: Annotated[
+        str, typer.Argument(metavar="INCIDENT_ID", help="As `incidents list` prints it, or the beginning.")
+    ],
     socket: SocketOption = None,
     configuration: ConfigOption = None,
     form: FormatOption = Format.TABLE,
@@ -115,8 +120,8 @@ def show_incident(
 
     \b
     Examples:
-      advisor incidents list --job 4711 --format jsonl | jq -r .incident_id
-      advisor incidents show 5a1f0e52-…
+      advisor incidents list --job 4711
+      advisor incidents show 5a1f0e52
     """
     with connected(socket, configuration) as client:
         item = client.call(client.audit.GetIncident, audit_pb2.GetIncidentRequest(incident_id=incident_id))

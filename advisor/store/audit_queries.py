@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, FromClause, Select, literal, select, true
+from sqlalchemy import Column, ColumnElement, FromClause, Select, literal, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.codec import CodecError, decode
@@ -21,6 +21,7 @@ from advisor.store.action_queries import reconciliation
 from advisor.store.audit_filters import (
     ALWAYS,
     NOBODY,
+    Order,
     Spans,
     are_few,
     cut,
@@ -96,7 +97,7 @@ def decisions_statement(wanted: AuditFilter, position: Position | None, size: in
     """Ids and times of one page. `few`: what is filtered but for the status is little enough to be looked at whole."""
     if wanted.status:
         return _by_status(wanted, position, size, few=few)
-    order = (decisions.c.created_at, decisions.c.id)
+    order: Order = (decisions.c.created_at, decisions.c.id)
     matching = select(*order).where(*_conditions(wanted))
     if few:
         found = matching.offset(0).subquery("found")
@@ -150,15 +151,13 @@ async def list_decisions(
     return Listing(rows=await _decision_rows(connection, rows), next_cursor=cursor)
 
 
-async def _decision_id(connection: AsyncConnection, text: str) -> str | None:
-    """The id that `text` is, or is the beginning of. Raises `Ambiguous`."""
+async def _whole_id(connection: AsyncConnection, ids_of: Column[Any], text: str) -> str | None:
+    """Of one table's ids the one that `text` is, or is the beginning of. Raises `Ambiguous`."""
     known = as_id(text)
     span = span_of(text) if known is None else None
     if span is None:
         return known
-    found = await connection.execute(
-        select(decisions.c.id).where(decisions.c.id.between(*span)).order_by(decisions.c.id).limit(_ALIKE_SHOWN)
-    )
+    found = await connection.execute(select(ids_of).where(ids_of.between(*span)).order_by(ids_of).limit(_ALIKE_SHOWN))
     ids = tuple(found.scalars())
     if len(ids) > 1:
         raise Ambiguous(text, ids)
@@ -166,7 +165,7 @@ async def _decision_id(connection: AsyncConnection, text: str) -> str | None:
 
 
 async def get_decision(connection: AsyncConnection, decision_id: str) -> DecisionRow | None:
-    known = await _decision_id(connection, decision_id)
+    known = await _whole_id(connection, decisions.c.id, decision_id)
     if known is None:
         return None
     rows = (await connection.execute(_decisions_query([known]))).all()
@@ -175,7 +174,7 @@ async def get_decision(connection: AsyncConnection, decision_id: str) -> Decisio
 
 
 async def get_decision_inputs(connection: AsyncConnection, decision_id: str) -> DecisionInputs | None:
-    known = await _decision_id(connection, decision_id)
+    known = await _whole_id(connection, decisions.c.id, decision_id)
     if known is None:
         return None
     inputs, rules, policy = blobs.alias("inputs"), blobs.alias("rules"), blobs.alias("policy")
@@ -301,7 +300,7 @@ async def list_incidents(
 
 
 async def get_incident(connection: AsyncConnection, incident_id: str) -> IncidentRow | None:
-    known = as_id(incident_id)
+    known = await _whole_id(connection, incidents.c.id, incident_id)
     if known is None:
         return None
     page = select(incidents.c.id).where(incidents.c.id == known).cte("page")

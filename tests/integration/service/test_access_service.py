@@ -183,6 +183,7 @@ async def test_each_sees_what_is_his_over_grpc_json_and_pages(far_world: tuple[W
             "decision": (audit.GetDecision, audit_pb2.GetDecisionRequest(decision_id=number)),
             "decisions": (audit.ListDecisions, audit_pb2.ListDecisionsRequest()),
             "incident": (audit.GetIncident, audit_pb2.GetIncidentRequest(incident_id=decision.incident_id)),
+            "its beginning": (audit.GetIncident, audit_pb2.GetIncidentRequest(incident_id=decision.incident_id[:8])),
             "incidents": (audit.ListIncidents, audit_pb2.ListIncidentsRequest()),
             "signals": (audit.ListSignals, audit_pb2.ListSignalsRequest()),
             "timeline": (audit.GetJobTimeline, audit_pb2.GetJobTimelineRequest(job_key=job_key)),
