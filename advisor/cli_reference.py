@@ -21,7 +21,7 @@ role is in [access.md](access.md). A job's own user may ask about his own jobs: 
 reasons) is printed with its control characters shown, never obeyed. All times are UTC.
 
 **Job ids** are given as Slurm prints them: `123`, `123_4` (a task of an array), `123+1` (a part of a heterogeneous
-job). Decisions, and orders, by their id or enough of its beginning.
+job). Decisions, incidents and orders by their id or enough of its beginning.
 
 **Exit codes.** 0: done. 1: it could not be done; one line says why (the service does not answer, there is no such
 thing, it is too late and what has happened already). 2: asked wrongly, or unusable input.

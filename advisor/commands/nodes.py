@@ -200,11 +200,13 @@ def isolate(
 ) -> None:
     """Have a node drained by hand, within the caps on isolated nodes. A drain of others is never touched.
 
-    The agent drains it, where it may act and its own cap allows it, until you reinstate it or its time is over.
+    The agent drains it, where it may act and its own cap allows it, until you reinstate it or its time is over. The
+    caps are isolations_max and isolations_percent_max of the policy: with 2 % none of fewer than 50 nodes.
 
     \b
     Examples:
       advisor nodes isolate gpu017 --why "its fan is loud"
+      advisor nodes isolate gpu017 --force --why "one of our 12 nodes, and it burns"
     """
     _needs(why)
     with connected(socket, configuration) as client:

@@ -30,7 +30,7 @@ def _shadow() -> None:
 
 @app.command()
 def record(
-    job: Annotated[str, typer.Argument(help="The job's id, or ID#ATTEMPT.")],
+    job: Annotated[str, typer.Argument(help="The job's id, for its newest attempt, or ID#ATTEMPT.")],
     did: Annotated[Done, typer.Option(help="What was done; other: something for a reason of its own.")],
     why: Annotated[str, typer.Option(help="Why, kept with the record and in the audit. Required.")] = "",
     at: Annotated[str, typer.Option(help="When: 20m or 2h ago, or a time. Default: now.")] = "",
