@@ -63,10 +63,15 @@ def simulate(
     results = run(chosen, range(seed, seed + seeds), names, done=done)
     broken = [(result.seed, breach) for result in results for breach in result.breaches]
     for number, breach in broken[:20]:
-        again = f"advisor simulate --scenario {scenario} --seed {number}"
+        again = f"advisor simulate --scenario {scenario} --seed {number} --operators advisor{_changed(days, noise)}"
         print(f"seed {number}, {breach.at:.1f} s: {breach.invariant}: {breach.detail}; again: {again}", file=sys.stderr)
     if broken:
         raise typer.Exit(1)
+
+
+def _changed(days: float | None, noise: Path | None) -> str:
+    """What else made the world, as options."""
+    return (f" --days {days:g}" if days is not None else "") + (f" --noise {noise}" if noise is not None else "")
 
 
 def _names(given: str) -> Sequence[str]:
@@ -105,6 +110,16 @@ def _show(result: Result) -> None:
             f"{ours.lemons_found} of {ours.lemons} lemons listed;\n"
             f"  {ours.ticks} ticks, {speed:,.0f} times faster than real; "
             f"{len(ours.breaches)} invariants broken"
+        )
+        for shape, delay in ours.detection.items():
+            middle = f"{delay.p50:.1f} s at the median, {delay.most:.1f} at most" if delay.seconds else "none"
+            print(f"  {shape}: {delay.count - delay.missed} of {delay.count} detected, {middle}")
+    beside = result.of("monitor")
+    if beside is not None and beside.watched is not None and beside.watched.saved_p50_seconds is not None:
+        seen = beside.watched
+        print(
+            f"monitor: the person did the same in {seen.agreed} of {seen.count}, {seen.saved_p50_seconds:,.0f} s later "
+            "at the median"
         )
 
 
