@@ -33,6 +33,7 @@ KEPT_MAX = 1024  # checked contents
 PROBLEMS_MAX = 20  # shown of one content
 PROBLEM_CHARS_MAX = 300
 CPU_SECONDS_MAX = 0.5  # of one set over what one attempt printed between two ticks, a megabyte at most
+SLOW_OF_USER_MAX = 4  # contents that were too slow; then none of the user's is applied any more until we start anew
 COMMENT = "the job's comment"
 
 
@@ -89,7 +90,7 @@ class BroughtRules:
         self.site = site
         self._named: dict[AttemptKey, _Named] = {}
         self._checked: dict[tuple[str, str], Checked] = {}  # by place and digest: problems name their place
-        self._slow: set[tuple[str, str, str]] = set()  # cluster, user, digest: switched off
+        self._slow: dict[tuple[str, str], set[str]] = {}  # by cluster and user: digests, switched off
 
     async def refresh(self, items: Iterable[StoredAttempt]) -> None:
         """Read what attempts name, as far as it is due."""
@@ -156,15 +157,17 @@ class BroughtRules:
         return tuple(
             Applied(of=of, digest=found.digest, evaluator=found.evaluator)
             for of, found in ((OWN, own), (SITE, self.site))
-            if found is not None and found.evaluator is not None and not self._is_slow(item, found.digest)
+            if found is not None and found.evaluator is not None and not self._is_slow(item, found.digest, of)
         )
 
     def awaited(self, item: StoredAttempt) -> bool:
         """The attempt names rules that were not read yet."""
         return bool(item.job_rules) and item.key not in self._named
 
-    def _is_slow(self, item: StoredAttempt, digest: str) -> bool:
-        return (item.job.cluster, item.job.user, digest) in self._slow
+    def _is_slow(self, item: StoredAttempt, digest: str, of: str) -> bool:
+        """Whoever brings another slow content each time does not get a read of each out of us."""
+        slow = self._slow.get((item.job.cluster, item.job.user), set())
+        return digest in slow or (of == OWN and len(slow) >= SLOW_OF_USER_MAX)
 
     def problems(self, item: StoredAttempt) -> tuple[str, ...]:
         """What is wrong with the rules that the attempt itself names."""
@@ -172,7 +175,7 @@ class BroughtRules:
         if named is None:
             return ()
         found = named.checked
-        slow = found is not None and self._is_slow(item, found.digest)
+        slow = found is not None and self._is_slow(item, found.digest, OWN)
         return (
             *((named.problem,) if named.problem else ()),
             *(found.problems if found is not None else ()),
@@ -248,7 +251,7 @@ class BroughtRules:
             for batch in batches:
                 watch = job_watch.fold(watch, one, batch, now)
                 if time.thread_time() - began > self._cpu_seconds_max:
-                    self._slow.add((item.job.cluster, item.job.user, one.digest))
+                    self._slow.setdefault((item.job.cluster, item.job.user), set()).add(one.digest)
                     log.warning("job_rules_too_slow", job=item.job.job_id, user=item.job.user, of=one.of)
                     break
         return watch

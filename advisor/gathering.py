@@ -20,7 +20,7 @@ from advisor.instruments import Instruments
 from advisor.ports import Clock, LogBatch, LogChunk, LogRequest, LogSource
 from advisor.sighting import Sighting, SourceState, TickState, decoded_state, nodes_away
 from advisor.store.records import AttemptKey, StoredAttempt
-from advisor.turns import Piece, Turns, bytes_of
+from advisor.turns import Paces, Piece, Turns, bytes_of
 
 log = structlog.get_logger(__name__)
 
@@ -60,10 +60,10 @@ class Gatherer:
         self.brought = brought or BroughtRules(clock=clock)
         self._scanner = scanner
         self._clock = clock
-        self._read_bytes_max = read_bytes_max
         self._signals_max = signals_max
         self._absorbing = asyncio.Lock()
         self._turns = Turns()
+        self._paces = Paces(bytes_max=read_bytes_max)
         self._broken: set[str] = set()  # sources whose last read raised or hung: told once
         self._looked: dict[tuple[str, AttemptKey], datetime] = {}  # when a source was asked last and gave all it had
         self._decoded: dict[AttemptKey, tuple[bytes, TickState]] = {}  # decoding costs more than comparing bytes
@@ -90,6 +90,7 @@ class Gatherer:
         self._decoded = kept
         self._looked = {place: at for place, at in self._looked.items() if place[1] in kept}
         self._turns.keep(kept)
+        self._paces.keep({_user(sighting) for sighting in sightings})
         return sightings
 
     async def gather(self, sightings: Sequence[Sighting]) -> None:
@@ -192,7 +193,7 @@ class Gatherer:
             started_at=item.attempt.started_at,
             ended_at=item.attempt.ended_at,
             cursor=held.cursor,
-            bytes_max=self._read_bytes_max,
+            bytes_max=self._paces.of(source.name, _user(sighting)),
             predecessor=held.predecessor,
             whole=bool(self.brought.of(item)) or self.brought.awaited(item),
         )
@@ -213,14 +214,14 @@ class Gatherer:
         again = []
         waiting = {sighting.key: sighting for sighting in asked}
         pieces = [
-            Piece(key=key, user=(item.item.job.cluster, item.item.job.user), size=bytes_of(answers.get(str(key))))
-            for key, item in waiting.items()
+            Piece(key=key, user=_user(item), size=bytes_of(answers.get(str(key)))) for key, item in waiting.items()
         ]
         for place, piece in enumerate(self._turns.order(source.name, pieces)):
             sighting = waiting[piece.key]
             missing = Unavailable(source=source.name, reason=UnavailableReason.GARBLED, detail="no answer to a request")
             answer = answers.get(str(sighting.key), missing)
-            if piece.size and place and self._clock.monotonic() >= until:
+            began = self._clock.monotonic()
+            if piece.size and place and began >= until:
                 again.append(sighting)  # its cursor stays: the same bytes are read again
                 continue
             self._turns.served(source.name, piece)
@@ -229,6 +230,8 @@ class Gatherer:
                     again.append(sighting)
             except Exception as error:  # one job's log must not stop the others' tick
                 sighting.failed = error
+            if piece.size:
+                self._paces.took(source.name, piece, self._clock.monotonic() - began)
         return again
 
     def _absorb(self, source: LogSource, sighting: Sighting, answer: LogBatch | Unavailable, seen_at: datetime) -> bool:
@@ -317,6 +320,10 @@ class Gatherer:
         self.last[source.name] = Answered(
             at=seen_at, attempts=len(answers), failed=len(failures), first=first, job_id=jobs.get(key, "")
         )
+
+
+def _user(sighting: Sighting) -> tuple[str, str]:
+    return sighting.item.job.cluster, sighting.item.job.user
 
 
 def _wants(sighting: Sighting, source: str) -> bool:

@@ -1,7 +1,9 @@
 """Whose bytes are scanned first when there is no time for all of them.
 
 Every user has a turn before anybody has a second one, so that one user's flood of output delays nobody else's failure
-by more than a single read. Of one user's pieces the small ones come first, then those that waited longest.
+by more than a single read. Of one user's pieces the small ones come first, then those that waited longest. A read is as
+large as what the user's jobs print lets it be: lines that are all errors, each another one, cost fifty times what
+ordinary ones do, so that eight megabytes of them would hold everybody up for twenty seconds.
 """
 
 from collections.abc import Container, Iterable
@@ -12,6 +14,10 @@ from advisor.ports import LogBatch
 from advisor.store.records import AttemptKey
 
 SMALL_BYTES = 64 * 1024  # so little comes before what else the user's jobs wrote
+READ_BYTES_FIRST = 512 * 1024  # of a user of whom nothing is known yet
+READ_BYTES_MIN = 64 * 1024
+READ_SECONDS_SLOW = 0.25  # a scan that took longer makes the user's next reads smaller,
+READ_SECONDS_QUICK = 0.1  # a quicker one larger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +56,30 @@ class Turns:
     def keep(self, keys: Container[AttemptKey]) -> None:
         """Forget all others."""
         self._served = {turn: at for turn, at in self._served.items() if turn[1] in keys}
+
+
+@dataclass(slots=True, kw_only=True)
+class Paces:
+    """How much is read at once of one attempt of a user, so that no scan takes long. `bytes_max`: at most."""
+
+    bytes_max: int
+    _of: dict[tuple[str, tuple[str, str]], int] = field(default_factory=dict)
+
+    def of(self, source: str, user: tuple[str, str]) -> int:
+        return self._of.get((source, user), min(READ_BYTES_FIRST, self.bytes_max))
+
+    def took(self, source: str, piece: Piece, seconds: float) -> None:
+        """What a scan of this piece took. A small piece that was quick says nothing of a larger one."""
+        now = self.of(source, piece.user)
+        if seconds > READ_SECONDS_SLOW:
+            now = max(now // 2, min(READ_BYTES_MIN, self.bytes_max))
+        elif seconds < READ_SECONDS_QUICK and piece.size > now // 2:
+            now = min(now * 2, self.bytes_max)
+        self._of[source, piece.user] = now
+
+    def keep(self, users: Container[tuple[str, str]]) -> None:
+        """Forget all others."""
+        self._of = {place: size for place, size in self._of.items() if place[1] in users}
 
 
 def bytes_of(answer: LogBatch | Unavailable | None) -> int:

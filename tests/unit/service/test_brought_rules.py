@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from advisor.brought_rules import CHECKS_OF_USER_MAX, BroughtRules, check
+from advisor.brought_rules import CHECKS_OF_USER_MAX, SLOW_OF_USER_MAX, BroughtRules, check
 from advisor.core.job_rules import OWN, SITE
 from advisor.core.job_watch import Piece, Watch
 from advisor.core.model import Attempt, Job, Unavailable
@@ -140,6 +140,22 @@ def test_rules_that_take_too_long_are_switched_off_and_it_is_told() -> None:
     assert brought.of(job) == ()
     assert brought.problems(job)[-1].endswith("switched off")
     assert brought.of(other)
+
+
+def test_whoever_brings_slow_rules_again_and_again_brings_none() -> None:
+    """Each content costs a read before it is switched off: so many of them, and no more of that user's are applied."""
+    site = check(json.dumps([RULE]).encode(), "/site.json", of_job=False)
+    brought = World().brought(cpu_seconds_max=0.0, site=site)
+    jobs = [item(str(n), json.dumps([{**RULE, "name": f"r{n}"}])) for n in range(SLOW_OF_USER_MAX + 1)]
+    other = item("9", json.dumps([RULE]), user="bob")
+    applied = []
+    for job in jobs:
+        refresh(brought, job, other)
+        applied.append([one.of for one in brought.of(job)])
+        brought.apply(Watch(), job, [Piece(file="f", data=b"step\n" * 10)], T0, restarts=lambda: 0, unread=True)
+    assert [OWN in each for each in applied] == [True] * (SLOW_OF_USER_MAX - 1) + [False] * 2
+    assert brought.problems(jobs[-1])[-1].endswith("switched off")
+    assert OWN in [one.of for one in brought.of(other)]
 
 
 def test_lines_that_nobody_judged_end_a_state() -> None:

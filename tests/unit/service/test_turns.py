@@ -12,7 +12,7 @@ from advisor.gathering import SCAN_SECONDS_MAX, Gatherer
 from advisor.ports import LogBatch, LogChunk, LogRequest
 from advisor.rules.loader import load_rules
 from advisor.store.records import AttemptKey, StoredAttempt
-from advisor.turns import SMALL_BYTES, Piece, Turns
+from advisor.turns import READ_BYTES_FIRST, READ_BYTES_MIN, SMALL_BYTES, Paces, Piece, Turns
 
 T = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -39,6 +39,20 @@ def test_of_ones_own_the_small_come_first_and_then_what_waited_longest() -> None
     assert names(turns.order("s", [first, second, words])) == ["w", "2", "1"]
     turns.served("s", second)
     assert names(turns.order("s", [first, second, words])) == ["w", "1", "2"]
+
+
+def test_who_prints_what_is_slow_to_scan_is_read_in_smaller_pieces() -> None:
+    """Quick scans of whole reads make them larger, up to the bound; slow ones smaller, for that user only."""
+    paces, mallory, alice = Paces(bytes_max=8 << 20), ("c", "mallory"), ("c", "alice")
+    for _ in range(10):
+        paces.took("s", piece("a", "alice", paces.of("s", alice)), 0.01)
+        paces.took("s", piece("m", "mallory", paces.of("s", mallory)), 1.0)
+    assert (paces.of("s", alice), paces.of("s", mallory)) == (8 << 20, READ_BYTES_MIN)
+    paces.took("s", piece("m", "mallory", 10), 0.01)
+    assert paces.of("s", mallory) == READ_BYTES_MIN  # ten bytes prove nothing
+    paces.keep({alice})
+    assert paces.of("s", mallory) == READ_BYTES_FIRST
+    assert Paces(bytes_max=10).of("s", mallory) == 10
 
 
 @dataclass
