@@ -3,7 +3,8 @@
 A million decisions of 250,000 jobs, with what belongs to them, in a Postgres of our own as it ships (no tuning): see
 tests/integration/store/audit_world.py. Every list is asked with every filter, and decisions with every pair of filters
 of which each value is used: what is common, what is rare, and what there is not; the first page (100 rows, read and
-decoded as the service does), and pages far behind it. Beside them the reference of the same run: one row by its key.
+decoded as the service does), and pages far behind it. Beside them the references of the same run: one row by its key,
+and the newest page as bare psycopg reads its columns, with nothing filtered and nothing decoded.
 
 Two figures for each: the time on the clock, and the time on a processor, of this program and of its database together.
 With everything in memory they are the same on a machine that has nothing else to do; where other work runs, too, the
@@ -31,10 +32,12 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from sqlalchemy import text
+from psycopg import AsyncConnection as PlainConnection
+from sqlalchemy import make_url, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
+from advisor.app import keep_what_is_loaded
 from advisor.core.words import Action, Mode
 from advisor.store import documents
 from advisor.store.action_queries import actions_statement, audit_statement
@@ -282,6 +285,28 @@ async def people(store: Store) -> list[Timed]:
     return found
 
 
+_BARE = """
+SELECT d.*, a.submitted_at, j.in_scope, v.status FROM (
+    SELECT created_at, id FROM decisions WHERE created_at >= %(since)s ORDER BY created_at DESC, id DESC LIMIT 101
+) AS page JOIN decisions AS d USING (created_at, id) JOIN attempts AS a USING (job_key, number)
+JOIN jobs AS j ON j.key = d.job_key JOIN advice AS v ON v.decision_id = d.id
+"""
+
+
+async def bare(url: str, server: int) -> list[Timed]:
+    """What a page of decisions costs at the least: its columns, by psycopg alone."""
+    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    values = {"since": FIRST + YEAR - timedelta(days=30)}
+    async with await PlainConnection.connect(plain, autocommit=True) as connection:
+        PROCESSORS.watch(server)
+
+        async def ask() -> object:
+            return await (await connection.execute(_BARE, values)).fetchall()
+
+        await ask()
+        return [Timed(name="a page by bare psycopg (reference)", took=tuple([(await once(ask))[0] for _ in range(20)]))]
+
+
 async def single(store: Store, rows: int) -> list[Timed]:
     """One decision with its evidence (the reference), a job's timeline, a node's history."""
     listing = await store.decisions(AuditFilter(user="user150"), Page(size=20))
@@ -404,10 +429,11 @@ async def measure(url: str, server: int, options: argparse.Namespace) -> int:
         await asyncio.gather(*(store.decisions(AuditFilter(), Page(size=1)) for _ in range(4)))  # all connections open
         PROCESSORS.watch(server)
         await single(store, options.rows)  # caches of catalogues are warm
+        keep_what_is_loaded()
         parts = {
             "first pages": await first_pages(store, options.rows, options.repeats),
             "who did what": await people(store),
-            "single things": await single(store, options.rows),
+            "single things": [*await single(store, options.rows), *await bare(url, server)],
             "decisions by two filters": await pairs(store, options.rows, "decisions"),
             "actions by two filters": await pairs(store, options.rows, "actions"),
             "later pages": await deep_pages(store, options.rows),
