@@ -9,7 +9,8 @@ message that begins with a program's name is about that program, whatever it is 
 
 import re
 
-# What stands before the message: the program where no host is named (journalctl --no-hostname), priority, the kernel's clock, thread or processor that spoke (CONFIG_PRINTK_CALLER).
+# What stands before the message: the program where no host is named (journalctl --no-hostname), priority, the kernel's
+# clock, and the thread or processor that spoke (CONFIG_PRINTK_CALLER).
 _HEAD = re.compile(r"(?:<\d{1,3}>|\[ *\d{1,10}\.\d{1,6}\]|\[ *[TC]\d{1,10}\]|kernel:| )*")
 # What a process calls itself: 15 bytes of its choice, of which the kernel escapes what is not printable.
 _NAME = r"(?:\\x[0-9a-f]{2}|.){1,15}"
@@ -20,7 +21,7 @@ _ONLY_RULES = (
 )
 _OF_A_PROGRAM = re.compile(
     rf"(?:traps: |mmap: |show_signal\w*: )?{_NAME}"
-    r"(?:\[\d{1,10}\]|/\d{1,10}[: ]| \(\d{1,10}\)|: page allocation (?:failure|stall)| invoked oom-killer\b)"
+    r"(?:\[\d{1,10}\]|/\d{1,10}[: ]| \(\d{1,10}\)(?=[: ]|$)|: page allocation (?:failure|stall)| invoked oom-killer\b)"
     r"|INFO: task |Modules linked in: |(?:CPU: \d{1,5} )?(?:UID: \d{1,10} )?PID: \d{1,10} "
 )
 # `pcieport 0000:80:01.1: `, `sd 0:0:0:0: [sda] tag#0 `, `{1}`: a few words without quotes, slashes or `=`.

@@ -84,6 +84,8 @@ def test_the_kernels_own_words_count(rule: Rule) -> None:
         ("mce: CPU3: Package temperature above threshold, cpu clock throttled (total events = 1)", "kernel.throttled"),
         ("[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx timeout, signaled seq=1, emitted seq=2", "kernel.amdgpu"),
         ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0", "kernel.edac_uncorrected"),
+        ("libceph: osd0 (1)10.0.0.5:6801 socket closed (con state OPEN)", "kernel.lustre"),
+        ("LustreError: 4242:0:(import.c:1331:ptlrpc_connect_interpret()) timed out", "kernel.lustre"),
         ("Out of memory: Killed process 55 (python3) total-vm:8kB", "kernel.oom_global"),
     ],
 )
