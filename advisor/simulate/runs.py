@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from time import monotonic
+from time import monotonic, process_time
 
 from advisor.simulate.advised import POLICY, Outcome, advise, quiet_log
 from advisor.simulate.agent import ADVISOR
@@ -39,6 +39,7 @@ class Lived:
     watched: Watched | None = None
     breaches: tuple[Breach, ...] = ()
     took_seconds: float = 0.0
+    cpu_seconds: float = 0.0  # of this process; the advisor's database is not in it
 
     def document(self) -> dict[str, object]:
         return {**asdict(self), "breaches": [asdict(breach) for breach in self.breaches]}
@@ -80,6 +81,7 @@ class Result:
                 "gpu_hours_lost": figures.gpu_hours_lost,
                 "detection_seconds": {shape: asdict(delay) for shape, delay in ours.detection.items()},
                 "invariants_broken": [asdict(breach) for breach in ours.breaches],
+                "cpu_seconds": ours.cpu_seconds,
                 "times_faster_than_real": self.scenario.days * DAY / max(ours.took_seconds, 1e-9),
             }
         if bound is not None:
@@ -149,7 +151,7 @@ def _alone(world: World, name: str) -> Lived:
 async def _advised(world: World, url: str, name: str) -> Lived:
     await migrate(url)
     store = await Store.open(url, policy=POLICY)
-    began = monotonic()
+    began, began_cpu = monotonic(), process_time()
     try:
         checks = Checks(POLICY)
         # A cluster of this name is not in the store yet, whatever seeds were lived through before.
@@ -170,6 +172,7 @@ async def _advised(world: World, url: str, name: str) -> Lived:
         watched=watched(cluster, outcome, Person.name) if name == MONITOR else None,
         breaches=tuple(checks.breaches),
         took_seconds=monotonic() - began,
+        cpu_seconds=process_time() - began_cpu,
     )
 
 
