@@ -248,7 +248,8 @@ def _same(order: StoredOrder, wanted: OrderWanted) -> bool:
         return False
     if wanted.kind in _ABOUT_NODES:
         return True
-    alike = (held.action, held.category, held.ceiling) == (wanted.action, wanted.category, wanted.ceiling)
+    # A reset of the ceiling, too, is a reset of the budget: asked again for less, it goes on holding.
+    alike = (held.action, held.category) == (wanted.action, wanted.category) and (held.ceiling or not wanted.ceiling)
     if wanted.kind is OrderKind.WITHDRAW and wanted.action is None:
         alike = True  # nothing newer was advised since
     return held.attempt == wanted.key.number and alike and (held.ends_live or not wanted.ends_live)

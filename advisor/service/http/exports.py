@@ -6,7 +6,9 @@ client reports.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 from google.protobuf.message import Message
@@ -16,6 +18,7 @@ from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
 from advisor.exporting import FORMATS, head, lines
+from advisor.service.callers import Caller, Role
 from advisor.service.calls import Calls
 from advisor.service.errors import BadRequestError, NotFoundError, TooOftenError
 from advisor.service.http.application import caller_of
@@ -41,11 +44,11 @@ _MEDIA = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8; header=
 
 
 class Exports:
-    """`answer` is the endpoint. A few exports at once, whoever asks."""
+    """`answer` is the endpoint. A few exports at once; one of each account that is no operator's."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._running = 0
+        self._running: Counter[str] = Counter()  # by account
         self._operations = by_name()
 
     async def answer(self, request: Request) -> Response:
@@ -54,9 +57,10 @@ class Exports:
             raise NotFoundError(f"there is no export of {kind[:64]!r}: there are {', '.join(KINDS)}")
         operation = self._operations[KINDS[kind]]
         form, most, asked = _read(operation, request)
-        if self._running >= AT_ONCE_MAX:
-            raise TooOftenError(f"{AT_ONCE_MAX} exports are running: try again", retry_seconds=10)
-        self._running += 1
+        caller = caller_of(request)
+        self._refuse_too_many(caller)
+        self._running[caller.name] += 1
+        finished = partial(self._finished, caller.name)
         try:
             pages = self._pages(request, operation, asked)
             first = await anext(pages)  # what is refused is refused before an answer has begun
@@ -65,14 +69,25 @@ class Exports:
                 self._lines(first, pages, operation, form, most),
                 media_type=_MEDIA[form],
                 headers={"Content-Disposition": name},
-                finished=self._finished,
+                finished=finished,
             )
         except BaseException:
-            self._finished()
+            finished()
             raise
 
-    def _finished(self) -> None:
-        self._running -= 1
+    def _refuse_too_many(self, caller: Caller) -> None:
+        """The last place, and more than one, are for operators: nobody else keeps them waiting by reading slowly."""
+        operates = bool(caller.roles & Role.OPERATOR)
+        if not operates and self._running[caller.name]:
+            raise TooOftenError("an export of yours is running: try again when it has ended", retry_seconds=10)
+        most = AT_ONCE_MAX if operates else AT_ONCE_MAX - 1
+        if self._running.total() >= most:
+            raise TooOftenError(f"{most} exports are running: try again", retry_seconds=10)
+
+    def _finished(self, name: str) -> None:
+        self._running[name] -= 1
+        if not self._running[name]:
+            del self._running[name]
 
     async def _pages(self, request: Request, operation: Exposed, asked: Any) -> AsyncIterator[Any]:
         asked.page.page_size = _PAGE

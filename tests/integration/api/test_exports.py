@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 from google.protobuf.message import Message
+from starlette.requests import HTTPConnection
 
-from advisor.service.callers import Caller
+from advisor.service.callers import Caller, Role, granted
 from advisor.service.calls import Calls
 from advisor.service.errors import UnauthenticatedError
 from advisor.service.http import exports
@@ -127,6 +128,35 @@ async def test_a_slow_reader_costs_one_page_and_is_broken_off(monkeypatch: pytes
         await asyncio.wait_for(served, 10)  # without the end of the answer: the server closes the connection
         assert endless.pages == asked <= 4
         assert (await client.get("/api/v1/export/actions?limit=1")).status_code == 200
+
+
+async def test_slow_readers_leave_a_place_for_operators() -> None:
+    """Who is no operator has one export at a time, and together they have one place less than there are."""
+    app = compose(
+        [routes(Calls({"AuditService": lambda _caller: _Endless()}))], identify=_by_header, body_bytes_max=1000
+    )
+    held: list[asyncio.Task[None]] = []
+    for name in ("eve", "vera", "ada"):
+        reader = _Reader(most=2)
+        scope = _scope() | {"headers": [(b"x-test-caller", name.encode())]}
+        held.append(asyncio.create_task(app(scope, reader.receive, reader.send)))
+        await asyncio.wait_for(reader.stalled.wait(), 10)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://advisor") as client:
+        told = {}
+        for name in ("eve", "joan", "root"):
+            answer = await client.get("/api/v1/export/actions?limit=1", headers={"X-Test-Caller": name})
+            told[name] = (answer.status_code, answer.text[:300])
+    assert (told["eve"][0], told["joan"][0], told["root"][0]) == (429, 429, 200)
+    assert "an export of yours is running" in told["eve"][1]
+    for task in held:
+        task.cancel()
+    await asyncio.gather(*held, return_exceptions=True)
+
+
+async def _by_header(request: HTTPConnection) -> Caller:
+    name = request.headers.get("x-test-caller", "")
+    role = Role.ADMIN if name == "root" else Role.VIEWER
+    return Caller(name=name, roles=granted(role))
 
 
 async def test_an_export_ends_when_its_token_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:

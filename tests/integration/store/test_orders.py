@@ -63,6 +63,14 @@ async def test_an_order_closes_what_it_speaks_against_and_is_loaded(store: Store
     await engine.dispose()
 
 
+async def test_a_plain_reset_does_not_take_the_ceilings_away(store: Store) -> None:
+    """A second operator who resets the budget of the same attempt finds it done, ceiling and all."""
+    key = await failed(store)
+    await order(store, K.RESET_BUDGET, key, 30, ceiling=True)
+    again = await order(store, K.RESET_BUDGET, key, 31)
+    assert (again.changed, again.order.order.ceiling) == (False, True)
+
+
 async def test_the_same_order_twice_is_one(store: Store) -> None:
     """Saying it again changes nothing, and lifting it twice neither."""
     key = await failed(store)
