@@ -33,7 +33,8 @@ class SimNode:
     down: bool = False
     silent: bool = False  # the scheduler has noticed that it does not respond
     drained: str = ""  # by whom
-    failures: list[float] = field(default_factory=list)  # own hardware's, that a job met
+    # When a job first met each fault of its own hardware, by the fault: one that several jobs meet is one failure.
+    failures: dict[int, float] = field(default_factory=dict)
 
     @property
     def usable(self) -> bool:
@@ -351,8 +352,9 @@ class Cluster:
     def _fail(self, job: SimJob, attempt: SimAttempt, fault: Fault) -> None:
         if not attempt.live or attempt.failed_at is not None or job.last is not attempt:
             return
-        if fault.own_hardware:
-            self.nodes[fault.nodes[0]].failures.append(self.now)
+        node = self.nodes[fault.nodes[0]] if fault.own_hardware else None
+        if node is not None and fault.number not in node.failures:
+            node.failures[fault.number] = self.now
         attempt.fault, attempt.struck_at = fault, self.now
         quiet = self.world.stream("silent", job.spec.job_id, attempt.number).random()
         attempt.silent = quiet < self.world.scenario.noise.failures_silent

@@ -1,6 +1,6 @@
 """What came of a world: effective training time and its parts, nodes and GPU-hours lost, stops right and wrong."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from advisor.simulate.cluster import Cluster, SimAttempt, SimJob
@@ -154,11 +154,9 @@ def _hopeless_now(job: SimJob) -> bool:
 
 def lemons_of(cluster: Cluster, *, failures: int = 3, days: float = 30.0) -> frozenset[int]:
     """Nodes whose own hardware failed so often within so many days, jobs being on them: what is to be found."""
-    return frozenset(
-        node.index
-        for node in cluster.nodes
-        if any(
-            node.failures[at + failures - 1] - node.failures[at] <= days * DAY
-            for at in range(len(node.failures) - failures + 1)
-        )
-    )
+    return frozenset(node.index for node in cluster.nodes if _often(sorted(node.failures.values()), failures, days))
+
+
+def _often(moments: Sequence[float], failures: int, days: float) -> bool:
+    pairs = zip(moments, moments[failures - 1 :], strict=False)
+    return any(last - first <= days * DAY for first, last in pairs)

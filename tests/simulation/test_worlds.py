@@ -177,6 +177,15 @@ def test_lemons_are_nodes_that_failed_three_times_in_a_month() -> None:
     assert lemons_of(cluster) == {0}
 
 
+def test_one_fault_that_many_jobs_meet_is_one_failure() -> None:
+    """A node that stays broken is no lemon for it, however often a job is sent there."""
+    cluster = Cluster(world(fault("gpu_fell_off", HOUR, bad_until=DAY), jobs=(job(),)))
+    cluster.operator = Nobody(cluster)
+    cluster.advance(4 * HOUR)
+    assert len(cluster.jobs["1"].attempts) > 5
+    assert lemons_of(cluster) == frozenset()
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
