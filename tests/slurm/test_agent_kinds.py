@@ -104,7 +104,7 @@ def _told(bench: Bench, job: int, why: str) -> bool:
 @pytest.mark.parametrize("who", ["user", "slurm", "application"])
 def test_never_two_requeues_for_one_failure(bench: Bench, who: str) -> None:
     """Requeued by its user, by RequeueExit or by itself before the advice is heard: exclusions only."""
-    itself = "scontrol requeue $SLURM_JOB_ID; sleep 30"
+    itself = "until scontrol requeue $SLURM_JOB_ID; do sleep 0.2; done; sleep 30"
     bodies = {
         "user": _ONCE % 5,
         "slurm": _ONCE % 111,
@@ -115,7 +115,7 @@ def test_never_two_requeues_for_one_failure(bench: Bench, who: str) -> None:
     if who == "user":
         bench.cluster.wait_state(job, "FAILED", seconds=20)
         bench.cluster.must("scontrol", "requeue", str(job), user="alice")
-    bench.cluster.wait_state(job, "PENDING", seconds=20, restarts=1)
+    bench.cluster.wait_state(job, "PENDING", seconds=60, restarts=1)
     advice = bench.advisor.restart(first, "node1")
     bench.advisor.wait_said(advice, "VERIFIED", "OBSERVED")
     assert bench.cluster.job(job).excluded == {"node1"}

@@ -110,11 +110,13 @@ def test_a_job_is_not_started_beside_those_that_waited_for_its_end(world: World,
         world.stack.agent.thaw()
         gate.unlink(missing_ok=True)
 
-    def stays_down(job: int) -> bool:
-        return any(item["advice"]["reason"] == "successor_running" for item in world.stack.decisions(job))
+    def withheld(job: int) -> bool:
+        """By the advisor (`successor_running`), or by the agent where the advisor had heard of the failure first."""
+        told = [item for decision in world.stack.decisions(job) for item in decision.get("reconciliations", [])]
+        return any(item.get("reason") == "RECONCILIATION_REASON_DEPENDENT_RELEASED" for item in told)
 
     for job, _ in alone:
-        wait_for("the decision", partial(stays_down, job), seconds=30)
+        wait_for("it to be withheld", partial(withheld, job), seconds=30)
     assert holds_for(
         lambda: all(
             (world.cluster.job(job).state, world.cluster.job(job).restarts) == ("FAILED", 0) for job, _ in alone
