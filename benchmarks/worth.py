@@ -23,6 +23,7 @@ from advisor.simulate.world import WorldError, read_noise, scenario_named
 
 RESAMPLES = 4000
 NODE_DAYS = 10_000
+SEEDS_ENOUGH = 20
 Document = Mapping[str, Any]
 
 
@@ -195,6 +196,8 @@ def as_text(summary: Mapping[str, Any]) -> str:
     """The tables of docs/results/worth.md."""
     seeds = summary["seeds"]
     lines = [f"## {summary['scenario']}, {summary['days']:g} days, {len(seeds)} seeds ({seeds[0]} to {seeds[-1]})", ""]
+    if len(seeds) < SEEDS_ENOUGH:
+        lines += [f"Fewer than {SEEDS_ENOUGH} seeds: intervals of so few say little.", ""]
     lines += ["| | ETTR | GPU-hours lost | retries per incident | false stops | hopeless jobs stopped |"]
     lines += ["|---|---|---|---|---|---|"]
     for name, item in summary["operators"].items():
@@ -316,6 +319,9 @@ def _draw_detection(axes: Any, documents: Sequence[Document]) -> None:
                 where="post",
                 label=f"{shape} ({len(seconds)})",
             )
+    if not any(by_shape.values()):
+        axes.axis("off")
+        return
     axes.set(xscale="log", xlabel="seconds from the failure", title="share detected", ylim=(0, 1.02))
     axes.legend(fontsize="x-small")
 

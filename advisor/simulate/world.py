@@ -105,7 +105,7 @@ class Scenario:
     def save_every(self) -> int:
         """Steps between checkpoints of the big job, by Young and Daly: sqrt(2 × cost × mean time to failure)."""
         rate = self.failures_per_1000_node_days / 1000 / DAY * max(self.big_job_nodes or 1, 1)
-        interval = sqrt(2 * self.checkpoint_seconds / rate)
+        interval = sqrt(2 * self.checkpoint_seconds / rate) if rate > 0 else HOUR
         return max(1, round(interval / self.step_seconds))
 
 
