@@ -13,6 +13,7 @@ from advisor.client.words import action_name, reason_name, status_name
 from advisor.core.words import Category, Reason
 from advisor.plain_text import seconds_text
 from advisor.v1 import audit_pb2, common_pb2
+from advisor.wording import left_out
 
 NODES_MAX = 6
 _OPT_IN = """--comment '{"advisor": {"enabled": true}}'"""
@@ -145,7 +146,7 @@ def _done(
     acted = next((item for item in decisions if status_name(item.status) in {"verified", "applied"}), None)
     if acted is not None:
         yield {
-            "restart": "It was put back into the queue" + _without(acted.advice.exclude_nodes) + ".",
+            "restart": "It was put back into the queue" + _without(acted) + ".",
             "stop": "It was stopped, so that it does not fail the same way again.",
         }.get(action_name(acted.advice.action), "")
     elif action == "none":
@@ -183,8 +184,11 @@ def _can_do(
         yield "There is nothing to do."
 
 
-def _without(nodes: Sequence[str]) -> str:
-    return f", and will not run on {_names(list(nodes))}" if nodes else ""
+def _without(decision: audit_pb2.Decision) -> str:
+    out = left_out(decision)
+    kept = [node for node in decision.advice.exclude_nodes if node not in out]
+    avoids = f", and will not run on {_names(kept)}" if kept else ""
+    return f"{avoids}; it could not be kept from {_names(list(out))}" if out else avoids
 
 
 def _names(nodes: list[str]) -> str:

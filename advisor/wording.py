@@ -39,6 +39,12 @@ def what(advice: common_pb2.Advice) -> str:
     return f"{action} without {','.join(advice.exclude_nodes)}"
 
 
+def left_out(decision: audit_pb2.Decision) -> tuple[str, ...]:
+    """Nodes that were advised to be avoided and are not: the agent or the scheduler would not take them."""
+    last = decision.reconciliations[-1] if decision.reconciliations else None
+    return () if last is None else tuple(node for node in decision.advice.exclude_nodes if node in last.dropped_nodes)
+
+
 def outcome(decision: audit_pb2.Decision) -> str:
     """What came of it, and why where the agent did not do it; in monitor mode, whether it would have acted."""
     status = status_name(decision.status) or "pending"
@@ -46,11 +52,12 @@ def outcome(decision: audit_pb2.Decision) -> str:
     why = reasons[-1] if reasons else ""
     if decision.advice.action == common_pb2.ACTION_NONE:
         return "nothing to do"
+    missing = f", but {','.join(out)} could not be excluded" if (out := left_out(decision)) else ""
     if status == "verified":
-        return "applied; the scheduler shows it"
+        return f"applied; the scheduler shows it{missing}"
     told = f"{status}: {why}" if why else status
     if decision.advice.mode == common_pb2.MODE_AUTONOMOUS:
-        return told
+        return f"{told}{missing}"
     acting = "" if not decision.HasField("in_scope") else "would have acted" if decision.in_scope else "out of scope"
     known = told if "monitor_mode" in told else f"{mode_name(decision.advice.mode)} mode, {told}"
     return f"{known} ({acting})" if acting else known
@@ -88,7 +95,8 @@ def to_do(decision: audit_pb2.Decision) -> str:
         "superseded": "nothing: newer advice replaced this",
     }
     if status in done:
-        return done[status]
+        out = left_out(decision)
+        return f"{done[status]}, but {', '.join(out)} could not be excluded" if out else done[status]
     if advice.mode != common_pb2.MODE_AUTONOMOUS:
         return f"yours (monitor mode touches nothing): {by_hand}"
     if status in {"", "pending"}:
