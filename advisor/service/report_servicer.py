@@ -9,7 +9,7 @@ import grpc
 
 from advisor.core.people import Did, Said
 from advisor.core.reliability import Window
-from advisor.core.words import Category
+from advisor.core.words import AttemptState, Category
 from advisor.ports import Clock
 from advisor.reporting import GROUPINGS, Reporting
 from advisor.service import reports, wire
@@ -90,7 +90,7 @@ class ReportServicer(report_pb2_grpc.ReportServiceServicer):
         )
 
     async def _attempt(self, request: report_pb2.RecordShadowRequest) -> AttemptRow:
-        """The attempt that is meant; without a number the newest that something was decided about."""
+        """The attempt that is meant; without a number the newest that failed, else the one that lives."""
         if not request.job_key and not request.job_id:
             raise BadRequestError("give job_key, or job_id with its cluster")
         chosen = AuditFilter(
@@ -108,7 +108,14 @@ class ReportServicer(report_pb2_grpc.ReportServiceServicer):
         if len({row.attempt.cluster for row in rows}) > 1:
             raise BadRequestError(f"{named} is known on several clusters: give cluster")
         newest = rows[0].attempt.job_key  # ids are reused: the job that had it last
-        return max((row for row in rows if row.attempt.job_key == newest), key=lambda row: row.attempt.number)
+        of_job = [row for row in rows if row.attempt.job_key == newest]
+        failed = [row for row in of_job if row.state.ended and row.state is not AttemptState.COMPLETED]
+        found = max(failed or of_job, key=lambda row: row.attempt.number)
+        if found.state is AttemptState.COMPLETED:
+            raise BadRequestError(
+                f"attempt: attempt {found.attempt.number} of {named} completed, so there was nothing to do about it"
+            )
+        return found
 
     async def GetReliability(
         self, request: report_pb2.GetReliabilityRequest, context: Context

@@ -24,7 +24,7 @@ LINKED = (
 REFUSED = (
     ("RecordShadow", report_pb2.RecordShadowRequest(job_id="17", did="exploded", why="x"), "did:"),
     ("RecordShadow", report_pb2.RecordShadowRequest(did="nothing", why="x"), "give job_key, or job_id"),
-    ("RecordShadow", report_pb2.RecordShadowRequest(job_id="99", did="nothing", why="x"), "there is no attempt"),
+    ("RecordShadow", report_pb2.RecordShadowRequest(job_id="99", did="nothing", why="x"), "nothing is known of job 99"),
     ("GetShadowReport", report_pb2.GetShadowReportRequest(category="bad luck"), "category:"),
     ("GetShadowReport", report_pb2.GetShadowReportRequest(cases_max=5000), "cases_max: 5000, at most 1000"),
     ("GetReliability", report_pb2.GetReliabilityRequest(by="moon"), "by:"),
@@ -115,6 +115,14 @@ async def test_the_report_names_the_decision_and_takes_a_record(folder: Path) ->
                 await getattr(stub(world), method)(refusable)
             assert refused.value.code() in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND}
             assert told in (refused.value.details() or "")
+        # Its next attempt ends well: what people say of the job is about the one that failed.
+        await world.report(world.job("COMPLETED", attempt=1))
+        again = await stub(world).RecordShadow(report_pb2.RecordShadowRequest(job_id="17", did="requeued", why="x"))
+        assert again.attempt.attempt == 0
+        with pytest.raises(grpc.aio.AioRpcError, match="attempt 1 of job 17 completed"):
+            await stub(world).RecordShadow(
+                report_pb2.RecordShadowRequest(job_id="17", attempt=1, did="requeued", why="x")
+            )
 
 
 @pytest.mark.parametrize(
