@@ -1,16 +1,18 @@
 """`advisor status`: whether the service ticks, who its agents are, and what its sources say, on a few lines."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import typer
 from google.protobuf.json_format import MessageToDict
 
+from advisor.client.errors import ClientError
 from advisor.clock import SystemClock
 from advisor.commands.decisions import connected
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption
 from advisor.commands.output import Format, one_line, print_json
 from advisor.plain_text import seconds_text
-from advisor.v1 import operator_pb2
+from advisor.v1 import common_pb2, operator_pb2
 
 app = typer.Typer()
 
@@ -28,11 +30,29 @@ def status(socket: SocketOption = None, configuration: ConfigOption = None, form
     """
     with connected(socket, configuration) as client:
         found = client.status()
+        try:
+            held = held_lines(client.pauses(), client.modes())
+        except ClientError:  # who may see only his own jobs may not see these
+            held = []
     if form is not Format.TABLE:
         print_json(MessageToDict(found, preserving_proto_field_name=True), form)
         return
-    for line in status_lines(found, SystemClock().now()):
+    for line in (*status_lines(found, SystemClock().now()), *held):
         print(one_line(line))
+
+
+def held_lines(pauses: Sequence[operator_pb2.PauseInForce], modes: Sequence[operator_pb2.ModeSetting]) -> list[str]:
+    """What is acted on, and what holds it up."""
+    acting = sum(setting.mode == common_pb2.MODE_AUTONOMOUS for setting in modes)
+    lines = [
+        f"mode: {_many(acting, 'setting')} autonomous (advisor mode get)"
+        if acting
+        else "mode: no setting is autonomous"
+    ]
+    for item in pauses:
+        where = item.cluster or "everywhere"
+        lines.append(f"paused {where} until {item.until.ToDatetime(UTC):%Y-%m-%d %H:%M:%S} UTC: {item.why}")
+    return lines
 
 
 def status_lines(found: operator_pb2.Status, now: datetime) -> list[str]:

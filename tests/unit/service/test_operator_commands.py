@@ -12,6 +12,7 @@ from advisor.commands import watch
 from advisor.commands.events import event_lines
 from advisor.commands.job_ids import job_id
 from advisor.commands.output import CommandError, Format, print_json
+from advisor.commands.status import held_lines
 from advisor.explaining import explain
 from advisor.v1 import audit_pb2, common_pb2, operator_pb2
 
@@ -186,3 +187,18 @@ def test_json_lines_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> Non
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["a"] for line in lines] == [HOSTILE, 2]
     assert "\x1b" not in "".join(lines)
+
+
+def test_status_says_what_holds_advice_up() -> None:
+    """A pause and the modes: whether anything is acted on is the first thing that an operator asks."""
+    pause = operator_pb2.PauseInForce(why="fabric work")
+    pause.until.FromDatetime(NOW)
+    modes = [
+        operator_pb2.ModeSetting(mode=common_pb2.MODE_AUTONOMOUS),
+        operator_pb2.ModeSetting(mode=common_pb2.MODE_MONITOR),
+    ]
+    assert held_lines([pause], modes) == [
+        "mode: 1 setting autonomous (advisor mode get)",
+        "paused everywhere until 2026-05-01 12:00:00 UTC: fabric work",
+    ]
+    assert held_lines([], []) == ["mode: no setting is autonomous"]
