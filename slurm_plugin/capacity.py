@@ -45,7 +45,7 @@ def fitting(job: JobRow, details: JobDetails | None, nodes: Sequence[NodeRow]) -
 
 
 def gpus(details: JobDetails | None, *, nodes: int, tasks: int) -> int | None:
-    """How many GPUs the job holds, or would, on so many nodes; 0 when it asks for none, None when that cannot be told."""
+    """How many GPUs the job holds, or would, on so many nodes; 0 when it asks for none, None when nobody can tell."""
     if details is None:
         return None
     for asked, times in ((details.gres_per_job, 1), (details.gres_per_node, nodes), (details.gres_per_task, tasks)):

@@ -68,7 +68,7 @@ def _until(bound: str) -> datetime | None:
 async def missing(connection: AsyncConnection, now: datetime) -> tuple[tuple[str, datetime], ...]:
     """(table, month) of this month and the next ones that have no part yet."""
     known = await parts(connection)
-    found = []
+    found: list[tuple[str, datetime]] = []
     for table in MONTHLY:
         until = max((part.until for part in known if part.table == table and part.until is not None), default=None)
         found.extend((table, month) for month in _missing(until, now))

@@ -93,7 +93,7 @@ async def record_nodes(
 
 
 def _worth_keeping(before: AnyRow | None, state: NodeState, reason: str) -> bool:
-    """A change of state, and of the reason of what is out of service. That a node is up when first seen is no change."""
+    """A change of state, and of the reason of what is out of service. A node that is first seen up has not changed."""
     if before is None:
         return state is not NodeState.UP
     return before.state != state.value or (state in _OUT_OF_SERVICE and before.reason != reason)
