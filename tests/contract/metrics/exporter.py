@@ -95,6 +95,15 @@ def cluster(nodes: int = 4, gpus: int = 8, **values: float) -> Cluster:
     )
 
 
+class QuietServer(ThreadingHTTPServer):
+    """A scraper that gave up is no news. Python 3.11 reads source lines with `ast` to print a trace, and a thread that
+    does so breaks whoever uses `ast` at that moment (SystemError: AST constructor recursion depth mismatch).
+    """
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        pass
+
+
 @contextmanager
 def exporting(shown: Cluster) -> Iterator[str]:
     """Serve until left; gives the address, `http://127.0.0.1:PORT`, under which each node has a folder."""
@@ -116,7 +125,7 @@ def exporting(shown: Cluster) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             del format, args
 
-    server = ThreadingHTTPServer(("127.0.0.1", shown.port), Handler)
+    server = QuietServer(("127.0.0.1", shown.port), Handler)
     server.daemon_threads, server.block_on_close = True, False  # Prometheus keeps its connections
     shown.port = server.server_address[1]
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,6 +25,7 @@ from advisor.core.words import AttemptState
 from advisor.instruments import Instruments
 from advisor.sighting import Sighting
 from advisor.store.records import AttemptKey, MilestoneKind
+from tests.contract.metrics.exporter import QuietServer
 from tests.contract.metrics.real import started
 
 HERE = Path(__file__).parents[3]
@@ -56,7 +57,7 @@ class Exporter:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = QuietServer(("127.0.0.1", 0), Handler)
         self.port = self.server.server_address[1]
 
     def scraped(self, rounds: int = 3) -> None:
