@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import TimeoutError as TookTooLong
 
 from advisor.core.words import Action, AttemptState, Category, Reason
 from tests.browser.conftest import Visit
@@ -70,8 +72,12 @@ def test_letters_reach_the_filter_the_help_and_other_pages(visit: OpenPage) -> N
     expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.locator("#keys")).to_be_hidden()
-    page.keyboard.press("g")
-    page.keyboard.press("m")
+    for _ in range(5):  # the second letter counts for a moment only, which may pass on a busy machine
+        page.keyboard.press("g")
+        page.keyboard.press("m")
+        with suppress(TookTooLong):
+            page.wait_for_url("**/nodes", timeout=3000)
+            break
     page.wait_for_url("**/nodes")
     page.keyboard.press("?")
     page.get_by_label("Switch single-letter keys off").check()
