@@ -80,6 +80,7 @@ log = structlog.get_logger(__name__)
 
 IMPORT_NAMES = ("advisor", "connectors", "slurm_plugin", "watchdog")
 POSTGRES_CHECK_SECONDS = 0.5
+CANCEL_SECONDS = 0.5  # then it is asked again to end
 POSTGRES_STARTS_MAX = 5  # within one life of the service
 
 
@@ -650,8 +651,14 @@ def _rules_health(name: str, kind: str, detail: str) -> SourceHealth:
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    """Until it has ended: a query that is cancelled may fail with the database's own error instead, which a task that
+    tries again after such errors takes for one of those.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=CANCEL_SECONDS)
+    if not task.cancelled():
+        task.exception()  # told elsewhere, see `_start`
 
 
 def _sentence(error: BaseException) -> str:
