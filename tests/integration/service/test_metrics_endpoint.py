@@ -8,6 +8,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from advisor.v1 import common_pb2
 from tests.integration.service.world import configuration, short_folder, world_of
 
 pytestmark = pytest.mark.postgres
@@ -44,7 +45,11 @@ async def test_a_failed_job_is_counted_from_its_signal_to_its_advice(folder: Pat
     """Tick, sources, incident, decision, detection latency and calls are all there, and nobody's name is a label."""
     async with world_of(folder) as world, client_of(folder) as client:
         await world.fail_on_node2()
-        await world.advice_where(lambda advice: any(item.category == "gpu_hardware" for item in advice))
+        await world.advice_where(
+            lambda advice: any(
+                item.action == common_pb2.ACTION_RESTART and item.category == "gpu_hardware" for item in advice
+            )
+        )
         answer = await client.get("/metrics")
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/plain")

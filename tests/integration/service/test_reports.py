@@ -96,7 +96,11 @@ async def test_the_report_names_the_decision_and_takes_a_record(folder: Path) ->
     (folder / "url").write_text("https://example.com/hook")
     async with world_of(folder, configuration(folder, LINKED.format(url=folder / "url"))) as world:
         await world.fail_on_node2()
-        await world.advice_where(lambda advice: any("node2" in item.exclude_nodes for item in advice))
+        await world.advice_where(
+            lambda advice: any(
+                item.action == common_pb2.ACTION_RESTART and "node2" in item.exclude_nodes for item in advice
+            )
+        )
         request = report_pb2.RecordShadowRequest(
             job_id="17", did="requeued", nodes=["node3"], why="the other one", attempt=0
         )
