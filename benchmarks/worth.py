@@ -54,7 +54,7 @@ def main() -> None:
 
 def _lived(options: argparse.Namespace) -> list[Document]:
     noise = read_noise(options.noise) if options.noise is not None else None
-    scenario = shorter(scenario_named(options.scenario, {}, noise), options.days)
+    scenario = shorter(scenario_named(options.scenario, noise), options.days)
     documents: list[Document] = []
 
     def done(result: Result) -> None:

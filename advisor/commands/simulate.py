@@ -44,7 +44,7 @@ def simulate(
         _show_scenarios(form)
         return
     try:
-        chosen = shorter(scenario_named(scenario, {}, read_noise(noise) if noise is not None else None), days)
+        chosen = shorter(scenario_named(scenario, read_noise(noise) if noise is not None else None), days)
     except WorldError as error:
         raise CommandError(str(error), code=2) from None
     names = _names(operators)

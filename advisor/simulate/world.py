@@ -341,14 +341,12 @@ def application_failures(world: World, job: JobSpec) -> tuple[tuple[float, Cause
     return tuple((at, random.choices(APPLICATION, weights)[0]) for at in _arrivals(random, rate, world.seconds))
 
 
-def scenario_named(name: str, changes: Mapping[str, object], noise: Noise | None) -> Scenario:
-    """A scenario of the list, with some of its fields changed. Raises `WorldError`."""
+def scenario_named(name: str, noise: Noise | None) -> Scenario:
+    """A scenario of the list, with another noise if one is given. Raises `WorldError`."""
     found = SCENARIOS.get(name)
     if found is None:
         raise WorldError(f"scenario: {name!r} is not one of {', '.join(SCENARIOS)}")
-    if noise is not None:
-        found = replace(found, noise=noise)
-    return replace(found, **changes)  # type: ignore[arg-type]  # names and types are the command's own
+    return found if noise is None else replace(found, noise=noise)
 
 
 def read_noise(path: Path) -> Noise:

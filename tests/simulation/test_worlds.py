@@ -209,9 +209,9 @@ def test_noise_of_a_file_replaces_what_it_names(tmp_path: Path) -> None:
     path = tmp_path / "noise.json"
     path.write_text('{"lines_lost": 0.5}')
     assert read_noise(path) == replace(Noise(), lines_lost=0.5)
-    assert scenario_named("small", {}, read_noise(path)).noise.lines_lost == 0.5
+    assert scenario_named("small", read_noise(path)).noise.lines_lost == 0.5
     with pytest.raises(WorldError, match="'nowhere' is not one of"):
-        scenario_named("nowhere", {}, None)
+        scenario_named("nowhere", None)
 
 
 def test_causes_of_nodes_say_where_they_are() -> None:
