@@ -71,9 +71,6 @@ class Excluder(Nobody):
 class Person(Nobody):
     name = "person"
 
-    def attempt_failed(self, job: SimJob, attempt: SimAttempt) -> None:
-        super().attempt_failed(job, attempt)
-
     def go_on(self, job: SimJob, attempt: SimAttempt) -> None:
         sigma = sqrt(2 * log(PERSON_MEAN_SECONDS / PERSON_MEDIAN_SECONDS))
         wait = self.random(job, attempt).lognormvariate(log(PERSON_MEDIAN_SECONDS), sigma)
