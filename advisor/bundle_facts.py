@@ -289,6 +289,7 @@ def read_past(path: Path) -> tuple[PastAttempt, ...]:
                     first_step=reader.count("first_step"),
                     last_step=reader.count("last_step"),
                     checkpoint_step=reader.count("checkpoint_step"),
+                    started_at=reader.time("started_at"),
                     ended_at=reader.time("ended_at"),
                 )
             )

@@ -312,6 +312,7 @@ def _past(attempt: PastAttempt) -> dict[str, Any]:
         "first_step": attempt.first_step,
         "last_step": attempt.last_step,
         "checkpoint_step": attempt.checkpoint_step,
+        "started_at": attempt.started_at.isoformat() if attempt.started_at else None,
         "ended_at": attempt.ended_at.isoformat() if attempt.ended_at else None,
     }
 

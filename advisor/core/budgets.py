@@ -2,8 +2,10 @@
 
 Two bounds. The *budget* is per root cause and place, and progress made since the last failure resets it: a job that
 gets further each time is worth restarting. The *ceiling* is per job and nothing resets it: it bounds a job that
-claims progress for ever. Scheduler events and restarts that others made spend nothing. An operator may reset the
-budget, and the ceiling only by naming it.
+claims progress for ever. It grows with the node-days that the scheduler gave the job, which no log can forge: hardware
+fails by the node-day, so that thousands of nodes meet in a day what one meets in years. A job that fails faster than
+any published cluster still reaches it. Scheduler events and restarts that others made spend nothing. An operator may
+reset the budget, and the ceiling only by naming it.
 
 Place: a *different* bad node each time, each with its own trusted hardware evidence, is bad luck with nodes and not a
 repeated root cause. Without trusted evidence the place does not count: the same failure on other nodes points at the
@@ -12,9 +14,10 @@ application.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from advisor.core import orders
-from advisor.core.model import Attribution, Job, Order, PastAttempt, Progress
+from advisor.core.model import Attempt, Attribution, PastAttempt, Progress, Snapshot
 from advisor.core.policy import Policy
 from advisor.core.words import Action, Reason
 
@@ -27,7 +30,8 @@ class Spent:
 
     root_cause: int  # restarts for this root cause at this place since progress was last made
     total: int  # restarts of this job that were not free, ever
-    ceiling: int  # the smaller of policy's and the job's own
+    ceiling: int  # the smaller of what policy allows so far and the job's own
+    node_days: float  # that the job has run since its ceiling counts
     same_failure: int  # earlier attempts that failed alike at the same progress, however they were restarted
     confirmations: int  # confirmation retries for this root cause that started from the same step
     progressed: bool  # this attempt got further than every earlier one
@@ -42,26 +46,24 @@ def spends(past: PastAttempt) -> bool:
     return past.action is Action.RESTART and past.reason not in FREE_REASONS
 
 
-def spent(
-    job: Job,
-    past: Sequence[PastAttempt],
-    progress: Progress,
-    attribution: Attribution,
-    policy: Policy,
-    given: Sequence[Order] = (),
-) -> Spent:
-    """Counts over `past`, oldest first, all of it: a shortened past would raise the ceiling. `given`: orders."""
-    counts, counts_for_ceiling = (orders.counts_from(given, ceiling=ceiling) for ceiling in (False, True))
+def spent(snapshot: Snapshot, attribution: Attribution, policy: Policy, now: datetime) -> Spent:
+    """Counts over `snapshot.past`, oldest first, all of it: a shortened past would raise the ceiling."""
+    past, progress, own = snapshot.past, snapshot.progress, snapshot.job.restarts_max
+    counts, counts_for_ceiling = (orders.counts_from(snapshot.orders, ceiling=ceiling) for ceiling in (False, True))
     window, best = _since_progress(past)
     progressed = _further(progress.last_step, best)
     if progressed:
         window = ()
     window = tuple(attempt for attempt in window if attempt.number >= counts)
     alike = [attempt for attempt in past if attempt.number >= counts and _same_root(attempt, attribution)]
+    paid_from = [attempt for attempt in past if attempt.number >= counts_for_ceiling]
+    node_days = _node_time(paid_from, snapshot.attempt, now) / timedelta(days=1)
+    ceiling = policy.restarts_ceiling + int(node_days * policy.restarts_ceiling_per_1000_node_days / 1000)
     return Spent(
         root_cause=sum(spends(attempt) for attempt in window if _same_root(attempt, attribution)),
-        total=sum(spends(attempt) for attempt in past if attempt.number >= counts_for_ceiling),
-        ceiling=policy.restarts_ceiling if job.restarts_max is None else min(policy.restarts_ceiling, job.restarts_max),
+        total=sum(spends(attempt) for attempt in paid_from),
+        ceiling=ceiling if own is None else min(ceiling, own),
+        node_days=node_days,
         same_failure=sum(
             attempt.fingerprint == attribution.fingerprint != ""
             and attempt.last_step == progress.last_step
@@ -74,6 +76,17 @@ def spent(
         ),
         progressed=progressed,
     )
+
+
+def _node_time(past: Sequence[PastAttempt], attempt: Attempt, now: datetime) -> timedelta:
+    """What the scheduler gave the job: nodes × time of each attempt whose begin, end and nodes it has told."""
+    times = [(len(item.nodes), item.started_at, item.ended_at) for item in past]
+    times.append((len(attempt.nodes or ()), attempt.started_at, attempt.ended_at or now))
+    whole = timedelta()
+    for count, started_at, ended_at in times:
+        if started_at is not None and ended_at is not None and ended_at > started_at:
+            whole += count * (ended_at - started_at)
+    return whole
 
 
 def durable_progress(past: Sequence[PastAttempt], progress: Progress) -> bool:

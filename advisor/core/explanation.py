@@ -35,7 +35,8 @@ def _why(situation: Situation, reason: Reason, says: str) -> str:
     spent = situation.spent
     match reason:
         case Reason.RESTART_CEILING:
-            return f"{spent.total} restarts have reached the job's ceiling of {spent.ceiling}"
+            ran = f" after {spent.node_days:,.1f} node-days" if spent.node_days >= 0.05 else ""
+            return f"{spent.total} restarts have reached the job's ceiling of {spent.ceiling}{ran}"
         case Reason.BUDGET_EXHAUSTED:
             return f"restarted {spent.root_cause} times for this root cause without progress"
         case Reason.SAME_FAILURE_SAME_PROGRESS:

@@ -175,6 +175,7 @@ class PastAttempt:
     first_step: int | None = None
     last_step: int | None = None
     checkpoint_step: int | None = None
+    started_at: datetime | None = None
     ended_at: datetime | None = None
 
 

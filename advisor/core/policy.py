@@ -35,6 +35,7 @@ class Policy:
     # budgets
     restarts_per_root_cause: int = 3  # per root cause and place, reset by progress
     restarts_ceiling: int = 20  # per job, never reset
+    restarts_ceiling_per_1000_node_days: float = 20.0  # and so many more: above what any published cluster needed
     confirmation_retries: int = 1  # of a failure that looks deterministic
     storage_delay_seconds: float = 300.0
     # bounds

@@ -360,7 +360,7 @@ def assess(
         isolation=isolation,
         policy=policy,
         now=now,
-        spent=spent(snapshot.job, snapshot.past, snapshot.progress, attribution, policy, snapshot.orders),
+        spent=spent(snapshot, attribution, policy, now),
     )
 
 

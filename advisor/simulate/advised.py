@@ -43,9 +43,7 @@ STANDING_SECONDS = 5.0  # while a job stands still for longer: what is waited fo
 # For how long ticks come as often as in life: after a crash, until its end comes; after another failure; after an end;
 # after what only has to be seen.
 CRASHING_SECONDS, FAILING_SECONDS, ENDED_SECONDS, SEEN_SECONDS = 13.0, 25.0, 5.0, 0.5
-# As a site with such jobs sets it. A job on 2,048 nodes meets 13 failures a day: the default ceiling of 20 restarts,
-# which bounds jobs that claim progress for ever, would stop it after a day and a half.
-POLICY = Policy(isolate=True, isolate_dry_run=False, restarts_ceiling=2000)
+POLICY = Policy(isolate=True, isolate_dry_run=False)  # the default one, with isolation switched on
 # After a failure or an end: when what is decided may change though nothing happens, late lines and deadlines among it.
 LATER_SECONDS = (POLICY.isolation_settle_seconds + 1.0, 62.0, POLICY.decision_deadline_seconds + 1.0, 1950.0)
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from advisor.core.policy import Policy
 from advisor.core.words import AttemptState
 from advisor.simulate.cluster import Cluster, SimAttempt, SimJob, SimNode
-from advisor.simulate.world import Fault
+from advisor.simulate.world import DAY, Fault
 from advisor.store.records import AdviceRow
 
 WAITS_SECONDS_MAX = 2700.0  # the watchdog's half hour, and a quarter until the world looks again
+COUNTED = 100  # past attempts that the ceiling counts
 REQUEUE_OF = (AttemptState.FAILED, AttemptState.NODE_FAILURE, AttemptState.OUT_OF_MEMORY, AttemptState.RUNNING)
 
 
@@ -53,7 +54,10 @@ class Checks:
             self._broken(
                 cluster, "no healthy attempt is ended", f"job {job.spec.job_id}: {row.decision.attribution.root_cause}"
             )
-        if not row.decision.free and attempt.number > self._policy.restarts_ceiling + _free(job):
+        counted = job.attempts[-COUNTED - 1 :]
+        earned = _node_days(counted, cluster.now) * self._policy.restarts_ceiling_per_1000_node_days / 1000
+        paid = len(counted) - 1 - _free(counted)  # restarts before this one
+        if not row.decision.free and paid >= self._policy.restarts_ceiling + earned:
             self._broken(cluster, "restarts are bounded", f"job {job.spec.job_id} attempt {attempt.number}")
 
     def stopping(self, cluster: Cluster, job: SimJob, row: AdviceRow) -> None:
@@ -117,7 +121,17 @@ class Checks:
         pass
 
 
-def _free(job: SimJob) -> int:
+def _node_days(attempts: Iterable[SimAttempt], now: float) -> float:
+    """That the scheduler gave the job."""
+    ran = ((attempt, attempt.started_at) for attempt in attempts)
+    return sum(
+        len(attempt.nodes) * ((now if attempt.ended_at is None else attempt.ended_at) - started) / DAY
+        for attempt, started in ran
+        if started is not None
+    )
+
+
+def _free(attempts: Iterable[SimAttempt]) -> int:
     """Attempts that the scheduler ended: they spend no budget."""
     ended = (AttemptState.NODE_FAILURE, AttemptState.PREEMPTED)
-    return sum(attempt.state in ended for attempt in job.attempts)
+    return sum(attempt.state in ended for attempt in attempts)

@@ -118,6 +118,7 @@ async def _chains(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Ma
             attempts.c.number,
             attempts.c.state,
             attempts.c.nodes,
+            attempts.c.started_at,
             attempts.c.ended_at,
             attempts.c.eligible_at,
             attempts.c.excluded_nodes,
@@ -389,6 +390,7 @@ def _past(row: AnyRow, put_back: Mapping[str, datetime]) -> PastAttempt:
         first_step=row.first_step,
         last_step=row.last_step,
         checkpoint_step=row.checkpoint_step,
+        started_at=row.started_at,
         ended_at=row.ended_at,
     )
 

@@ -132,7 +132,8 @@ def test_nothing_is_concluded_from_what_is_not_visible(
     ):
         assert decision.action is Action.NONE
     if snapshot.job.batch is False and snapshot.successor is None and snapshot.advice is None:
-        assert decision.action is Action.NONE
+        assert decision.action is not Action.RESTART
+        assert decision.action is Action.NONE or decision.reason is Reason.OPERATOR
 
 
 @anything

@@ -1,7 +1,7 @@
 """One job through many attempts: what bounds its restarts, and what costs nothing."""
 
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +28,11 @@ class Failure:
     trusted: bool = False
     deterministic: bool = False
     certain: bool = False
+    hours: int = 0  # that it had the allocation
+
+    @property
+    def started_at(self) -> datetime:
+        return NOON - timedelta(hours=self.hours)
 
 
 failures = st.builds(
@@ -42,12 +47,14 @@ failures = st.builds(
     trusted=st.booleans(),
     deterministic=st.booleans(),
     certain=st.booleans(),
+    hours=st.integers(0, 48),
 )
 preemptions = st.builds(Failure, state=st.sampled_from([AttemptState.PREEMPTED, AttemptState.NODE_FAILURE]))
 small_policies = st.builds(
     Policy,
     restarts_per_root_cause=st.integers(0, 3),
     restarts_ceiling=st.integers(0, 6),
+    restarts_ceiling_per_1000_node_days=st.floats(0.0, 1000.0),
     confirmation_retries=st.integers(0, 2),
 )
 
@@ -55,7 +62,9 @@ small_policies = st.builds(
 def _decide(failure: Failure, past: tuple[PastAttempt, ...], policy: Policy) -> Decision:
     snapshot = Snapshot(
         job=Job(key="k", cluster="c", job_id="7", user="u", batch=True, requeueable=True),
-        attempt=Attempt(number=len(past), state=failure.state, nodes=ALLOCATION, ended_at=NOON),
+        attempt=Attempt(
+            number=len(past), state=failure.state, nodes=ALLOCATION, started_at=failure.started_at, ended_at=NOON
+        ),
         progress=Progress(first_step=0 if failure.step is not None else None, last_step=failure.step),
         past=past,
     )
@@ -86,6 +95,8 @@ def _remember(failure: Failure, decision: Decision, number: int) -> PastAttempt:
         excluded_nodes=decision.isolation.exclude_for_job,
         trusted=failure.trusted and bool(failure.nodes),
         nodes=ALLOCATION,
+        started_at=failure.started_at,
+        ended_at=NOON,
         first_step=0 if failure.step is not None else None,
         last_step=failure.step,
     )
@@ -106,9 +117,11 @@ def _live(story: list[Failure], policy: Policy) -> list[Decision]:
 
 @given(st.lists(failures, min_size=1, max_size=15), small_policies)
 def test_the_ceiling_bounds_every_story(story: list[Failure], policy: Policy) -> None:
-    """Whatever a job claims about its progress, its paid restarts never exceed the ceiling."""
-    paid = [item for item in _live(story, policy) if item.action is Action.RESTART and not item.free]
-    assert len(paid) <= policy.restarts_ceiling
+    """Whatever a job claims of its progress, its paid restarts never exceed the ceiling with what its nodes earned."""
+    decisions = _live(story, policy)
+    paid = [item for item in decisions if item.action is Action.RESTART and not item.free]
+    node_days = sum(failure.hours for failure in story[: len(decisions)]) * len(ALLOCATION) / 24
+    assert len(paid) <= policy.restarts_ceiling + node_days * policy.restarts_ceiling_per_1000_node_days / 1000 + 1e-9
 
 
 @given(

@@ -1,5 +1,7 @@
 """What past attempts cost."""
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -7,12 +9,30 @@ import pytest
 from advisor.core.budgets import Spent, durable_progress, spent
 from advisor.core.model import Attribution, PastAttempt
 from advisor.core.policy import Policy
-from advisor.core.words import Action, Category, Reason
-from tests.unit.core_decide.worlds import attribution, bad_gpu, job, past, progress
+from advisor.core.words import Action, AttemptState, Category, OrderKind, Reason
+from tests.unit.core_decide.worlds import (
+    LATER,
+    NOON,
+    attempt,
+    attribution,
+    bad_gpu,
+    job,
+    order,
+    past,
+    progress,
+    snapshot,
+)
 
 
 def _spent(*history: PastAttempt, last: int | None = None, cause: Attribution | None = None, **changes: Any) -> Spent:
-    return spent(job(**changes), history, progress(last), cause or attribution(), Policy())
+    seen = snapshot(job=job(**changes), past=history, progress=progress(last))
+    return spent(seen, cause or attribution(), Policy(), LATER)
+
+
+def _ran(number: int, days: float, **changes: Any) -> PastAttempt:
+    """An attempt on a thousand nodes, and for how long they were its."""
+    nodes = tuple(f"n{index}" for index in range(1000))
+    return past(number, nodes=nodes, started_at=NOON - timedelta(days=days), ended_at=NOON, **changes)
 
 
 def test_only_our_own_restarts_cost() -> None:
@@ -68,6 +88,49 @@ def test_the_ceiling_is_the_smaller_one(own: int | None, ceiling: int) -> None:
     result = _spent(restarts_max=own)
     assert result.ceiling == ceiling
     assert result.at_ceiling == (ceiling == 0)
+
+
+def test_the_ceiling_grows_with_the_node_days_that_the_scheduler_gave() -> None:
+    """Twenty more for each thousand, whether an attempt made progress or not; what is not known earns nothing."""
+    assert _spent(_ran(0, 1.0)).ceiling == 40
+    assert _spent(_ran(0, 1.0), _ran(1, 0.55)).ceiling == 51
+    assert _spent(_ran(0, 1.0), last=5).ceiling == _spent(_ran(0, 1.0, last_step=9), last=5).ceiling == 40
+    assert _spent(replace(_ran(0, 1.0), started_at=None)).ceiling == 20
+    assert _spent(replace(_ran(0, 1.0), ended_at=None)).ceiling == 20
+    assert _spent(_ran(0, -1.0)).ceiling == 20  # a clock that was set back takes nothing away either
+    assert _spent(_ran(0, 1.0), restarts_max=25).ceiling == 25
+
+
+def test_a_live_attempt_earns_until_now() -> None:
+    """And one whose nodes are not known earns nothing."""
+    running = attempt(AttemptState.RUNNING, nodes=_ran(0, 0.0).nodes, started_at=NOON - timedelta(days=2))
+    assert spent(snapshot(attempt=running), attribution(), Policy(), NOON).ceiling == 60
+    unknown = replace(running, nodes=None)
+    assert spent(snapshot(attempt=unknown), attribution(), Policy(), NOON).ceiling == 20
+
+
+def test_a_ceiling_that_was_reset_counts_node_days_from_there_too() -> None:
+    """What the job had earned before is spent with what it had used."""
+    reset = order(OrderKind.RESET_BUDGET, attempt=1, ceiling=True)
+    seen = snapshot(past=(_ran(0, 1.0), _ran(1, 0.5)), orders=(reset,))
+    found = spent(seen, attribution(), Policy(), LATER)
+    assert (found.total, found.ceiling) == (1, 30)
+
+
+def test_failing_faster_than_any_cluster_reaches_the_ceiling() -> None:
+    """A thousand nodes that fail every half hour are stopped within half a day, whatever progress they claim."""
+    history: tuple[PastAttempt, ...] = ()
+    while not (now := _spent(*history, last=len(history) + 1)).at_ceiling:
+        history += (_ran(len(history), 1 / 48, last_step=len(history)),)
+    assert 20 < now.total < 48
+
+
+def test_thirteen_failures_a_day_on_two_thousand_nodes_go_on() -> None:
+    """As often as published for the worse of two clusters: never at the ceiling in a hundred attempts."""
+    history: tuple[PastAttempt, ...] = ()
+    for number in range(100):
+        assert not _spent(*history).at_ceiling
+        history += (_ran(number, 1 / 6.5, last_step=number),)
 
 
 @pytest.mark.parametrize(
