@@ -21,6 +21,7 @@ from advisor.store.audit_log import append_all
 from advisor.store.errors import Conflict, NotFound
 from advisor.store.ids import content_id
 from advisor.store.incidents import Noticed, write_incidents
+from advisor.store.leases import Fence
 from advisor.store.milestones import record_milestones
 from advisor.store.open_advice import supersede
 from advisor.store.records import AttemptKey, AuditEvent, CommittedDecision, DecisionRecord, ReconciliationStatus
@@ -105,8 +106,13 @@ def _prepared(record: DecisionRecord, names: Mapping[bytes, str], incarnation: s
     )
 
 
-async def commit_decisions(connection: AsyncConnection, batch: Batch, *, incarnation: str) -> tuple[Outcome, ...]:
-    """One outcome per record, in order. The same record again gives the same answer and changes nothing."""
+async def commit_decisions(
+    connection: AsyncConnection, batch: Batch, *, incarnation: str, fence: Fence | None = None
+) -> tuple[Outcome, ...]:
+    """One outcome per record, in order. The same record again gives the same answer and changes nothing.
+
+    `fence`: which replica decided, by which lease; the caller has seen that it holds.
+    """
     owners = await _lock_attempts(connection, [item.record.key for item in batch.items])
     again = [item for item in batch.items if _generation(owners, item) == item.generation]
     kept = await _existing(connection, [item.decision_id for item in again])
@@ -125,7 +131,8 @@ async def commit_decisions(connection: AsyncConnection, batch: Batch, *, incarna
             outcomes.append(Conflict(str(key), seen=item.record.seen_generation, newest=owner.generation))
     if due:
         prepared = {item.decision_id: item for item in batch.items}
-        await _write(connection, batch, [(prepared[item.decision_id], item) for item in due], incarnation=incarnation)
+        written = [(prepared[item.decision_id], item) for item in due]
+        await _write(connection, batch, written, incarnation=incarnation, fence=fence)
     return tuple(outcomes)
 
 
@@ -163,7 +170,12 @@ async def _existing(connection: AsyncConnection, ids: Sequence[str]) -> frozense
 
 
 async def _write(
-    connection: AsyncConnection, batch: Batch, due: Sequence[tuple[Prepared, Noticed]], *, incarnation: str
+    connection: AsyncConnection,
+    batch: Batch,
+    due: Sequence[tuple[Prepared, Noticed]],
+    *,
+    incarnation: str,
+    fence: Fence | None,
 ) -> None:
     """What was not there before, of decisions whose attempts are locked."""
     due = sorted(due, key=lambda pair: pair[1].record.key)
@@ -194,7 +206,7 @@ async def _write(
     await connection.execute(update(attempts).where(of_attempt(attempts, wanted)).values(**counted))
     await connection.execute(upsert(advice), [_advice_values(item, noticed.owner) for item, noticed in due])
     await record_milestones(connection, {key: record.milestones for key, record in records.items()})
-    await append_all(connection, [_audit(item, noticed.owner) for item, noticed in due])
+    await append_all(connection, [_audit(item, noticed.owner, fence) for item, noticed in due])
 
 
 async def _write_content(connection: AsyncConnection, batch: Batch, due: Iterable[tuple[Prepared, Noticed]]) -> None:
@@ -265,8 +277,13 @@ def _advice_values(item: Prepared, owner: AnyRow) -> dict[str, object]:
     }
 
 
-def _audit(item: Prepared, owner: AnyRow) -> AuditEvent:
+def _audit(item: Prepared, owner: AnyRow, fence: Fence | None) -> AuditEvent:
     record = item.record
+    by = (
+        {"replica": fence.replica_id, "epoch": str(fence.epochs.get(record.key.job_key, 0))}
+        if fence is not None
+        else {}
+    )
     return AuditEvent(
         at=record.created_at,
         who=record.who,
@@ -281,5 +298,6 @@ def _audit(item: Prepared, owner: AnyRow) -> AuditEvent:
             "action": record.decision.action.value,
             "category": record.decision.attribution.category.value,
             "mode": record.decision.mode.value,
+            **by,
         },
     )

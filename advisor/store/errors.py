@@ -5,6 +5,7 @@ Errors::
 
     StoreError
     ├── Conflict           another decision for the attempt was committed since the snapshot was taken
+    ├── LeaseLost          we no longer hold what was to be written: drop it, and look at what we hold
     ├── NotFound           no such attempt or decision
     ├── TooLate            what was ordered cannot be any more: it has happened, or something else has
     ├── Ambiguous          the beginning of several ids
@@ -32,6 +33,10 @@ class Conflict(StoreError):
         super().__init__(f"attempt {attempt}: decided on generation {seen}, but the newest is {newest}")
         self.seen = seen
         self.newest = newest
+
+
+class LeaseLost(StoreError):
+    """Our lease has run out, or somebody has taken jobs of ours: nothing of the transaction was written."""
 
 
 class NotFound(StoreError):

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import QueuePool
 
 from advisor.core.autonomy import Earned
+from advisor.core.leases import idle_seconds
 from advisor.core.modes import ModeChange, ModeSetting, Pause
 from advisor.core.node_isolation import Plan, Want
 from advisor.core.people import Correction, Said, ShadowRules
@@ -28,6 +29,7 @@ from advisor.store import (
     event_queries,
     incarnation,
     isolations,
+    leases,
     loading,
     milestones,
     modes,
@@ -49,6 +51,7 @@ from advisor.store import (
 )
 from advisor.store.audit_filters import Spans
 from advisor.store.history import History
+from advisor.store.leases import Fence, Newcomer, Renewed, StoredReplica, Turn
 from advisor.store.migrate import require_current_schema
 from advisor.store.order_records import OrderGiven, OrderWanted, SinceOrder, StoredOrder
 from advisor.store.records import (
@@ -128,6 +131,10 @@ def _engine(url: str, session: str, *, connections: int, wait_seconds: float) ->
     )
 
 
+def _idle(lease_seconds: float) -> str:
+    return f"-c idle_in_transaction_session_timeout={round(idle_seconds(lease_seconds) * 1000)}"
+
+
 def _held(engine: AsyncEngine) -> bool:
     pool = engine.pool
     return isinstance(pool, QueuePool) and pool.checkedout() > 0
@@ -148,12 +155,14 @@ class Store:
         self._known_spans: dict[str, tuple[float, Spans]] = {}
 
     @classmethod
-    async def open(cls, url: str, *, policy: Policy | None = None) -> "Store":
+    async def open(cls, url: str, *, policy: Policy | None = None, lease_seconds: float | None = None) -> "Store":
         """Connect to a migrated database. `policy` gives the history's half-life and window.
 
+        `lease_seconds`: of this replica's leases; a transaction of ours that stands still ends well within one.
         Raises `SchemaMismatch`, or SQLAlchemy's `OperationalError` when nobody answers.
         """
-        engine = _engine(url, _SESSION, connections=_CONNECTIONS, wait_seconds=_WAIT_SECONDS)
+        session = _SESSION if lease_seconds is None else f"{_SESSION} {_idle(lease_seconds)}"
+        engine = _engine(url, session, connections=_CONNECTIONS, wait_seconds=_WAIT_SECONDS)
         reading = _engine(url, _AUDIT_SESSION, connections=_AUDIT_CONNECTIONS, wait_seconds=_AUDIT_WAIT_SECONDS)
         try:
             async with engine.begin() as connection:
@@ -258,17 +267,57 @@ class Store:
     async def watched(self, now: datetime) -> tuple[AttemptKey, ...]:
         """Attempts to tick: not ended, or ended and not yet done with, for an hour at most."""
         async with self._engine.begin() as connection:
-            refined_for = timedelta(seconds=self._policy.decision_deadline_seconds)
-            return await watching.watched(connection, now, refined_for=refined_for)
+            seen = await watching.watched(connection, now, refined_for=self._refined_for)
+        return tuple(item.key for item in seen)
+
+    @property
+    def _refined_for(self) -> timedelta:
+        return timedelta(seconds=self._policy.decision_deadline_seconds)
+
+    async def join(self, newcomer: Newcomer, *, lease: timedelta) -> datetime:
+        """Begin a replica's life. Returns the database's time."""
+        async with self._engine.begin() as connection:
+            return await leases.join(connection, newcomer, lease=lease)
+
+    async def renew(self, replica_id: str, *, lease: timedelta, tick_age: timedelta, stuck: bool) -> Renewed | None:
+        """None: that life is over."""
+        async with self._engine.begin() as connection:
+            return await leases.renew(connection, replica_id, lease=lease, tick_age=tick_age, stuck=stuck)
+
+    async def leave(self, replica_id: str) -> None:
+        """End a replica's life; its jobs are free at once."""
+        async with self._engine.begin() as connection:
+            await leases.leave(connection, replica_id)
+
+    async def take_turn(self, replica_id: str, known: Mapping[str, int], *, now: datetime, lease: timedelta) -> Turn:
+        """What this replica may tick. Raises `LeaseLost`."""
+        async with self._engine.begin() as connection:
+            return await leases.take_turn(
+                connection, replica_id, known, now=now, refined_for=self._refined_for, lease=lease
+            )
+
+    async def replicas(self) -> tuple[StoredReplica, ...]:
+        async with self._engine.connect() as connection:
+            return await leases.list_replicas(connection)
+
+    async def free_jobs(self, now: datetime) -> tuple[str, ...]:
+        """Jobs with something to tick that no replica holds."""
+        async with self._engine.connect() as connection:
+            return await watching.free_jobs(connection, now)
 
     async def load(self, keys: Sequence[AttemptKey], *, now: datetime) -> Mapping[AttemptKey, StoredAttempt]:
         """All that is known of each attempt, as of one moment; unknown keys are left out."""
         async with self._reading() as connection:
             return await loading.load(connection, keys, policy=self._policy, now=now)
 
-    async def save_states(self, states_by_key: Mapping[AttemptKey, DetectorState], *, now: datetime) -> None:
+    async def save_states(
+        self, states_by_key: Mapping[AttemptKey, DetectorState], *, now: datetime, fence: Fence | None = None
+    ) -> None:
         """What the tick leaves for the next one, of all attempts in one transaction."""
+        if not states_by_key:
+            return
         async with self._engine.begin() as connection:
+            await leases.hold(connection, fence, (key.job_key for key in states_by_key))
             await states.save_states(connection, states_by_key, now=now)
 
     async def commit_decision(self, record: DecisionRecord) -> CommittedDecision:
@@ -278,7 +327,9 @@ class Store:
             raise outcome
         return outcome
 
-    async def commit_decisions(self, records: Sequence[DecisionRecord]) -> tuple[commit.Outcome, ...]:
+    async def commit_decisions(
+        self, records: Sequence[DecisionRecord], *, fence: Fence | None = None
+    ) -> tuple[commit.Outcome, ...]:
         """Of different attempts, in one transaction. A conflict is one record's outcome; the others are committed.
 
         An error of the database or of a record's coding is raised: then none of them is committed.
@@ -287,7 +338,8 @@ class Store:
             commit.Batch.of, records, incarnation=self._incarnation, known=self._known(records)
         )
         async with self._engine.begin() as connection:
-            outcomes = await commit.commit_decisions(connection, batch, incarnation=self._incarnation)
+            await leases.hold(connection, fence, (record.key.job_key for record in records))
+            outcomes = await commit.commit_decisions(connection, batch, incarnation=self._incarnation, fence=fence)
         # Only now are they surely there. Rules and policy come again with every decision.
         common = {
             name: item.record.created_at
@@ -306,9 +358,10 @@ class Store:
             name for name, at in self._known_blobs.items() if now is not None and now - at < _KNOWN_BLOBS_FOR
         )
 
-    async def expire_advice(self, now: datetime) -> int:
+    async def expire_advice(self, now: datetime, *, fence: Fence | None = None) -> int:
         """Close advice past its time to live as EXPIRED; once per tick. Returns how many."""
         async with self._engine.begin() as connection:
+            await leases.hold(connection, fence)
             return await open_advice.expire_advice(connection, now)
 
     async def open_advice(self, cluster: str, now: datetime) -> tuple[AdviceRow, ...]:
@@ -321,16 +374,23 @@ class Store:
         async with self._engine.begin() as connection:
             return await open_advice.record_reconciliation(connection, advice_id, reconciliation, who=who)
 
-    async def record_milestones(self, reached: Mapping[AttemptKey, Sequence[Milestone]]) -> None:
-        """The first one of each kind stays. Raises IntegrityError for an attempt that does not exist."""
+    async def record_milestones(
+        self, reached: Mapping[AttemptKey, Sequence[Milestone]], *, fence: Fence | None = None
+    ) -> None:
+        """The first one of each kind stays. Raises IntegrityError for an attempt that does not exist.
+
+        `fence` is of the replica that ticks an attempt; what it says of the one before is of the same job.
+        """
         async with self._engine.begin() as connection:
+            await leases.hold(connection, fence, (key.job_key for key in reached))
             await milestones.record_milestones(connection, reached)
 
     # nodes
 
-    async def isolate(self, cluster: str, wants: Sequence[Want], *, now: datetime) -> Plan:
+    async def isolate(self, cluster: str, wants: Sequence[Want], *, now: datetime, fence: Fence | None = None) -> Plan:
         """Open what caps and breaker allow, with audit rows; idempotent while its node is held."""
         async with self._engine.begin() as connection:
+            await leases.hold(connection, fence)
             return await isolations.isolate(connection, cluster, wants, policy=self._policy, now=now)
 
     async def isolate_by_hand(
@@ -342,9 +402,10 @@ class Store:
                 connection, cluster, node, force=force, who=who, why=why, origin=origin, policy=self._policy, now=now
             )
 
-    async def expire_isolations(self, now: datetime) -> tuple[StoredIsolation, ...]:
+    async def expire_isolations(self, now: datetime, *, fence: Fence | None = None) -> tuple[StoredIsolation, ...]:
         """End what is past its time to live; once per tick."""
         async with self._engine.begin() as connection:
+            await leases.hold(connection, fence)
             return await isolations.expire(connection, now)
 
     async def open_isolations(self, cluster: str) -> tuple[StoredIsolation, ...]:

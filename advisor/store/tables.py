@@ -22,6 +22,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    Sequence,
     Table,
     Text,
     UniqueConstraint,
@@ -135,7 +136,49 @@ agents = Table(
     _names("missing_rights"),
     _time("registered_at"),
     _time("last_seen_at"),
+    Column("unavailable", LargeBinary(), nullable=True),  # of its scheduler, by its last report: canonical JSON
     UniqueConstraint("session"),
+)
+
+# One row per life of an advisor process, all times by the database's clock. What it holds is in force until `until`.
+# `place`: the lock of its socket, which the next process there holds only when this one is gone. `losses` counts how
+# often others took jobs from it: while that is what it knows, all that it holds is still its own.
+replicas = Table(
+    "replicas",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    _text("host"),
+    Column("pid", BigInteger(), nullable=False),
+    _text("place"),
+    _text("version"),
+    _text("build"),
+    _text("schema"),
+    _time("started_at"),
+    _time("until"),
+    _time("ticked_at"),
+    Column("losses", BigInteger(), nullable=False),
+    _time("ended_at", nullable=True),
+)
+
+# Which replica ticks a job; none: free for whoever has room. `epoch` is never used twice, for whatever job.
+leases = Table(
+    "leases",
+    metadata,
+    Column("job_key", _ID, primary_key=True),
+    _id("replica_id", nullable=True),
+    Column("epoch", BigInteger(), nullable=False),
+    _time("changed_at"),
+    Index(None, "replica_id"),
+)
+lease_epochs = Sequence("lease_epochs", metadata=metadata)
+
+# The one row: the oldest schema whose code may still run on this one.
+schema_support = Table(
+    "schema_support",
+    metadata,
+    Column("one", Boolean(), primary_key=True),
+    _text("oldest"),
+    CheckConstraint("one", name="one"),
 )
 
 # `slot` is what the scheduler's restarts of one job share: the job id, or "array_task" for an array's task, whose

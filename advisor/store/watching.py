@@ -1,27 +1,39 @@
 """Which attempts a tick looks at, and when one is done with."""
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import and_, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, null, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.words import Action, AttemptState, Mode
 from advisor.store.agents import remembered_until
 from advisor.store.records import AttemptKey, ReconciliationStatus
 from advisor.store.sql import of_advice, of_attempt, wanted_attempts
-from advisor.store.tables import advice, attempts, decisions, detector_states, incidents, jobs
+from advisor.store.tables import advice, attempts, decisions, detector_states, incidents, jobs, leases
 
 # An attempt that is over is looked at for this long at most, whatever is still missing.
 WATCH_HORIZON = timedelta(hours=1)
 _WATCHED_MAX = 100_000
+_FREE_MAX = 10_000
 
 _ENDED = [state.value for state in AttemptState if state.ended]
 _WAITING = [AttemptState.PENDING.value, AttemptState.REQUEUE_HELD.value]
 _STARTED = [AttemptState.RUNNING.value, AttemptState.SUSPENDED.value, *_ENDED]
 
 
-async def watched(connection: AsyncConnection, now: datetime, *, refined_for: timedelta) -> tuple[AttemptKey, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """`epoch`: of the lease by which the asking replica holds the job, None where nobody holds it."""
+
+    key: AttemptKey
+    epoch: int | None = None
+
+
+async def watched(
+    connection: AsyncConnection, now: datetime, *, refined_for: timedelta, replica_id: str = ""
+) -> tuple[Watched, ...]:
     """Attempts to tick: not ended, or ended and not yet done with, the most important first. Closes those that are.
 
     First are those that may be acted on, and of those each user's largest in turn, so that whoever can look at some of
@@ -30,17 +42,19 @@ async def watched(connection: AsyncConnection, now: datetime, *, refined_for: ti
 
     A waiting attempt is not among them: nothing of it can fail, and the tick of the one before sees it as successor.
     Nor is one that the scheduler forgot while it ran: nobody will ever see how it ended.
+
+    `replica_id`: only of jobs that it holds or that are free. The caller has locked its row (`leases`).
     """
     next_one = attempts.alias("next_one")
     successors = select(next_one.c.number).where(
         next_one.c.job_key == attempts.c.job_key, next_one.c.number > attempts.c.number
     )
     started = successors.where(next_one.c.state.in_(_STARTED)).exists()
-    over = or_(attempts.c.state.in_(_ENDED), attempts.c.ended_at.is_not(None))
     closed = (
         update(attempts)
         .where(
             attempts.c.open,
+            ~_held_by_another(replica_id) if replica_id else true(),
             attempts.c.over_seen_at.is_not(None),
             or_(
                 attempts.c.over_seen_at < now - WATCH_HORIZON,
@@ -65,22 +79,53 @@ async def watched(connection: AsyncConnection, now: datetime, *, refined_for: ti
         partition_by=(jobs.c.in_scope, jobs.c.user_name),
         order_by=(jobs.c.nodes_requested.desc().nulls_last(), attempts.c.job_key, attempts.c.number),
     )
+    epoch: ColumnElement[Any] = null()
+    joined = attempts.join(jobs, jobs.c.key == attempts.c.job_key)
+    if replica_id:
+        joined, epoch = joined.outerjoin(leases, _lease_of_attempt()), leases.c.epoch
+    ours = or_(leases.c.job_key.is_(None), leases.c.replica_id == replica_id) if replica_id else true()
     found = await connection.execute(
-        select(attempts.c.job_key, attempts.c.number)
-        .join(jobs, jobs.c.key == attempts.c.job_key)
-        .where(
-            attempts.c.open,
-            attempts.c.state.not_in(_WAITING),
-            or_(jobs.c.forgotten_at.is_(None), over),
-            or_(
-                attempts.c.ended_at.is_(None),
-                func.greatest(attempts.c.ended_at, attempts.c.observed_at) >= now - WATCH_HORIZON,
-            ),
-        )
+        select(attempts.c.job_key, attempts.c.number, epoch.label("epoch"))
+        .select_from(joined)
+        .where(*_to_tick(now), ours)
         .order_by(jobs.c.in_scope.desc(), turn, attempts.c.job_key, attempts.c.number)
         .limit(_WATCHED_MAX)
     )
-    return tuple(AttemptKey(job_key=row.job_key, number=row.number) for row in found)
+    return tuple(Watched(key=AttemptKey(job_key=row.job_key, number=row.number), epoch=row.epoch) for row in found)
+
+
+async def free_jobs(connection: AsyncConnection, now: datetime) -> tuple[str, ...]:
+    """Jobs with something to tick that no replica holds."""
+    found = await connection.execute(
+        select(attempts.c.job_key)
+        .join(jobs, jobs.c.key == attempts.c.job_key)
+        .where(*_to_tick(now), ~select(leases.c.job_key).where(_lease_of_attempt()).exists())
+        .distinct()
+        .limit(_FREE_MAX)
+    )
+    return tuple(found.scalars())
+
+
+def _lease_of_attempt() -> ColumnElement[bool]:
+    """A row without a replica is of a job that was given up, and free."""
+    return and_(leases.c.job_key == attempts.c.job_key, leases.c.replica_id.is_not(None))
+
+
+def _held_by_another(replica_id: str) -> ColumnElement[bool]:
+    return select(leases.c.job_key).where(_lease_of_attempt(), leases.c.replica_id != replica_id).exists()
+
+
+def _to_tick(now: datetime) -> tuple[ColumnElement[bool], ...]:
+    over = or_(attempts.c.state.in_(_ENDED), attempts.c.ended_at.is_not(None))
+    return (
+        attempts.c.open,
+        attempts.c.state.not_in(_WAITING),
+        or_(jobs.c.forgotten_at.is_(None), over),
+        or_(
+            attempts.c.ended_at.is_(None),
+            func.greatest(attempts.c.ended_at, attempts.c.observed_at) >= now - WATCH_HORIZON,
+        ),
+    )
 
 
 def _looked_at_since_its_end() -> Any:

@@ -1,0 +1,364 @@
+"""Which replica ticks which job, by leases that are fenced by the database.
+
+A replica's row says until when it lives; all that it holds is in force as long as that, so that renewing is one row
+whatever the number of jobs. Whoever takes a dead replica's jobs locks its row for update and counts its `losses` up.
+Every write of a tick first locks its own replica's row FOR KEY SHARE and looks at both: then nobody can take anything
+from it until it has committed, and while `losses` is what it knew, everything that it knew is still its own. One row
+is looked at, whatever the number of jobs; and a process that was stopped in the middle is waited for, or its session is
+ended by the database (`core.leases.idle_seconds`), before others write in its place.
+
+Renewing takes a lock that does not wait for KEY SHARE: a long write does not keep its own replica from living on.
+"""
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, Uuid, and_, case, cast, delete, func, insert, literal, select, update
+from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from advisor.core.leases import Standing, to_give, to_take
+from advisor.store.errors import LeaseLost
+from advisor.store.records import AttemptKey
+from advisor.store.sql import any_id, storable
+from advisor.store.tables import lease_epochs, leases, replicas
+from advisor.store.watching import watched
+
+_KEPT_FOR = timedelta(days=1)  # rows of replicas that have ended, to be looked at
+_REPLICAS_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newcomer:
+    """What a process says of itself. `place`: only one process at a time can say it (it holds a lock)."""
+
+    replica_id: str
+    host: str
+    pid: int
+    place: str
+    version: str
+    build: str
+    schema: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """What a write of a tick must still find: this replica alive, and nothing taken from it. `epochs`: by job key."""
+
+    replica_id: str
+    losses: int
+    epochs: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What a replica may tick now. `came`: jobs that it did not hold at its last turn, or holds anew."""
+
+    keys: tuple[AttemptKey, ...]
+    fence: Fence
+    live: int
+    came: frozenset[str]
+    given: int
+    taken_over: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewed:
+    """How things stood when a lease was renewed. `losses` differing from the fence's: somebody took jobs of ours."""
+
+    now: datetime
+    losses: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredReplica:
+    """`tick_age`, `alive`: by the database's clock, when this was read."""
+
+    replica_id: str
+    host: str
+    pid: int
+    version: str
+    build: str
+    schema: str
+    started_at: datetime
+    ended_at: datetime | None
+    alive: bool
+    tick_age: timedelta
+    jobs: int
+
+
+def _clock() -> ColumnElement[datetime]:
+    return func.clock_timestamp(type_=TIMESTAMP(timezone=True))
+
+
+def _alive() -> ColumnElement[bool]:
+    return and_(replicas.c.ended_at.is_(None), replicas.c.until > _clock())
+
+
+async def join(connection: AsyncConnection, newcomer: Newcomer, *, lease: timedelta) -> datetime:
+    """Begin a life. Whoever was at its place is dead, whatever its lease says. Returns the database's time."""
+    await connection.execute(
+        update(replicas)
+        .where(replicas.c.place == newcomer.place, replicas.c.ended_at.is_(None), replicas.c.place != "")
+        .values(until=func.least(replicas.c.until, _clock()))
+    )
+    await connection.execute(delete(replicas).where(replicas.c.ended_at < _clock() - _KEPT_FOR))
+    await connection.execute(
+        delete(leases).where(leases.c.replica_id.is_(None), leases.c.changed_at < _clock() - _KEPT_FOR)
+    )
+    made = await connection.execute(
+        insert(replicas)
+        .values(
+            id=newcomer.replica_id,
+            host=storable(newcomer.host),
+            pid=newcomer.pid,
+            place=storable(newcomer.place),
+            version=newcomer.version,
+            build=newcomer.build,
+            schema=newcomer.schema,
+            started_at=_clock(),
+            until=_clock() + lease,
+            ticked_at=_clock(),
+            losses=0,
+        )
+        .returning(replicas.c.started_at)
+    )
+    began: datetime = made.scalar_one()
+    return began
+
+
+async def renew(
+    connection: AsyncConnection, replica_id: str, *, lease: timedelta, tick_age: timedelta, stuck: bool
+) -> Renewed | None:
+    """Live on. None: others have all that was ours, or may have it now; begin anew.
+
+    A lease that has run out is in force again where nobody has taken anything. `stuck`: live on only while nobody else
+    is there.
+    """
+    others = replicas.alias("others")
+    somebody = (
+        select(others.c.id)
+        .where(others.c.id != replica_id, others.c.ended_at.is_(None), others.c.until > _clock())
+        .exists()
+    )
+    mine = [replicas.c.id == replica_id, replicas.c.ended_at.is_(None), *([~somebody] if stuck else [])]
+    found = await connection.execute(
+        update(replicas)
+        .where(*mine)
+        .values(until=_clock() + lease, ticked_at=_clock() - tick_age)
+        .returning(_clock().label("now"), replicas.c.losses)
+    )
+    row = found.one_or_none()
+    return None if row is None else Renewed(now=row.now, losses=row.losses)
+
+
+async def leave(connection: AsyncConnection, replica_id: str) -> None:
+    """End a life, and give up everything: others take it at once."""
+    await connection.execute(
+        update(replicas).where(replicas.c.id == replica_id).values(until=_clock(), ended_at=_clock())
+    )
+    await _free(connection, leases.c.replica_id == replica_id)
+
+
+async def hold(connection: AsyncConnection, fence: Fence | None, jobs: Iterable[str] = ()) -> None:
+    """To be called first in every transaction that writes for a tick. Raises `LeaseLost`.
+
+    None: there are no replicas, as in a simulated world.
+    """
+    if fence is None:
+        return
+    strange = [job for job in jobs if job not in fence.epochs]
+    if strange:
+        raise LeaseLost(f"job {strange[0]} is not ours")
+    found = await connection.execute(
+        select(replicas.c.id)
+        .where(replicas.c.id == fence.replica_id, _alive(), replicas.c.losses == fence.losses)
+        .with_for_update(read=True, key_share=True)
+    )
+    if found.one_or_none() is None:
+        raise LeaseLost("the lease has run out, or others have taken jobs from this replica")
+
+
+async def take_turn(
+    connection: AsyncConnection,
+    replica_id: str,
+    known: Mapping[str, int],
+    *,
+    now: datetime,
+    refined_for: timedelta,
+    lease: timedelta,
+) -> Turn:
+    """What there is to tick: what is held, less what is given up, and what was free or a dead replica's.
+
+    `known`: epochs of the jobs held so far. Raises `LeaseLost` when the lease has run out.
+    """
+    losses, live, dead = await _stand(connection, replica_id, lease)
+    held = await _held(connection) if live > 1 else 0
+    inherited: dict[str, int] = {}
+    if dead:
+        inherited = await _take_over(connection, replica_id, Standing(held=held, free=0, mine=len(known), live=live))
+    seen = await watched(connection, now, refined_for=refined_for, replica_id=replica_id)
+    epochs = {item.key.job_key: item.epoch for item in seen if item.epoch is not None}
+    over = [job for job in (*known, *inherited) if job not in epochs]
+    if over:
+        # Their jobs are done with; those that others took are not ours to remove.
+        await connection.execute(
+            delete(leases).where(leases.c.replica_id == replica_id, leases.c.job_key == any_id(over))
+        )
+    free = sorted({item.key.job_key for item in seen if item.epoch is None})
+    standing = Standing(held=held or len(epochs), free=len(free), mine=len(epochs), live=live)
+    taken = await _take(connection, replica_id, _chosen(free, replica_id, to_take(standing)))
+    given = sorted(epochs, key=lambda job: -epochs[job])[: to_give(standing)]
+    if given:
+        await _free(connection, leases.c.replica_id == replica_id, leases.c.job_key == any_id(given))
+    epochs = {job: epoch for job, epoch in {**epochs, **taken}.items() if job not in given}
+    return Turn(
+        keys=tuple(item.key for item in seen if item.key.job_key in epochs),
+        fence=Fence(replica_id=replica_id, losses=losses, epochs=epochs),
+        live=live,
+        came=frozenset(job for job, epoch in epochs.items() if known.get(job) != epoch),
+        given=len(given),
+        taken_over=len(inherited),
+    )
+
+
+async def _stand(connection: AsyncConnection, replica_id: str, lease: timedelta) -> tuple[int, int, bool]:
+    """Our losses, how many replicas tick, and whether a dead one has not been inherited yet. Ours is held from here."""
+    others = replicas.alias("others")
+    live = (
+        select(func.count())
+        .select_from(others)
+        .where(
+            others.c.ended_at.is_(None),
+            others.c.until > _clock(),
+            (others.c.id == replica_id) | (others.c.ticked_at > _clock() - lease),
+        )
+        .scalar_subquery()
+    )
+    dead = select(others.c.id).where(others.c.ended_at.is_(None), others.c.until <= _clock()).exists()
+    found = await connection.execute(
+        select(replicas.c.losses, live.label("live"), dead.label("dead"))
+        .where(replicas.c.id == replica_id, _alive())
+        .with_for_update(read=True, key_share=True, of=replicas)
+    )
+    row = found.one_or_none()
+    if row is None:
+        raise LeaseLost("the lease has run out")
+    return row.losses, row.live, row.dead
+
+
+async def _held(connection: AsyncConnection) -> int:
+    found = await connection.execute(select(func.count()).select_from(leases).where(leases.c.replica_id.is_not(None)))
+    return found.scalar_one()
+
+
+async def _take_over(connection: AsyncConnection, replica_id: str, standing: Standing) -> dict[str, int]:
+    """Jobs of dead replicas, as many as are our part. A row that is locked is somebody's: his writes, or his taking."""
+    found = await connection.execute(
+        select(replicas.c.id)
+        .where(replicas.c.ended_at.is_(None), replicas.c.until <= _clock())
+        .order_by(replicas.c.id)
+        .limit(_REPLICAS_MAX)
+        .with_for_update(skip_locked=True)
+    )
+    dead = list(found.scalars())
+    if not dead:
+        return {}
+    orphans = list(
+        (
+            await connection.execute(
+                select(leases.c.job_key).where(leases.c.replica_id == any_id(dead)).with_for_update(skip_locked=True)
+            )
+        ).scalars()
+    )
+    room = to_take(
+        Standing(held=max(standing.held - len(orphans), 0), free=len(orphans), mine=standing.mine, live=standing.live)
+    )
+    taken = _chosen(sorted(orphans), replica_id, room)
+    moved = await connection.execute(
+        update(leases)
+        .where(leases.c.job_key == any_id(taken), leases.c.replica_id == any_id(dead))
+        .values(replica_id=replica_id, epoch=lease_epochs.next_value(), changed_at=_clock())
+        .returning(leases.c.job_key, leases.c.epoch)
+    )
+    inherited = {row.job_key: row.epoch for row in moved}
+    left = select(leases.c.job_key).where(leases.c.replica_id == replicas.c.id).exists()
+    await connection.execute(
+        update(replicas)
+        .where(replicas.c.id == any_id(dead))
+        .values(losses=replicas.c.losses + 1, ended_at=func.coalesce(replicas.c.ended_at, _ended_unless(left)))
+    )
+    return inherited
+
+
+def _ended_unless(left: ColumnElement[bool]) -> ColumnElement[object]:
+    # A dead replica with nothing left has ended; one with jobs left is looked at by whoever has room for them.
+    return case((left, None), else_=_clock())
+
+
+def _chosen(jobs: Sequence[str], replica_id: str, most: int) -> list[str]:
+    """Which of the jobs to take: of many, others take others, so that two seldom want the same."""
+    if most >= len(jobs):
+        return list(jobs)
+    return sorted(sorted(jobs, key=lambda job: zlib.crc32(f"{replica_id} {job}".encode()))[:most])
+
+
+async def _take(connection: AsyncConnection, replica_id: str, jobs: Sequence[str]) -> dict[str, int]:
+    """Free jobs; in one order for all, so that two that want the same never wait in a circle."""
+    if not jobs:
+        return {}
+    statement = upsert(leases)
+    wanted = select(
+        func.unnest(cast(list(jobs), ARRAY(Uuid(as_uuid=False)))),
+        literal(replica_id, leases.c.replica_id.type),
+        lease_epochs.next_value(),
+        _clock(),
+    )
+    made = await connection.execute(
+        statement.from_select(["job_key", "replica_id", "epoch", "changed_at"], wanted)
+        .on_conflict_do_update(
+            index_elements=["job_key"],
+            set_={name: statement.excluded[name] for name in ("replica_id", "epoch", "changed_at")},
+            where=leases.c.replica_id.is_(None),
+        )
+        .returning(leases.c.job_key, leases.c.epoch)
+    )
+    return {row.job_key: row.epoch for row in made}
+
+
+async def _free(connection: AsyncConnection, *which: ColumnElement[bool]) -> None:
+    await connection.execute(update(leases).where(*which).values(replica_id=None, changed_at=_clock()))
+
+
+async def list_replicas(connection: AsyncConnection) -> tuple[StoredReplica, ...]:
+    """Those that live, those that died and still have jobs, and those of the last day, newest first."""
+    jobs = select(func.count()).select_from(leases).where(leases.c.replica_id == replicas.c.id).scalar_subquery()
+    found = await connection.execute(
+        select(
+            replicas,
+            _alive().label("alive"),
+            (_clock() - replicas.c.ticked_at).label("tick_age"),
+            jobs.label("jobs"),
+        )
+        .order_by(replicas.c.started_at.desc(), replicas.c.id)
+        .limit(_REPLICAS_MAX)
+    )
+    return tuple(
+        StoredReplica(
+            replica_id=row.id,
+            host=row.host,
+            pid=row.pid,
+            version=row.version,
+            build=row.build,
+            schema=row.schema,
+            started_at=row.started_at,
+            ended_at=row.ended_at,
+            alive=row.alive,
+            tick_age=max(row.tick_age, timedelta()),
+            jobs=row.jobs,
+        )
+        for row in found
+    )
