@@ -365,6 +365,7 @@ def _with_update(
         incarnation=advice.incarnation,
         inherited=tuple(node for node in kept if node in ours),
         told=telling.line(advice.explanation, job_id=job.shown_id, attempt=advice.attempt),
+        advice=advice.advice_id,
     )
     comment = marks.merge(job.admin_comment, fragment)
     if comment is None:

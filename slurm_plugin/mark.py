@@ -27,6 +27,7 @@ class Mark:
     `returned`: the watchdog gave our exclusions or our StartTime back; advice for this attempt is not applied again.
     `spared`: nodes that we gave back so that the job can start; no other job's advice excludes them again.
     `incarnation`: the store whose generations `generation` counts in. `told`: for the job's user, who can see it here.
+    `advice`: the id of what set it, for whoever has to say more about it: another agent, or this one after a restart.
     """
 
     job: str
@@ -41,6 +42,7 @@ class Mark:
     inherited: tuple[str, ...] = ()
     spared: tuple[str, ...] = ()
     told: str = ""
+    advice: str = ""
 
     @property
     def advised(self) -> bool:
@@ -92,6 +94,8 @@ def render(mark: Mark) -> str:
     }
     if mark.incarnation:
         value["incarnation"] = mark.incarnation
+    if mark.advice:
+        value["advice"] = mark.advice
     if mark.inherited:
         value["inherited"] = list(mark.inherited)
     if mark.spared:
@@ -129,7 +133,7 @@ def _mark(value: object) -> Mark | None:
     inherited, spared = body.get("inherited", []), body.get("spared", [])
     times = [body.get(key) for key in ("deadline", "start", "found")]
     good = (
-        all(_is_text(body.get(key, "")) for key in ("job", "incarnation"))
+        all(_is_text(body.get(key, "")) for key in ("job", "incarnation", "advice"))
         and "job" in body
         and _is_integer(body.get("attempt"))
         and _is_integer(body.get("generation"))
@@ -155,6 +159,7 @@ def _mark(value: object) -> Mark | None:
         inherited=tuple(node for node in inherited if node in body["nodes"]),
         spared=tuple(spared),
         told=body.get("told", ""),
+        advice=body.get("advice", ""),
     )
 
 

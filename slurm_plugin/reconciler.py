@@ -76,7 +76,6 @@ class Reconciler:
     _retry_at: dict[str, float] = field(default_factory=dict)
     _requeues: deque[float] = field(default_factory=deque)
     _counted: set[tuple[str, int]] = field(default_factory=set)  # (job, restarts) of what is in `_requeues`
-    _last: dict[str, guard.Advice] = field(default_factory=dict)  # what was last applied to a job
     _moments: dict[tuple[str, int], set[Kind]] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _under_way: dict[str, tuple[guard.Advice, asyncio.Event]] = field(default_factory=dict)  # by job, set: taken back
@@ -154,7 +153,6 @@ class Reconciler:
             held = {row.job_id for row in rows}
             self._moments = {key: value for key, value in self._moments.items() if key[0] in held}
             self._counted = {key for key in self._counted if key[0] in held}
-            self._last = {key: advice for key, advice in self._last.items() if key in held}
 
     async def close(self) -> None:
         """Let actions under way end: they are short, and bounded by themselves."""
@@ -297,8 +295,6 @@ class Reconciler:
         if result.reason is Reason.PERMISSION:
             self.missing_right = result.detail or "the scheduler refuses our updates"
             log.error("rights_missing", detail=self.missing_right, mode="observe from now on")
-        if result.status is Status.APPLIED:
-            self._last[advice.job_id] = advice
         if result.status is Status.APPLIED or result.status is Status.WITHHELD:
             self._say(advice, row, result.status, result.reason, result.detail, result=result)
         if result.status is Status.WITHHELD:
@@ -306,10 +302,26 @@ class Reconciler:
         return result
 
     def dropped(self, row: JobRow, result: Result) -> None:
-        """Exclusions of ours were given back so that the job can start: said about the advice that set them."""
-        advice = self._last.get(row.job_id)
-        if advice is not None and advice.attempt == row.restarts - 1:
-            self._say(advice, row, Status.VERIFIED, result.reason, result.detail, result=result)
+        """Exclusions of ours were given back so that the job can start: said about the advice that set them.
+
+        The mark names it: another agent may have set them, or this one before a restart.
+        """
+        ours = mark.find(row.admin_comment)
+        if ours is None or not ours.advice or ours.attempt != row.restarts - 1:
+            return
+        advice = guard.Advice(
+            advice_id=ours.advice,
+            incarnation=ours.incarnation,
+            job_key=ours.job,
+            job_id=row.job_id,
+            attempt=ours.attempt,
+            submitted_at=0,
+            user=row.user,
+            generation=ours.generation,
+            action=guard.Action.RESTART,
+            expires_monotonic=self.clock.monotonic(),
+        )
+        self._say(advice, row, Status.VERIFIED, result.reason, result.detail, result=result)
 
     # --- saying it ---------------------------------------------------------------------------------------------
 
@@ -425,6 +437,6 @@ def _ref(cluster: str, advice: guard.Advice) -> common_pb2.AttemptRef:
         cluster=cluster,
         job_id=advice.job_id,
         attempt=advice.attempt,
-        submitted_at=wire.stamp(advice.submitted_at),
+        submitted_at=wire.stamp(advice.submitted_at) if advice.submitted_at else None,
         user=advice.user,
     )

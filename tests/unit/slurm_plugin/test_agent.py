@@ -21,8 +21,10 @@ from slurm_plugin.agent import Agent
 from slurm_plugin.config import AgentConfig, SlurmSection
 from slurm_plugin.hook_socket import HookSocket, HookSocketError
 from slurm_plugin.hook_watch import SILENT_ENDS
+from slurm_plugin.looks import NODES_SECONDS
 from slurm_plugin.reconciler import ATTENDED_MAX
 from slurm_plugin.squeue import Output, Slurm, SlurmError
+from slurm_plugin.tender import CONFIRM_SECONDS
 from slurm_plugin.words import Reason, Status
 from tests.unit.slurm_plugin.fake_slurm import FakeJob, FakeSlurm
 from tests.unit.slurm_plugin.test_backfill import Sacct
@@ -228,6 +230,28 @@ async def test_a_failed_job_is_reported_restarted_and_verified(bench: Bench) -> 
     names = [common_pb2.MilestoneKind.Name(item.kind)[15:] for item in bench.advisor.milestones]
     assert names == ["REQUEUE_ACCEPTED", "UPDATE_ACCEPTED", "NODES_RELEASED", "ELIGIBLE", "RUNNING"]
     assert {item.attempt.attempt for item in bench.advisor.milestones} == {0}
+
+
+async def test_exclusions_given_back_after_a_restart_are_told_of_the_advice_that_set_them(bench: Bench) -> None:
+    """The advice is closed and another agent set them: a node goes, so does the least certain, and it is said."""
+    ours = mark.Mark(job="k", attempt=0, generation=2, nodes=("node2", "node3"), advice="a7", incarnation="i")
+    job = FakeJob(state="PENDING", restarts=1, submit=1195, eligible=1201, end=None, nodes="", excluded="node2,node3")
+    job.admin_comment = mark.render(ours)
+    bench.slurm.add(job)
+    clock = WorldClock(bench.slurm)
+    bench.start(clock)
+    await until(bench.advisor.jobs)
+    assert bench.slurm.verbs == []
+    bench.slurm.nodes["node4"] = "drained"
+    clock.later = NODES_SECONDS
+    drained = agent_pb2.NODE_STATE_DRAINED
+    await until(lambda: any(node.state == drained for report in bench.advisor.reports for node in report.nodes))
+    clock.later += CONFIRM_SECONDS
+    await until(bench.advisor.reconciled.__len__)
+    said = bench.advisor.reconciled[0]
+    assert (said.advice_id, said.attempt.job_key, said.attempt.attempt, said.generation) == ("a7", "k", 0, 2)
+    assert (said.status, said.reason) == (VERIFIED, common_pb2.RECONCILIATION_REASON_CAPACITY)
+    assert (job.excluded, list(said.dropped_nodes), list(said.excluded_nodes)) == ("node2", ["node3"], ["node2"])
 
 
 async def test_nothing_is_done_twice_after_a_restart(bench: Bench) -> None:
