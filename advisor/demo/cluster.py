@@ -295,8 +295,17 @@ class Cluster:
         return int(out.strip().split(";")[0])
 
     def idle_nodes(self) -> frozenset[str]:
-        done = self.command("sinfo", "-h", "-N", "-t", "idle", "-o", "%N")
-        return frozenset(done.stdout.split()) if done.returncode == 0 else frozenset()
+        """Those that answer: for a moment after a RESUME a node is `idle*`, and fits no job."""
+        done = self.command("sinfo", "-h", "-N", "-o", "%N %T")
+        found = (line.split() for line in done.stdout.splitlines()) if done.returncode == 0 else ()
+        return frozenset(node for node, state in found if state == "idle")
+
+    def come_to_rest(self, seconds: float = 60.0) -> None:
+        """No job left, every node idle."""
+        for job_id, row in self.jobs().items():
+            if row.state in {"PENDING", "RUNNING", "COMPLETING", "SUSPENDED"}:
+                self.command("scancel", str(job_id))
+        wait_for("all nodes idle again", lambda: self.idle_nodes() == frozenset(self.nodes), seconds=seconds)
 
     def node_state(self, node: str) -> str:
         return self.must("sinfo", "-h", "-N", "-n", node, "-o", "%T").split()[0]

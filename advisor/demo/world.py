@@ -30,17 +30,16 @@ class World:
 
     def reset(self) -> None:
         """Every program running, every node idle, no job left: what a scenario starts from."""
-        for job_id, row in self.cluster.jobs().items():
-            if row.state in {"PENDING", "RUNNING", "COMPLETING", "SUSPENDED"}:
-                self.cluster.command("scancel", str(job_id))
+        self.cluster.come_to_rest()
         for program in self.stack.programs:
             program.start()
         self.stack.wait_ready()
-        wait_for(
-            "all nodes idle again",
-            lambda: self.cluster.idle_nodes() == frozenset(self.cluster.nodes),
-            seconds=60,
-        )
+
+    def leave(self) -> None:
+        """Nobody acts on the cluster until the next `reset`: agent and watchdog are stopped, and it is at rest."""
+        for program in (self.stack.watchdog, self.stack.agent):
+            program.stop()
+        self.cluster.come_to_rest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,10 @@ POLICY = {
     "trusted_fatal_grace_seconds": 8.0,
 }
 _WORDS_LINES = 40
+_VIEWS = {
+    "jobs": ("squeue", "-a", "-r", "-t", "all", "-o", "%A %T %r from=%V begin=%S on=%N without=%x"),
+    "nodes": ("sinfo", "-a", "-N", "-o", "%N %T %E"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,18 +81,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed scenario shows what our programs and Slurm's controller said last."""
+    """A failed scenario shows what our programs and Slurm's controller said last, and the jobs and nodes by now."""
     report = yield
-    world = item.funcargs.get("world") if hasattr(item, "funcargs") else None
-    bench = item.funcargs.get("bench") if hasattr(item, "funcargs") else None
-    if report.failed and isinstance(bench, Bench):
-        for program in bench.agents:
-            report.sections.append((program.name, program.last_words(_WORDS_LINES)))
-    if report.failed and isinstance(world, World):
-        for program in world.stack.programs:
-            report.sections.append((program.name, program.last_words(_WORDS_LINES)))
-        lines = world.cluster.controller_log.read_text(encoding="utf-8", errors="replace").splitlines()
-        report.sections.append(("slurmctld", "\n".join(lines[-_WORDS_LINES:])))
+    given = getattr(item, "funcargs", {})
+    world, bench = given.get("world"), given.get("bench")
+    cluster = bench.cluster if isinstance(bench, Bench) else given.get("cluster")
+    if not report.failed or not isinstance(cluster, Cluster):
+        return report
+    programs = bench.agents if isinstance(bench, Bench) else world.stack.programs if isinstance(world, World) else ()
+    for program in programs:
+        report.sections.append((program.name, program.last_words(_WORDS_LINES)))
+    lines = cluster.controller_log.read_text(encoding="utf-8", errors="replace").splitlines()
+    report.sections.append(("slurmctld", "\n".join(lines[-_WORDS_LINES:])))
+    for what, argv in _VIEWS.items():
+        report.sections.append((what, cluster.command(*argv).stdout))
     return report
 
 
@@ -147,9 +153,24 @@ def kernel(bare: tuple[Cluster, KernelLogWriter]) -> KernelLogWriter:
 
 
 @pytest.fixture(scope="session")
-def everything(cluster: Cluster, kernel: KernelLogWriter, knife: Knife) -> Iterator[World]:
+def worlds() -> list[World]:
+    """The session's world, once a test has asked for it."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def everything(cluster: Cluster, kernel: KernelLogWriter, knife: Knife, worlds: list[World]) -> Iterator[World]:
     with running_world(cluster, kernel, policy=POLICY, slurm_bin=knife.file.parent) as world:
+        worlds.append(world)
         yield world
+
+
+@pytest.fixture(autouse=True)
+def _cluster_of_its_own(request: pytest.FixtureRequest, worlds: list[World]) -> None:
+    """The world's agent and watchdog look after every job that bears our mark: not beside a test's own agents."""
+    if "cluster" in request.fixturenames and "everything" not in request.fixturenames:
+        for world in worlds:
+            world.leave()
 
 
 @pytest.fixture
