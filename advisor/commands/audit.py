@@ -106,7 +106,7 @@ def list_records(
         )
         for item in found
     )
-    print_table(("when", "who", "what", "of", "why", "from"), rows, empty="nothing")
+    print_table(("when", "who", "what", "of", "why", "from"), rows, empty="nothing", least=("from",))
 
 
 @app.command("seals")
@@ -311,7 +311,8 @@ async def _drop_old(url: str, months: int, *, who: str, key: SealKey | None, dry
     clock = SystemClock()
     async with opened(url) as engine:
         async with engine.begin() as connection:
-            history = History(engine, await current_incarnation(connection))
+            current = await current_incarnation(connection)
+        history = History(engine, lambda: current.id)
         if dry_run:
             found = await history.too_old(months=months, now=clock.now())
             for item in found:

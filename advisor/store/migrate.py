@@ -15,7 +15,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from advisor.store.errors import SchemaMismatch
+from advisor.store.errors import STANDBY, NotPrimary, SchemaMismatch
 
 # Parts of a table share its serial numbers from here on.
 POSTGRES_MIN = 17
@@ -39,7 +39,7 @@ def alembic_config(connection: Connection | None = None) -> Config:
 async def migrate(url: str) -> None:
     """Upgrade to the newest revision, under an advisory lock that dies with the connection.
 
-    Raises `SchemaMismatch` for a server that is too old.
+    Raises `SchemaMismatch` for a server that is too old, `NotPrimary` for a standby.
     """
     engine = create_async_engine(url, hide_parameters=True)
     try:
@@ -47,6 +47,8 @@ async def migrate(url: str) -> None:
             await connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": _LOCK})
             await connection.commit()
             try:
+                if await connection.scalar(text("SELECT pg_is_in_recovery()")):
+                    raise NotPrimary(STANDBY)
                 version = await connection.scalar(text("SHOW server_version_num"))
                 require_server(int(version or 0))
                 await connection.run_sync(lambda plain: command.upgrade(alembic_config(plain), "head"))

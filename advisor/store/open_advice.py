@@ -1,5 +1,6 @@
 """Advice after its decision is committed: what is open, what came of it, and its end."""
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -27,6 +28,7 @@ _OPEN_MAX = 10_000
 _DETAIL_CHARACTERS_MAX = 2048
 _NODES_MAX = 65_536
 _EXPIRED, _SUPERSEDED = ReconciliationStatus.EXPIRED, ReconciliationStatus.SUPERSEDED
+_SEEN = re.compile(r"generation (\d{1,9})", re.ASCII)  # as the agent's guard words it
 _ACCEPTED = frozenset({ReconciliationStatus.APPLIED, ReconciliationStatus.VERIFIED})
 
 
@@ -182,6 +184,41 @@ async def take_back(connection: AsyncConnection, key: AttemptKey, detail: str, a
     return await _tell(
         connection, [_said(row, _SUPERSEDED, ReconciliationReason.OPERATOR, at, detail) for row in closed]
     )
+
+
+async def close_all(connection: AsyncConnection, detail: str, at: datetime) -> int:
+    """Close everything that is open, of all attempts, and have each of them decided anew. Returns how many.
+
+    A decision that is under way meanwhile is in conflict, like one that an order speaks against: what is counted is
+    that there is something new to answer.
+    """
+    told = attempts.c.open & (attempts.c.generation > 0)
+    locked = (
+        select(attempts.c.job_key, attempts.c.number)
+        .where(told)
+        .order_by(attempts.c.job_key, attempts.c.number)
+        .with_for_update()
+        .cte("locked")
+    )
+    await connection.execute(update(attempts).where(of_attempt(attempts, locked)).values(orders=attempts.c.orders + 1))
+    closed = await _close(connection, select(advice.c.decision_id), _SUPERSEDED)
+    reason = ReconciliationReason.NEWER_GENERATION
+    return await _tell(connection, [_said(row, _SUPERSEDED, reason, at, detail) for row in closed])
+
+
+def seen_by_agent(news: Reconciliation) -> int:
+    """The generation that an agent found on the job itself and says is newer than the advice; 0 where it says none."""
+    if news.status is not _SUPERSEDED or news.reason is not ReconciliationReason.NEWER_GENERATION:
+        return 0
+    named = _SEEN.fullmatch(news.detail)
+    return int(named.group(1)) if named is not None else 0
+
+
+async def newest_generation(connection: AsyncConnection, key: AttemptKey) -> int:
+    found = await connection.execute(
+        select(attempts.c.generation).where(attempts.c.job_key == key.job_key, attempts.c.number == key.number)
+    )
+    return found.scalar_one_or_none() or 0
 
 
 async def _close(

@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
 import structlog
 from sqlalchemy import func, make_url, select
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.pool import QueuePool
 
 from advisor.core.autonomy import Earned
@@ -50,6 +50,7 @@ from advisor.store import (
     watching,
 )
 from advisor.store.audit_filters import Spans
+from advisor.store.engines import Door, Lives, pooled_engine, single_engine
 from advisor.store.history import History
 from advisor.store.leases import Fence, Newcomer, Renewed, StoredReplica, Turn
 from advisor.store.migrate import require_current_schema
@@ -101,7 +102,8 @@ _log = structlog.get_logger(__name__)
 _SESSION = (
     "-c timezone=UTC -c statement_timeout=30000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=60000"
 )
-_CONNECT_SECONDS = 10
+# Of one unit of work, however many statements: then the server is taken for frozen, and its connection is cut.
+_UNIT_SECONDS = 60.0
 _CLOSE_SECONDS = 2.0
 _CONNECTIONS = 10
 _WAIT_SECONDS = 30
@@ -119,20 +121,11 @@ _KNOWN_BLOBS_MAX = 1000
 _KNOWN_BLOBS_FOR = timedelta(days=1)
 
 
-def _engine(url: str, session: str, *, connections: int, wait_seconds: float) -> AsyncEngine:
-    return create_async_engine(
-        url,
-        hide_parameters=True,
-        pool_pre_ping=True,
-        pool_size=connections,
-        max_overflow=0,
-        pool_timeout=wait_seconds,
-        connect_args={"options": session, "connect_timeout": _CONNECT_SECONDS},
-    )
-
-
-def _idle(lease_seconds: float) -> str:
-    return f"-c idle_in_transaction_session_timeout={round(idle_seconds(lease_seconds) * 1000)}"
+def _session_of(lease_seconds: float | None) -> str:
+    """A process that is stopped within a transaction keeps others from its jobs: for less than a lease."""
+    if lease_seconds is None:
+        return _SESSION
+    return f"{_SESSION} -c idle_in_transaction_session_timeout={round(idle_seconds(lease_seconds) * 1000)}"
 
 
 def _held(engine: AsyncEngine) -> bool:
@@ -146,37 +139,81 @@ class Store:
     Database errors pass through as SQLAlchemy raises them; statements' parameters are kept out of their text.
     """
 
-    def __init__(self, engine: AsyncEngine, reading: AsyncEngine, current: str, policy: Policy) -> None:
-        self._engine = engine
-        self._reading_engine = reading
-        self._incarnation = current
+    def __init__(
+        self,
+        url: str,
+        policy: Policy,
+        *,
+        read_url: Callable[[], str] | None,
+        unit_seconds: float,
+        lease_seconds: float | None,
+    ) -> None:
+        lives = Lives(settle=self._settle)
+        self._url = url
+        self._read_url = read_url
+        self._pools = tuple(
+            pooled_engine(url, session, lives, connections=most, wait_seconds=wait_seconds, read_url=read_url)
+            for session, most, wait_seconds in (
+                (_session_of(lease_seconds), _CONNECTIONS, _WAIT_SECONDS),
+                (_AUDIT_SESSION, _AUDIT_CONNECTIONS, _AUDIT_WAIT_SECONDS),
+            )
+        )
+        self._lives = lives
+        self._engine = Door(self._pools[0], lives, seconds=unit_seconds)
+        self._unhurried = Door(self._pools[0], lives, seconds=None)
+        self._reading_engine = Door(self._pools[1], lives, seconds=unit_seconds)
+        self._incarnation = ""
         self._policy = policy
         self._known_blobs: Mapping[str, datetime] = {}
         self._known_spans: dict[str, tuple[float, Spans]] = {}
 
     @classmethod
-    async def open(cls, url: str, *, policy: Policy | None = None, lease_seconds: float | None = None) -> "Store":
+    async def open(
+        cls,
+        url: str,
+        *,
+        policy: Policy | None = None,
+        read_url: Callable[[], str] | None = None,
+        unit_seconds: float = _UNIT_SECONDS,
+        lease_seconds: float | None = None,
+    ) -> "Store":
         """Connect to a migrated database. `policy` gives the history's half-life and window.
 
         `lease_seconds`: of this replica's leases; a transaction of ours that stands still ends well within one.
-        Raises `SchemaMismatch`, or SQLAlchemy's `OperationalError` when nobody answers.
+        `read_url`: asked for the DSN whenever a connection is made. `unit_seconds`: after which a transaction that has
+        not come to its end is ended by cutting its connection. Raises `SchemaMismatch`, `NotPrimary` or
+        SQLAlchemy's `OperationalError` when nobody answers.
         """
-        session = _SESSION if lease_seconds is None else f"{_SESSION} {_idle(lease_seconds)}"
-        engine = _engine(url, session, connections=_CONNECTIONS, wait_seconds=_WAIT_SECONDS)
-        reading = _engine(url, _AUDIT_SESSION, connections=_AUDIT_CONNECTIONS, wait_seconds=_AUDIT_WAIT_SECONDS)
+        store = cls(url, policy or Policy(), read_url=read_url, unit_seconds=unit_seconds, lease_seconds=lease_seconds)
+        await store._settle()
+        database = make_url(url).render_as_string(hide_password=True)
+        _log.info("store_opened", database=database, incarnation=store.incarnation)
+        return store
+
+    async def _settle(self) -> None:
+        """Find out whose life the database has now, and go on in it: a new incarnation, where it is another one."""
+        engine = single_engine(self._url, _SESSION, read_url=self._read_url)
         try:
             async with engine.begin() as connection:
                 await require_current_schema(connection)
                 current = await incarnation.current_incarnation(connection)
-        except BaseException:
+        finally:
             await engine.dispose()
-            raise
-        _log.info("store_opened", database=make_url(url).render_as_string(hide_password=True), incarnation=current)
-        return cls(engine, reading, current, policy or Policy())
+        self._enter(current)
+
+    def _enter(self, current: incarnation.Incarnation) -> None:
+        self._lives.life = current.life
+        self._adopt(current.id)
+
+    def _adopt(self, current: str) -> None:
+        """What was known to be stored may not be any more."""
+        if current != self._incarnation:
+            self._incarnation = current
+            self._known_blobs, self._known_spans = {}, {}
 
     async def close(self) -> None:
         """Connections that calls still hold get a moment to come back: one that came later would never be closed."""
-        for engine in (self._reading_engine, self._engine):
+        for engine in reversed(self._pools):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     while _held(engine):  # noqa: ASYNC110 -- a pool tells nobody when a connection comes back
@@ -191,12 +228,13 @@ class Store:
     async def new_incarnation(self, *, who: str, why: str, now: datetime) -> str:
         """After a restored backup: generations of the former incarnation no longer compare."""
         async with self._engine.begin() as connection:
-            self._incarnation = await incarnation.begin_incarnation(connection, who=who, why=why, now=now)
-        return self._incarnation
+            began = await incarnation.begin_incarnation(connection, who=who, why=why, now=now)
+        self._enter(began)
+        return began.id
 
     def history(self) -> History:
         """For the sealer and retention: what is only added to."""
-        return History(self._engine, self._incarnation)
+        return History(self._unhurried, lambda: self._incarnation)
 
     # what agents report
 
@@ -334,12 +372,15 @@ class Store:
 
         An error of the database or of a record's coding is raised: then none of them is committed.
         """
-        batch = await asyncio.to_thread(
-            commit.Batch.of, records, incarnation=self._incarnation, known=self._known(records)
-        )
-        async with self._engine.begin() as connection:
-            await leases.hold(connection, fence, (record.key.job_key for record in records))
-            outcomes = await commit.commit_decisions(connection, batch, incarnation=self._incarnation, fence=fence)
+        while True:
+            current = self._incarnation
+            batch = await asyncio.to_thread(commit.Batch.of, records, incarnation=current, known=self._known(records))
+            async with self._engine.begin() as connection:
+                if current != self._incarnation:
+                    continue  # settled just now: ids are made with it, and what is known to be stored is known no more
+                await leases.hold(connection, fence, (record.key.job_key for record in records))
+                outcomes = await commit.commit_decisions(connection, batch, incarnation=current, fence=fence)
+            break
         # Only now are they surely there. Rules and policy come again with every decision.
         common = {
             name: item.record.created_at
@@ -362,7 +403,11 @@ class Store:
         """Close advice past its time to live as EXPIRED; once per tick. Returns how many."""
         async with self._engine.begin() as connection:
             await leases.hold(connection, fence)
-            return await open_advice.expire_advice(connection, now)
+            current = await incarnation.newest_incarnation(connection)
+            expired = await open_advice.expire_advice(connection, now)
+        # An operator, or another replica, may have begun a new one.
+        self._adopt(current or self._incarnation)
+        return expired
 
     async def open_advice(self, cluster: str, now: datetime) -> tuple[AdviceRow, ...]:
         """The newest generation of each attempt of the cluster, unless final or past its time to live."""
@@ -370,9 +415,18 @@ class Store:
             return await open_advice.open_advice(connection, cluster, now)
 
     async def record_reconciliation(self, advice_id: str, reconciliation: Reconciliation, *, who: str) -> AttemptKey:
-        """Idempotent. Raises `NotFound` for an unknown advice id."""
+        """Idempotent. Raises `NotFound` for an unknown advice id.
+
+        An agent that has seen a higher generation than there is proves that the store has forgotten some.
+        """
         async with self._engine.begin() as connection:
-            return await open_advice.record_reconciliation(connection, advice_id, reconciliation, who=who)
+            key = await open_advice.record_reconciliation(connection, advice_id, reconciliation, who=who)
+            seen = open_advice.seen_by_agent(reconciliation)
+            if not seen or seen <= await open_advice.newest_generation(connection, key):
+                return key
+            began = await incarnation.after_forgetting(connection, key, seen=seen, who=who, now=reconciliation.at)
+        self._enter(began)
+        return key
 
     async def record_milestones(
         self, reached: Mapping[AttemptKey, Sequence[Milestone]], *, fence: Fence | None = None

@@ -108,8 +108,8 @@ def _of_attempt() -> ForeignKeyConstraint:
     return ForeignKeyConstraint(["job_key", "number"], ["attempts.job_key", "attempts.number"])
 
 
-# The newest row is the store's identity. `system_identifier` and `timeline` are Postgres' own: a restored dump has
-# another identifier, a recovery to a point in time another timeline.
+# The newest row is the store's identity. `system_identifier`, `timeline` and `database_oid` are Postgres' own
+# (advisor.store.lives): with others, something that was committed may have been forgotten.
 incarnations = Table(
     "incarnations",
     metadata,
@@ -119,6 +119,7 @@ incarnations = Table(
     _text("why"),
     _text("system_identifier"),
     Column("timeline", Integer(), nullable=False),
+    Column("database_oid", BigInteger(), nullable=True),
     UniqueConstraint("id"),
 )
 

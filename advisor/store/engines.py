@@ -1,0 +1,251 @@
+"""Connections to Postgres: made so that one that is lost, frozen, read-only or of another life is noticed and replaced.
+
+* The DSN is read anew for every connection: a fail-over may have written another one.
+* A standby is refused (`StandbyError`): it is read-only and knows only what it was sent.
+* A connection of another life (`advisor.store.lives`) is refused (`LifeChangedError`) until `Door` has settled that.
+* Nobody waits for a server that is frozen: after `Door`'s limit the connection is cut from our side, and what waits
+  fails like with any lost connection. (Cancelling the task would not do: psycopg then waits for the server's word.)
+* A commit that was acknowledged is on the disk, whatever the server's default of `synchronous_commit` is.
+
+What goes wrong is an `OperationalError` for all callers, also where psycopg calls it otherwise.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from sqlalchemy import event, make_url
+from sqlalchemy.engine.interfaces import ExceptionContext
+from sqlalchemy.exc import DisconnectionError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool
+
+from advisor.store.errors import STANDBY
+from advisor.store.lives import LOOK, Life, look_of
+
+_log = structlog.get_logger(__name__)
+
+_CONNECT_SECONDS = 10
+_CONNECT_NEXT_SECONDS = 3  # a host that does not answer is given up for the next one of the DSN
+# What libpq does about a peer that is gone without a word; a DSN that says otherwise is right.
+_TRANSPORT = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+_PING_AFTER_SECONDS = 1.0  # what was used a moment ago is not asked again whether it lives
+_PING_SECONDS = 5.0
+_RECYCLE_SECONDS = 300  # who serves under our address may have changed while connections to the former one live on
+# The server has become read-only, or has ended our transaction: psycopg calls that internal errors.
+_AWAY_STATES = frozenset({"25006", "25P03"})
+
+
+class StandbyError(OperationalError):
+    """The server that answers is a standby."""
+
+
+class LifeChangedError(OperationalError):
+    """The server that answers may have forgotten what was committed; see `advisor.store.lives`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Lives:
+    """The life that connections must be of, and what to do when another one answers.
+
+    `settle` is set by the store; it sets `life`.
+    """
+
+    life: Life | None = None
+    settle: Callable[[], Awaitable[None]] | None = None
+    _settling: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def settled(self, before: Life | None) -> None:
+        """`before`: the life that was found wanting. Somebody else may have settled it meanwhile."""
+        async with self._settling:
+            if self.life is before and self.settle is not None:
+                await self.settle()
+
+
+class Door:
+    """Transactions over one engine, each for `seconds` at most (None: for as long as they take)."""
+
+    def __init__(self, engine: AsyncEngine, lives: Lives, *, seconds: float | None) -> None:
+        self._engine = engine
+        self._lives = lives
+        self._seconds = seconds
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[AsyncConnection]:
+        async with AsyncExitStack() as stack:
+            connection = await self._enter(stack)
+            if self._seconds is not None:
+                driver = await _driver_of(connection)
+                timer = asyncio.get_running_loop().call_later(self._seconds, _cut, driver)
+                stack.callback(timer.cancel)
+            yield connection
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[AsyncConnection]:
+        async with self.connect() as connection, connection.begin():
+            yield connection
+
+    async def _enter(self, stack: AsyncExitStack) -> AsyncConnection:
+        before = self._lives.life
+        try:
+            return await stack.enter_async_context(self._engine.connect())
+        except LifeChangedError:
+            await self._lives.settled(before)
+        return await stack.enter_async_context(self._engine.connect())
+
+
+def pooled_engine(
+    url: str,
+    session: str,
+    lives: Lives,
+    *,
+    connections: int,
+    wait_seconds: float,
+    read_url: Callable[[], str] | None = None,
+) -> AsyncEngine:
+    """`session`: libpq options. `read_url`: where the DSN comes from when a connection is made; errors are its own."""
+    engine = create_async_engine(
+        url,
+        hide_parameters=True,
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=wait_seconds,
+        pool_recycle=_RECYCLE_SECONDS,
+        connect_args=_arguments(url, session),
+    )
+    _follow(engine, session, read_url)
+    event.listen(engine.sync_engine, "connect", _first_look(lives))
+    event.listen(engine.sync_engine, "checkout", _second_look(lives, engine.sync_engine.dialect))
+    event.listen(engine.sync_engine, "handle_error", _as_absence)
+    return engine
+
+
+def single_engine(url: str, session: str, *, read_url: Callable[[], str] | None = None) -> AsyncEngine:
+    """Each connection new and for one use, of whatever life."""
+    engine = create_async_engine(url, hide_parameters=True, poolclass=NullPool, connect_args=_arguments(url, session))
+    _follow(engine, session, read_url)
+    return engine
+
+
+def _arguments(url: str, session: str) -> dict[str, Any]:
+    given = make_url(url).query
+    hosts = given.get("host", "")
+    several = not isinstance(hosts, str) or "," in hosts
+    usual = {**_TRANSPORT, "connect_timeout": _CONNECT_NEXT_SECONDS if several else _CONNECT_SECONDS}
+    return {"options": session, **{name: value for name, value in usual.items() if name not in given}}
+
+
+def _follow(engine: AsyncEngine, session: str, read_url: Callable[[], str] | None) -> None:
+    if read_url is None:
+        return
+
+    def connecting(dialect: Any, _record: object, _arguments_before: object, parameters: dict[str, Any]) -> None:
+        url = read_url()
+        _, found = dialect.create_connect_args(make_url(url))
+        parameters.clear()
+        parameters.update(found)
+        parameters.update(_arguments(url, session))
+
+    event.listen(engine.sync_engine, "do_connect", connecting)
+
+
+def _first_look(lives: Lives) -> Callable[[Any, ConnectionPoolEntry], None]:
+    def connected(connection: Any, record: ConnectionPoolEntry) -> None:
+        try:
+            with _cut_after(_PING_SECONDS, connection):
+                cursor = connection.cursor()
+                cursor.execute(LOOK)
+                look = look_of(cursor.fetchone())
+                if not look.waits_for_disk:
+                    cursor.execute("SET synchronous_commit = on")
+                cursor.close()
+                connection.commit()
+            _refuse_others(look.life, lives)
+        except BaseException:
+            connection.close()
+            raise
+        record.info["life"], record.info["used"] = look.life, _now()
+
+    return connected
+
+
+def _refuse_others(found: Life | None, lives: Lives) -> None:
+    if found is None:
+        raise StandbyError(None, None, _Said(STANDBY))
+    if lives.life is not None and not lives.life.same_as(found):
+        raise LifeChangedError(None, None, _Said(lives.life.change_to(found)))
+
+
+def _second_look(lives: Lives, dialect: Any) -> Callable[[Any, ConnectionPoolEntry, object], None]:
+    def taken(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
+        used, now = record.info.get("used", 0.0), _now()
+        life = record.info.get("life")
+        if lives.life is not None and (life is None or not lives.life.same_as(life)):
+            raise DisconnectionError("a connection of a former life")
+        if now - used > _PING_AFTER_SECONDS:
+            try:
+                with _cut_after(_PING_SECONDS, connection):
+                    dialect.do_ping(connection)
+            except dialect.loaded_dbapi.Error as error:
+                lost = DisconnectionError(str(error))
+                lost.invalidate_pool = True
+                raise lost from error
+        record.info["used"] = now
+
+    return taken
+
+
+def _as_absence(context: ExceptionContext) -> OperationalError | None:
+    error = context.original_exception
+    if getattr(error, "sqlstate", None) not in _AWAY_STATES:
+        return None
+    context.is_disconnect = True  # the next connection finds who is the primary now
+    return OperationalError(context.statement, None, error, hide_parameters=True)
+
+
+class _Said(Exception):  # noqa: N818 - SQLAlchemy wants an exception for the text of its own
+    pass
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@contextlib.contextmanager
+def _cut_after(seconds: float, connection: Any) -> Any:
+    timer = asyncio.get_running_loop().call_later(seconds, _cut, connection.driver_connection)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+async def _driver_of(connection: AsyncConnection) -> Any:
+    return (await connection.get_raw_connection()).driver_connection
+
+
+def _cut(driver: Any) -> None:
+    """End the connection from our side: whoever waits for the server hears that it is gone."""
+    try:
+        held = socket.socket(fileno=os.dup(driver.fileno()))
+    except (OSError, ValueError) as error:
+        _log.debug("connection_gone_already", error=str(error))
+        return
+    except Exception as error:  # psycopg's own, for a connection that is closed
+        _log.debug("connection_gone_already", error=str(error))
+        return
+    with held:
+        _log.warning("connection_cut", why="the database did not answer in time")
+        with contextlib.suppress(OSError):
+            held.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,159 @@
+"""A store that may have forgotten something begins anew by itself, whatever way it came to that."""
+
+import asyncio
+import signal
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from advisor.store.errors import Conflict, NotPrimary
+from advisor.store.migrate import migrate
+from advisor.store.records import AgentMode, Reconciliation, ReconciliationReason, ReconciliationStatus
+from advisor.store.store import Store
+from tests.integration.postgres_trouble.servers import Server
+from tests.integration.store.worlds import CLUSTER, at, record, running
+
+pytestmark = pytest.mark.postgres
+
+
+def _both(first: Server, second: Server) -> str:
+    hosts = f"host=127.0.0.1:{first.port}&host=127.0.0.1:{second.port}"
+    return f"postgresql+psycopg://advisor@/advisor?{hosts}&target_session_attrs=read-write"
+
+
+async def _retried(store: Store, seconds: float = 20.0) -> float:
+    """How long it took until the store answered again."""
+    began = asyncio.get_running_loop().time()
+    async with asyncio.timeout(seconds):
+        while True:
+            try:
+                await store.expire_advice(at(0))
+            except OperationalError:
+                await asyncio.sleep(0.05)
+            else:
+                return asyncio.get_running_loop().time() - began
+
+
+async def test_a_promoted_standby_is_another_incarnation(primary: Server, standby: Server) -> None:
+    """The open store finds the promoted standby, begins anew, and leaves nothing open that was decided before."""
+    store = await Store.open(_both(primary, standby))
+    try:
+        before = store.incarnation
+        key = await running(store)
+        await store.commit_decision(record(key))
+        primary.wait(
+            lambda: primary.query("SELECT pg_current_wal_lsn() = replay_lsn FROM pg_stat_replication") == [(True,)]
+        )
+        assert [row.generation for row in await store.open_advice(CLUSTER, at(30))] == [1]
+        primary.kill()
+        standby.promote()
+        seconds = await _retried(store)
+        assert seconds < 5
+        assert store.incarnation != before
+        assert await store.open_advice(CLUSTER, at(30)) == ()
+        with pytest.raises(Conflict):
+            await store.commit_decision(record(key, 1))
+        stored = await store.load([key], now=at(31))
+        assert stored[key].ordered
+        again = record(key, 1, seen_orders=stored[key].orders_count, created_at=at(31))
+        assert (await store.commit_decision(again)).generation == 2
+        assert standby.query("SELECT count(*) FROM incarnations") == [(2,)]
+        assert await store.pauses(at(31)) == ()
+    finally:
+        await store.close()
+
+
+async def test_forgotten_content_is_written_again(primary: Server, standby: Server) -> None:
+    """What only the lost primary had of rules and policy is stored again with the next decision."""
+    store = await Store.open(_both(primary, standby))
+    try:
+        standby.freeze()  # it hears nothing of what follows
+        first, second = await running(store), await running(store, job_id="8")
+        await store.commit_decision(record(first))
+        primary.kill()
+        standby.freeze(signal.SIGCONT)
+        standby.promote()
+        await _retried(store)
+        second = await running(store, job_id="9")
+        await store.commit_decision(record(second))
+        assert standby.query("SELECT count(*) FROM blobs") == [(3,)]
+    finally:
+        await store.close()
+
+
+async def test_a_standby_is_refused_in_one_sentence(primary: Server, standby: Server) -> None:
+    """Somebody who names the standby by mistake is told so, and nothing is written or waited for."""
+    for opening in (Store.open(standby.url()), migrate(standby.url())):
+        with pytest.raises((NotPrimary, OperationalError), match="target_session_attrs=read-write"):
+            await opening
+
+
+async def test_a_primary_that_is_frozen_is_left(primary: Server, standby: Server) -> None:
+    """A server that neither answers nor ends its connections holds nobody up for longer than one unit of work."""
+    store = await Store.open(_both(primary, standby), unit_seconds=1.0)
+    key = await running(store)
+    primary.wait(
+        lambda: primary.query("SELECT pg_current_wal_lsn() = replay_lsn FROM pg_stat_replication") == [(True,)]
+    )
+    primary.freeze()
+    with pytest.raises(OperationalError):
+        await store.expire_advice(at(0))
+    standby.promote()
+    assert await _retried(store) < 12
+    primary.kill()
+    assert (await store.load([key], now=at(20))).keys() == {key}
+    await store.close()
+
+
+async def test_a_dump_in_the_same_server_begins_anew_and_paused(primary: Server) -> None:
+    """A restored dump is another database: nothing of it is acted on before somebody has looked."""
+    store = await Store.open(primary.url())
+    key = await running(store)
+    await store.commit_decision(record(key))
+    before = store.incarnation
+    await store.register_agent(
+        cluster=CLUSTER,
+        host="ctl",
+        version="1",
+        mode=AgentMode.ACT,
+        scheduler="slurm",
+        requeue_delay=None,
+        job_memory=None,
+        missing_rights=(),
+        now=at(22),
+    )
+    await store.close()
+    dump = str(primary.data / "advisor.dump")
+    primary.run("pg_dump", *primary.address, "-Fc", "-f", dump, "advisor")
+    primary.query("CREATE DATABASE restored", database="postgres")
+    primary.run("pg_restore", *primary.address, "-d", "restored", dump)
+    restored = await Store.open(primary.url("restored"))
+    try:
+        assert restored.incarnation != before
+        assert await restored.open_advice(CLUSTER, at(30)) == ()
+        (paused,) = await restored.pauses(at(30))
+        assert (paused.cluster, paused.set_by) == ("", "advisor")
+        assert "restored" in paused.why
+    finally:
+        await restored.close()
+
+
+async def test_an_agent_that_knows_better_gives_a_copied_folder_away(primary: Server) -> None:
+    """A data folder that was copied back looks untouched; the mark on a job shows a generation that is not there."""
+    store = await Store.open(primary.url())
+    try:
+        key = await running(store)
+        first = await store.commit_decision(record(key))
+        before = store.incarnation
+        said = Reconciliation(
+            status=ReconciliationStatus.SUPERSEDED,
+            reason=ReconciliationReason.NEWER_GENERATION,
+            detail="generation 5",
+            at=at(40),
+        )
+        await store.record_reconciliation(first.decision_id, said, who="agent alps")
+        assert store.incarnation != before
+        (paused,) = await store.pauses(at(41))
+        assert "generation 5" in paused.why
+    finally:
+        await store.close()
