@@ -95,7 +95,8 @@ def list_corrections(
         )
         for item in found
     )
-    print_table(("decision", "job", "corrected", "by", "when", "why"), rows, empty="no corrections")
+    columns = ("decision", "job", "corrected", "by", "when", "why")
+    print_table(columns, rows, empty="no corrections", least=("when",))
 
 
 @corrections_app.command()

@@ -13,9 +13,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from advisor.client import Client, ClientError, action_name, milestone_name, mode_name, reason_name, status_name
 from advisor.commands.job_ids import choose_job
-from advisor.commands.listing import listed, terminal_columns
+from advisor.commands.listing import listed
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given, open_client
 from advisor.commands.output import CommandError, Format, harmless, one_line, print_json
+from advisor.commands.tables import terminal_columns
 from advisor.plain_text import seconds_text
 from advisor.v1 import audit_pb2, common_pb2
 from advisor.wording import OUTCOMES, TO_DO_ABOUT, to_do, who

@@ -4,8 +4,8 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from datetime import UTC
 
-from advisor.commands.listing import terminal_columns
 from advisor.commands.output import one_line
+from advisor.commands.tables import terminal_columns
 from advisor.v1 import audit_pb2
 
 _INDENT = 21

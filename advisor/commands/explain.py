@@ -7,9 +7,9 @@ import typer
 
 from advisor.commands.decisions import connected
 from advisor.commands.job_ids import attempt_of
-from advisor.commands.listing import terminal_columns
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given
 from advisor.commands.output import Format, one_line, print_json
+from advisor.commands.tables import terminal_columns
 from advisor.explaining import explain as sentences_of
 from advisor.v1 import audit_pb2, common_pb2
 

@@ -104,7 +104,8 @@ def list_incidents(
         )
         for item in found
     )
-    print_table(("id", "opened", "job", "user", "what", "nodes", "root cause"), rows, empty="no incidents")
+    columns = ("id", "opened", "job", "user", "what", "nodes", "root cause")
+    print_table(columns, rows, empty="no incidents", least=("user", "opened"))
 
 
 @incidents_app.command("show")
@@ -176,7 +177,8 @@ def list_attempts(
         )
         for item in found
     )
-    print_table(("job", "user", "state", "started", "lasted", "step", "nodes"), rows, empty="no attempts")
+    columns = ("job", "user", "state", "started", "lasted", "step", "nodes")
+    print_table(columns, rows, empty="no attempts", least=("step",))
 
 
 @attempts_app.command("show")

@@ -1,7 +1,5 @@
 """How decisions are told in few words: one or two lines each, as narrow as the terminal, with short ids."""
 
-import os
-import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import UTC
@@ -11,17 +9,6 @@ from advisor.v1 import audit_pb2
 from advisor.wording import outcome, what
 
 ID_CHARACTERS_MIN = 8  # of those listed fewer would do; these are told from the others too
-_NARROWEST = 20
-
-
-def terminal_columns() -> int | None:
-    """How wide to print, None for a pipe: there one decision is one line."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isascii() and given.isdigit() and int(given) > 0:
-        return max(int(given), _NARROWEST)
-    if not sys.stdout.isatty():
-        return None
-    return max(os.get_terminal_size(sys.stdout.fileno()).columns, _NARROWEST)
 
 
 def short_ids(ids: Sequence[str]) -> dict[str, str]:

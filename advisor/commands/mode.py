@@ -46,7 +46,8 @@ def get(socket: SocketOption = None, configuration: ConfigOption = None, form: F
     )
     default = load_config(configuration).config.default_mode
     columns = ("mode", "cluster", "partition", "job", "category", "account", "of jobs", "set by", "when", "why")
-    print_table(columns, rows, empty=f"no settings: everything is in {default} mode, the default here")
+    empty = f"no settings: everything is in {default} mode, the default here"
+    print_table(columns, rows, empty=empty, least=("when", "set by"))
 
 
 WhyOption = Annotated[str, typer.Option(help="Why, kept with the setting and in the audit. Required.")]

@@ -74,7 +74,7 @@ def isolations(
         for item in answer.isolations
     )
     columns = ("node", "cluster", "is", "category", "since", "ends", "agent says", "why")
-    print_table(columns, rows, empty="no isolated nodes")
+    print_table(columns, rows, empty="no isolated nodes", least=("since", "agent says", "cluster"))
 
 
 @app.command("lemons")
@@ -122,7 +122,7 @@ def list_lemons(
         for at, failure in enumerate(item.failures[:EVIDENCE_SHOWN])
     )
     columns = ("node", "cluster", "score", "failures", "in a week", "evidence", "rule", "told by", "job")
-    print_table(columns, rows, empty="no lemons")
+    print_table(columns, rows, empty="no lemons", least=("told by", "cluster", "job"))
     if answer.capped:
         print("there were more failures than are looked at: the oldest are left out")
 
@@ -158,7 +158,8 @@ def list_nodes(
         )
         for item in found
     )
-    print_table(("node", "cluster", "score", "", "last named", "for"), rows, empty="no node was ever named")
+    columns = ("node", "cluster", "score", "", "last named", "for")
+    print_table(columns, rows, empty="no node was ever named", least=("cluster",))
 
 
 @app.command()

@@ -324,7 +324,7 @@ def _table(found: list[operator_pb2.Order], empty: str) -> None:
         )
         for item in found
     )
-    print_table(("id", "job", "order", "by", "when", "why"), rows, empty=empty)
+    print_table(("id", "job", "order", "by", "when", "why"), rows, empty=empty, least=("when",))
 
 
 def _said(item: operator_pb2.Order) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
 
+from advisor.commands.tables import GAP, layout, terminal_columns, wrapped
 from advisor.plain_text import harmless as harmless
 from advisor.plain_text import one_line as one_line
 
@@ -39,24 +40,34 @@ def print_json(value: object, form: Format = Format.JSON) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=True, sort_keys=False))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
-    """A table as wide as the terminal; `empty` is said when there are no rows."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str, least: Sequence[str] = ()
+) -> None:
+    """A table as wide as the terminal; `empty` is said when there are no rows.
+
+    `least`: the columns that a narrow terminal does not show, the first one first; it says which.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for at, column in enumerate(columns):
-        table.add_column(column, overflow="fold", no_wrap=at == 0)
-    count = 0
-    for row in rows:
-        table.add_row(*(Text(one_line(cell)) for cell in row))
-        count += 1
-    if count:
-        # A pipe has no width: one row is one line there.
-        Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False).print(table)
-    else:
+    cells = [[one_line(cell) for cell in row] for row in rows]
+    if not cells:
         print(empty)
+        return
+    width = terminal_columns() or PIPE_COLUMNS  # a pipe has no width: one row is one line there
+    found = layout(columns, cells, width, least)
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    for at, wide in found.shown:
+        table.add_column(wrapped(columns[at], wide), width=wide, overflow="fold")
+    for row in cells:
+        table.add_row(*(Text(wrapped(row[at], wide)) for at, wide in found.shown))
+    console = Console(width=width + GAP, highlight=False)  # a last column's own gap holds nothing
+    with console.capture() as text:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in text.get().splitlines()))
+    if found.left_out:
+        print(f"not shown in {width} columns: {', '.join(found.left_out)}")
 
 
 def short_time(moment: datetime | None) -> str:

@@ -35,6 +35,7 @@ def list_rules(
         ("rule", "category", "role", "points at", "meaning"),
         [(rule.id, rule.category.value, rule.role.value, rule.implicates.value, rule.title) for rule in rules],
         empty="no such rules",
+        least=("role", "points at"),
     )
 
 

@@ -21,10 +21,10 @@ from advisor.client import Client, ClientError
 from advisor.clock import SystemClock
 from advisor.commands.decisions import as_document, connected
 from advisor.commands.job_ids import named
-from advisor.commands.listing import terminal_columns
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given
 from advisor.commands.output import CommandError, Format, one_line, print_json
 from advisor.commands.status import status_lines
+from advisor.commands.tables import terminal_columns
 from advisor.plain_text import seconds_text
 from advisor.v1 import audit_pb2, operator_pb2
 from advisor.wording import outcome, what
