@@ -50,6 +50,14 @@ def isolate(
     )
 
 
+def without_room(snapshot: Snapshot, policy: Policy) -> tuple[Withheld, ...]:
+    """Nodes that the job should avoid, by advice, earlier attempts and orders, and that bounds leave no room for."""
+    advised = snapshot.advice.exclude_nodes if snapshot.advice is not None else ()
+    ranked = _ordered(snapshot, tuple(dict.fromkeys((*advised, *_ranked(snapshot, (), frozenset())))))
+    within_cap = _capped(ranked.nodes, policy)
+    return within_cap.withheld + _affordable(snapshot, within_cap.nodes).withheld
+
+
 def _trusted_nodes(attribution: Attribution) -> frozenset[str]:
     """Nodes that trusted evidence itself names. Beside one of them a node that only a log names gains no trust."""
     named = {item.node for item in attribution.implications}

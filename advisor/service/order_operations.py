@@ -13,6 +13,8 @@ from typing import TypeAlias
 import structlog
 
 from advisor.board import Board
+from advisor.core.isolation import without_room
+from advisor.core.model import Order, Snapshot
 from advisor.core.words import Action, Mode, OrderKind
 from advisor.ports import Clock
 from advisor.service import wire
@@ -21,7 +23,7 @@ from advisor.service.errors import BadRequestError, NotFoundError, TooLateError
 from advisor.service.node_operations import why_of
 from advisor.store import errors as store_errors
 from advisor.store.order_records import OrderGiven, OrderWanted, SinceOrder, StoredOrder
-from advisor.store.records import AttemptKey
+from advisor.store.records import AttemptKey, StoredAttempt
 from advisor.store.store import Store
 from advisor.v1 import common_pb2, operator_pb2
 
@@ -31,6 +33,7 @@ WAIT_SECONDS = 6.0  # an action of an agent takes four at most; a caller waits t
 NOT_DECIDED_SECONDS = 3.0
 LOOK_SECONDS = 0.1
 AGENT_FRESH = timedelta(seconds=15)
+_NOTES_MAX = 16
 _Effect: TypeAlias = operator_pb2.OrderEffect.ValueType
 
 
@@ -64,7 +67,12 @@ class OrderOperations:
         return answer
 
     async def exclude(self, request: operator_pb2.ExcludeRequest) -> operator_pb2.OrderAnswer:
-        return await self._give(request.target, request.why, kind=OrderKind.EXCLUDE, node=_node(request.node))
+        node, key = _node(request.node), await attempt_meant(self._store, request.target)
+        before = (await self._store.load([key], now=self._clock.now())).get(key)
+        answer = await self._give(request.target, request.why, kind=OrderKind.EXCLUDE, node=node)
+        if before is not None:
+            answer.notes.extend(self._without_room(before, node))
+        return answer
 
     async def spare(self, request: operator_pb2.SpareRequest) -> operator_pb2.OrderAnswer:
         return await self._give(request.target, request.why, kind=OrderKind.SPARE, node=_node(request.node))
@@ -124,6 +132,30 @@ class OrderOperations:
         item = (await self._store.load([key], now=self._clock.now())).get(key)
         if item is not None and node in item.user_excluded:
             raise TooLateError(f"{node} is excluded by the job's user, not by us: that is left alone")
+
+    def _without_room(self, before: StoredAttempt, node: str) -> list[str]:
+        """An exclusion by hand comes before those of evidence: whoever gives it hears which of them it costs."""
+        order = Order(
+            id="",
+            kind=OrderKind.EXCLUDE,
+            who=self._caller.name,
+            at=self._clock.now(),
+            attempt=before.key.number,
+            node=node,
+        )
+        snapshot = Snapshot(
+            job=before.job,
+            attempt=before.attempt,
+            past=before.past,
+            nodes=before.nodes,
+            advice=before.advice,
+            nodes_fitting=before.nodes_fitting,
+            user_excluded=before.user_excluded,
+            other_nodes=before.other_nodes,
+            orders=(*before.orders, order),
+        )
+        left_out = without_room(snapshot, self._store.policy)
+        return [f"no room is left to avoid {left.node} too: {left.detail}" for left in left_out[:_NOTES_MAX]]
 
     async def _told(
         self, given: OrderGiven, accepted: Mapping[Action, datetime], *, under_way: bool

@@ -343,6 +343,10 @@ class Store:
         async with self._engine.connect() as connection:
             return await watching.free_jobs(connection, now)
 
+    @property
+    def policy(self) -> Policy:
+        return self._policy
+
     async def load(self, keys: Sequence[AttemptKey], *, now: datetime) -> Mapping[AttemptKey, StoredAttempt]:
         """All that is known of each attempt, as of one moment; unknown keys are left out."""
         async with self._reading() as connection:

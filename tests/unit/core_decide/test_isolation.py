@@ -5,10 +5,20 @@ from typing import Any
 
 import pytest
 
-from advisor.core.isolation import isolate
-from advisor.core.model import Attribution, Isolation, NodeFact, Withheld
+from advisor.core.isolation import isolate, without_room
+from advisor.core.model import Attribution, Isolation, NodeFact, OpenAdvice, Order, Withheld
 from advisor.core.policy import Policy
-from advisor.core.words import AttemptState, Category, IncidentKind, NodeState, Trust, WithheldReason
+from advisor.core.words import (
+    Action,
+    AttemptState,
+    Category,
+    IncidentKind,
+    NodeState,
+    OrderKind,
+    Reason,
+    Trust,
+    WithheldReason,
+)
 from tests.unit.core_decide.worlds import (
     LATER,
     attempt,
@@ -222,3 +232,21 @@ def test_isolation_is_the_same_for_the_same_facts() -> None:
     one, two = implication("node1"), implication("node2", weight=0.95)
     cause = bad_gpu("node1", "node2", implications=(one, two))
     assert _isolate(cause) == _isolate(replace(cause, implications=(two, one)))
+
+
+def test_what_an_exclusion_by_hand_costs_is_known_before_the_next_decision() -> None:
+    """The least certain go: of what is advised now and was excluded before, beside what people say."""
+    order = Order(id="o1", kind=OrderKind.EXCLUDE, node="node9", at=LATER, who="ada", why="smells", attempt=0)
+    advice = OpenAdvice(
+        generation=1,
+        action=Action.RESTART,
+        exclude_nodes=("node2",),
+        category=Category.GPU_HARDWARE,
+        reason=Reason.NODES_IMPLICATED,
+        created_at=LATER,
+        applied=False,
+    )
+    seen = snapshot(orders=(order,), advice=advice, past=(past(0, excluded_nodes=("node7",)),))
+    assert without_room(seen, Policy()) == ()
+    (lost,) = without_room(seen, replace(Policy(), exclusions_per_job_max=2))
+    assert (lost.node, lost.reason) == ("node7", WithheldReason.CAP_PER_JOB)
