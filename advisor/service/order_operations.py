@@ -210,6 +210,10 @@ def _outcome(
     order: StoredOrder, since: SinceOrder, accepted: Mapping[Action, datetime], *, under_way: bool
 ) -> tuple[_Effect, str]:
     what = said_of(order)
+    done = since.accepted.get(order.order.action) if order.order.action is not None else None
+    if order.lifted_at is not None and order.order.kind is OrderKind.OVERRIDE and done and done >= order.order.at:
+        happened = f"the scheduler had accepted the {order.order.action} at {done:%H:%M:%SZ}: that is not undone"
+        return operator_pb2.ORDER_EFFECT_OVERTAKEN, f"{what}, but {happened}"
     late = {action: at for action, at in since.accepted.items() if action not in accepted}
     late.pop(order.order.action if order.order.kind is OrderKind.OVERRIDE else None, None)  # type: ignore[arg-type]  # None is in no mapping
     if late and order.order.kind.of_attempt and order.lifted_at is None:

@@ -187,6 +187,10 @@ async def test_an_override_that_slurm_has_accepted_is_not_taken_back(folder: Pat
         await say(world, found[0], APPLIED)
         withdrawing = world.operator.Withdraw(operator_pb2.WithdrawRequest(target=OF_17, why="no"))
         assert "the scheduler accepted its restart at" in await refused(withdrawing)
+        lifting = operator_pb2.LiftOrderRequest(order_id=given.order.order_id, why="no")
+        lifted = await world.operator.LiftOrder(lifting)
+        assert lifted.effect == operator_pb2.ORDER_EFFECT_OVERTAKEN
+        assert "but the scheduler had accepted the restart at" in lifted.says
         far = operator_pb2.JobTarget(cluster=CLUSTER, job_id="17", attempt=2**31)
         with pytest.raises(grpc.aio.AioRpcError, match=r"target\.attempt: 2147483648, at most"):
             await world.operator.Veto(operator_pb2.VetoRequest(target=far, why="no"))
