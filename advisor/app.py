@@ -334,7 +334,7 @@ class Service:
         front.reserve()  # a second service is refused before it touches a database
         url = self._database()
         await migrate(url)
-        store = await Store.open(url, policy=rulebook.policy)
+        store = await Store.open(url, read_url=self._database_again(url), policy=rulebook.policy)
         stack.push_async_callback(store.close)
         board = Board(store, clock)
         for source in sources:
@@ -413,6 +413,25 @@ class Service:
         self._postgres = EmbeddedPostgres(self._config.service.data_dir, user=store.postgres_user or None)
         self._stack.callback(self._postgres.stop)
         return self._postgres.start()
+
+    def _database_again(self, first: str) -> Callable[[], str] | None:
+        """Reads the DSN once more, for each new connection: whoever fails a database over may write another one."""
+        path, known = self._config.store.dsn_file, [first]
+        if path is None:
+            return None
+
+        def read() -> str:
+            try:
+                found = read_dsn(path)
+            except ConfigError as error:
+                log.warning("dsn_unreadable", error=str(error))
+                return known[0]
+            if found != known[0]:
+                log.info("dsn_changed")
+                known[0] = found
+            return found
+
+        return read
 
     def _pipeline(
         self,

@@ -25,6 +25,9 @@ REFRESH_SECONDS = 0.1
 
 
 class OpenAdviceSource(Protocol):
+    @property
+    def incarnation(self) -> str: ...
+
     async def open_advice(self, cluster: str, now: datetime) -> tuple[AdviceRow, ...]: ...
 
     async def open_isolations(self, cluster: str) -> tuple[StoredIsolation, ...]: ...
@@ -61,6 +64,7 @@ class Board:
         self._clock = clock
         self._open: dict[str, tuple[AdviceRow, ...]] = {}
         self._nodes: dict[str, tuple[StoredIsolation, ...]] = {}
+        self._of: dict[str, str] = {}  # the incarnation in which a cluster's part was read; of another, it is not known
         self._pauses: tuple[Pause, ...] = ()
         self._changed = asyncio.Condition()
         self._version = 0
@@ -107,12 +111,14 @@ class Board:
         changed = pauses != self._pauses
         self._pauses = pauses
         for cluster in names:
+            incarnation = self._source.incarnation
+            changed |= self._of.get(cluster) != incarnation
             found = await self._source.open_advice(cluster, self._clock.now())
             rows = tuple(row for row in found if not _stopped(row, settings, earned))
             isolated = await self._source.open_isolations(cluster)
             nodes = tuple(_on_paper(item, settings) for item in isolated)
             changed |= rows != self._open.get(cluster) or nodes != self._nodes.get(cluster)
-            self._open[cluster], self._nodes[cluster] = rows, nodes
+            self._open[cluster], self._nodes[cluster], self._of[cluster] = rows, nodes, incarnation
         return changed
 
     def refresh_soon(self, cluster: str) -> None:
@@ -137,16 +143,18 @@ class Board:
 
     async def open_for(self, cluster: str) -> tuple[AdviceRow, ...]:
         """All advice of the cluster that is open and not past its time to live."""
-        if cluster not in self._open:
-            await self.refresh((cluster,))
+        await self._know(cluster)
         now = self._clock.now()
         return tuple(row for row in self._open[cluster] if row.expires_at > now)
 
     async def nodes_for(self, cluster: str) -> tuple[StoredIsolation, ...]:
         """What is wanted of the cluster's nodes; nothing while it is paused: neither drained nor put back."""
-        if cluster not in self._nodes:
-            await self.refresh((cluster,))
+        await self._know(cluster)
         return () if self.paused_until(cluster) is not None else self._nodes[cluster]
+
+    async def _know(self, cluster: str) -> None:
+        while self._of.get(cluster) != self._source.incarnation:
+            await self.refresh((cluster,))
 
     def paused_until(self, cluster: str) -> datetime | None:
         return paused_until(self._pauses, cluster, self._clock.now())

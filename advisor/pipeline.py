@@ -131,6 +131,8 @@ class Pipeline:
         self._failing: set[AttemptKey] = set()
         self._settles_at: datetime | None = None
         self._more = False
+        self._incarnation = ""
+        self._unsure = False  # the last tick failed: what it committed, the board may not show
 
     async def run(self) -> None:
         """Tick until cancelled. Raises `TicksFailedError` when nothing works any more."""
@@ -141,13 +143,15 @@ class Pipeline:
                 await self.tick()
                 failing_since = None
             except Exception as error:
+                self._unsure = True
                 if failing_since is None:
                     failing_since = self._clock.monotonic()
                     log.exception("tick_failed")
                 seconds = self._clock.monotonic() - failing_since
                 self._instruments.tick_failed()
                 log.warning("tick_failing", error=f"{type(error).__name__}: {error}"[:300], seconds=round(seconds, 1))
-                if seconds >= FAILING_SECONDS_MAX:
+                # Without a database a new process fares no better, and nobody would be left to say what is wrong.
+                if seconds >= FAILING_SECONDS_MAX and not isinstance(error, DATABASE_AWAY):
                     raise TicksFailedError(f"no tick succeeded for {seconds:.0f} s, the last: {error}") from error
                 await self._clock.sleep(RETRY_SECONDS)
             await self._pause()
@@ -174,6 +178,7 @@ class Pipeline:
         with stage("sight"):
             expired = await self._store.expire_advice(now)
             released = await self._isolating.expire(now)
+            self._begin_anew()
             sightings = await self._sight(now)
         with stage("gather"):
             await self._gatherer.gather(sightings)
@@ -189,17 +194,26 @@ class Pipeline:
         with stage("isolate"):
             isolated = await self._isolating.isolate(verdicts, now)
         with stage("publish"):
-            if expired or committed or released or isolated or self._board.due:
+            if expired or committed or released or isolated or self._board.due or self._unsure:
                 await self._board.refresh(also={verdict.sighting.item.job.cluster for verdict in committed})
         with stage("save"):
             await self._save(verdicts, now)
             await self._record_milestones(verdicts)
+        self._unsure = False
         self._failing = {sighting.key for sighting in sightings if sighting.failed is not None}
         self._more = any(sighting.more and sighting.failed is None for sighting in sightings)
         took = self._clock.monotonic() - began
         self._board.tick_completed(took_seconds=took, watched=len(sightings), failed_jobs=len(self._failing))
         self._instruments.tick_completed(took, watched=len(sightings), failing=len(self._failing))
         self._on_tick()
+
+    def _begin_anew(self) -> None:
+        """In another incarnation of the store: what was stored in the former one may not be."""
+        if self._incarnation != self._store.incarnation:
+            self._incarnation = self._store.incarnation
+            self._unsure = True
+            self._over.clear()
+            self._reached.clear()
 
     @property
     def _sources(self) -> tuple[LogSource | MetricsSource | OpinionSource, ...]:

@@ -296,6 +296,8 @@ class Agent:
             log.warning("store_changed", incarnation=pulse.incarnation, before=self.incarnation)
             self.reconciler.told_nothing()
             self.drainer.told_nothing()
+            self._complete_due = 0.0  # it may never have heard of jobs that were told long ago
+            self._wake.set()
         self.incarnation = pulse.incarnation
         try:
             tick_file.write(

@@ -162,9 +162,13 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
 
     async def _open_advice(self, cluster: str) -> agent_pb2.WatchAdviceResponse:
         services = self._services
-        rows = await services.board.open_for(cluster)
+        incarnation = ""
+        while incarnation != services.store.incarnation:  # what is said under its name was read under it
+            incarnation = services.store.incarnation
+            rows = await services.board.open_for(cluster)
+            nodes = await services.board.nodes_for(cluster)
         paused = services.board.paused_until(cluster)
-        incarnation, now, pulse = services.store.incarnation, services.clock.now(), services.board.pulse
+        now, pulse = services.clock.now(), services.board.pulse
         return agent_pb2.WatchAdviceResponse(
             incarnation=incarnation,
             open=[
@@ -173,7 +177,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 )
                 for row in rows
             ],
-            nodes=node_advice(await services.board.nodes_for(cluster)),
+            nodes=node_advice(nodes),
             tick_age=wire.duration(pulse.age_seconds),
             ticks=pulse.ticks,
         )

@@ -34,6 +34,7 @@ class Source:
         self.read: list[str] = []
         self.away = False
         self.during: Callable[[], None] = lambda: None
+        self.incarnation = "first"
 
     async def open_advice(self, cluster: str, now: datetime) -> tuple[()]:
         if self.away:
@@ -94,4 +95,29 @@ async def test_what_could_not_be_read_is_still_due(source: Source) -> None:
     source.away = False
     await board.refresh(("a",))
     assert (source.read, board.due) == (["a"], False)
+    await board.close()
+
+
+async def test_what_was_read_in_a_former_incarnation_is_read_again(source: Source) -> None:
+    """A listener is never shown advice of a store that may have forgotten it."""
+    board = Board(cast(OpenAdviceSource, source), cast(Clock, Steps()))
+    await board.open_for("a")
+    await board.open_for("a")
+    assert source.read == ["a"]
+    source.incarnation = "second"
+    before = board.version
+    await board.nodes_for("a")
+    assert source.read == ["a", "a"]
+    assert board.version > before
+    await board.open_for("a")
+    assert source.read == ["a", "a"]
+    await board.close()
+
+
+async def test_a_store_that_begins_anew_while_it_is_read_is_read_once_more(source: Source) -> None:
+    """What was asked for in one incarnation and answered in the next one is not taken for either."""
+    board = Board(cast(OpenAdviceSource, source), cast(Clock, Steps()))
+    source.during = lambda: setattr(source, "incarnation", "second")
+    await board.open_for("a")
+    assert source.read == ["a", "a"]
     await board.close()

@@ -31,6 +31,10 @@ class Source:
     def __init__(self, *nodes: StoredIsolation, modes: tuple[ModeSetting, ...] = (), pauses: tuple[Pause, ...] = ()):
         self._nodes, self._modes, self._pauses = nodes, modes, pauses
 
+    @property
+    def incarnation(self) -> str:
+        return "first"
+
     async def open_advice(self, cluster: str, now: datetime) -> tuple[()]:
         return ()
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from advisor.board import Board
 from advisor.core.policy import Policy
@@ -73,6 +74,10 @@ class EmptyStore:
 
     async def save_states(self, states: object, *, now: datetime) -> None:
         pass
+
+    @property
+    def incarnation(self) -> str:
+        return "first"
 
     async def open_advice(self, cluster: str, now: datetime) -> tuple[()]:
         return ()
@@ -211,3 +216,30 @@ async def test_one_decision_that_cannot_be_stored_keeps_no_other_back() -> None:
     done = await pipeline._commit(verdicts)
     assert done == [verdicts[number] for number in (0, 1, 2, 4, 6)]
     assert isinstance(verdicts[3].sighting.failed, ValueError)
+
+
+async def test_without_a_database_the_process_stays() -> None:
+    """Nobody could say what is wrong if it ended; when the database is back, open advice is read again at once."""
+    read: list[str] = []
+
+    class LostStore(EmptyStore):
+        async def expire_advice(self, now: datetime) -> int:
+            if self._away():
+                raise OperationalError("SELECT 1", None, Exception("connection refused"))
+            return 0
+
+        async def open_advice(self, cluster: str, now: datetime) -> tuple[()]:
+            read.append(cluster)
+            return ()
+
+    clock = JumpingClock()
+    completed = asyncio.Event()
+    pipeline, board = _pipeline(clock, lambda: clock.seconds < 3 * FAILING_SECONDS_MAX, completed.set, LostStore)
+    await board.open_for("a")
+    running = asyncio.create_task(pipeline.run())
+    async with asyncio.timeout(30):
+        await completed.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert clock.seconds >= 3 * FAILING_SECONDS_MAX
+    assert read[:2] == ["a", "a"]
