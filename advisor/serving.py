@@ -89,6 +89,7 @@ class Front:
             )
 
         await grpc.set_serving()
+        await self._callers.prepare()
         stack.push_async_callback(self._gate.close)
         await self._gate.open(grpc.start_inner)
         stack.callback(self._http_socket.remove)
@@ -105,7 +106,9 @@ class Front:
         return listening
 
     async def _serve_http(self, app: ASGIApp, own: OwnedSocket) -> None:
-        server = HttpServer(app, own.bind(), connections_max=self._section.connections_max)
+        server = HttpServer(
+            app, own.bind(), connections_max=self._section.connections_max, is_staff=self._callers.is_staff
+        )
         self._stack.push_async_callback(server.stop)
         await server.start()
 

@@ -104,6 +104,17 @@ class Callers:
         self._accounts = accounts
         self._clock = clock
         self._known: dict[int, tuple[float, Caller]] = {}
+        self._staff = frozenset({0, os.geteuid()})
+
+    async def prepare(self) -> None:
+        """Learn who is of the staff before anybody calls."""
+        await asyncio.to_thread(self._look_up, 0)
+
+    def is_staff(self, uid: int | None) -> bool:
+        """Root, ourselves, and the accounts that the configuration names: whoever else comes, they find room. As of
+        the last look at the accounts, since nobody can wait for a directory service where this is asked.
+        """
+        return uid in self._staff
 
     async def find(self, uid: int) -> Caller:
         kept = self._known.get(uid)
@@ -117,15 +128,20 @@ class Callers:
 
     def _look_up(self, uid: int) -> Caller:
         accounts, roles = self._accounts, Role.NONE
-        if uid in {0, os.geteuid()} or uid in _uids(accounts.admins):
+        staff = {0, os.geteuid()}
+        if uid in staff:
             roles |= Role.ADMIN
         for names, role in (
+            (accounts.admins, Role.ADMIN),
             (accounts.operators, Role.OPERATOR),
             (accounts.viewers, Role.VIEWER),
             (accounts.agents, Role.AGENT),
         ):
-            if uid in _uids(names):
+            found = _uids(names)
+            staff |= found
+            if uid in found:
                 roles |= role
+        self._staff = frozenset(staff)
         try:
             name = pwd.getpwuid(uid).pw_name
         except KeyError:

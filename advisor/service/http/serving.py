@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import h11
@@ -48,13 +48,23 @@ class _Quiet(uvicorn.Server):
 
 
 class HttpServer:
-    """`start`, `stop`. One per Unix socket; what comes by TLS is relayed to one (`advisor.service.tls_door`)."""
+    """`start`, `stop`. One per Unix socket; what comes by TLS is relayed to one (`advisor.service.tls_door`).
 
-    def __init__(self, app: ASGIApp, listener: socket.socket, *, connections_max: int) -> None:
+    An account gets a quarter of the connections at most, and all accounts that are not of the staff together three.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        listener: socket.socket,
+        *,
+        connections_max: int,
+        is_staff: Callable[[int | None], bool] = lambda uid: True,
+    ) -> None:
         self._listener = listener
         config = uvicorn.Config(
             app,
-            http=_protocol(connections_max),
+            http=_protocol(connections_max, is_staff),
             ws="none",
             lifespan="off",
             loop="asyncio",
@@ -94,8 +104,9 @@ class HttpServer:
         self._task = None
 
 
-def _protocol(connections_max: int) -> type[H11Protocol]:
+def _protocol(connections_max: int, is_staff: Callable[[int | None], bool]) -> type[H11Protocol]:
     per_peer_max = max(connections_max // 4, 2)
+    others_max = connections_max - connections_max // 4
     per_peer: Counter[int | None] = Counter()
     capping = Seldom()
 
@@ -107,7 +118,7 @@ def _protocol(connections_max: int) -> type[H11Protocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
             peer = _connection(transport)
-            if len(self.connections) >= connections_max or (not peer.name and per_peer[peer.uid] >= per_peer_max):
+            if len(self.connections) >= connections_max or (not peer.name and self._too_many(peer.uid)):
                 if capping.due():
                     log.warning("connections_capped", uid=peer.uid, most=connections_max)
                 transport.abort()
@@ -117,6 +128,10 @@ def _protocol(connections_max: int) -> type[H11Protocol]:
             per_peer[peer.uid] += 1
             self.app_state = {**self.app_state, "connection": peer}
             self._time_head()
+
+        def _too_many(self, uid: int | None) -> bool:
+            others = sum(count for one, count in per_peer.items() if not is_staff(one))
+            return per_peer[uid] >= per_peer_max or (not is_staff(uid) and others >= others_max)
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -134,6 +149,8 @@ def _protocol(connections_max: int) -> type[H11Protocol]:
             if self.peer is None:
                 return
             per_peer[self.peer.uid] -= 1
+            if not per_peer[self.peer.uid]:
+                del per_peer[self.peer.uid]
             if self.head_timer is not None:
                 self.head_timer.cancel()
             super().connection_lost(exc)

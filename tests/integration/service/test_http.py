@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import pwd
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -34,6 +35,22 @@ from tests.integration.service.flood import accepted_together
 from tests.integration.service.world import configuration, short_folder, world_of
 
 BODY_BYTES_MAX = 10_000
+# So many connections of each of six accounts, held until the end of its input.
+COLLUDING = """
+import os, socket, sys
+for uid in range(65001, 65007):
+    if os.fork() == 0:
+        os.setresuid(uid, uid, uid)
+        held = []
+        for _ in range(int(sys.argv[2])):
+            one = socket.socket(socket.AF_UNIX)
+            one.connect(sys.argv[1])
+            held.append(one)
+        os.write(1, b"held\\n")
+        sys.stdin.read()
+        os._exit(0)
+sys.stdin.read()
+"""
 ERRORS: dict[str, Exception] = {
     "bad": BadRequestError("field: is bad"),
     "missing": NotFoundError("there is no such thing"),
@@ -49,6 +66,7 @@ ERRORS: dict[str, Exception] = {
 @pytest.fixture
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="http-") as name:
+        Path(name).chmod(0o755)  # other accounts connect too
         yield Path(name)
 
 
@@ -68,14 +86,15 @@ def _routes() -> list[BaseRoute]:
 
 @asynccontextmanager
 async def served(path: Path, connections_max: int = 32) -> AsyncIterator[HttpServer]:
+    callers = Callers(Accounts(), SystemClock())
     app = compose(
         [_routes()],
-        identify=by_account(Callers(Accounts(), SystemClock())),
+        identify=by_account(callers),
         body_bytes_max=BODY_BYTES_MAX,
         error_page=lambda _request, status, text: PlainTextResponse(f"page {status} {text}", status),
     )
     own = OwnedSocket(path)
-    server = HttpServer(app, own.bind(), connections_max=connections_max)
+    server = HttpServer(app, own.bind(), connections_max=connections_max, is_staff=callers.is_staff)
     await server.start()
     try:
         yield server
@@ -219,6 +238,34 @@ async def test_one_peer_cannot_take_all_connections(folder: Path) -> None:
         assert (await client.get("/who")).status_code == 200
         for _, writer in held:
             writer.close()
+
+
+async def test_the_staff_is_who_the_configuration_names() -> None:
+    """Accounts with a role are known before they first call, everybody else is not of them."""
+    callers = Callers(Accounts(operators=("daemon",), agents=("no such account",)), SystemClock())
+    await callers.prepare()
+    others = [uid for uid in (os.geteuid(), pwd.getpwnam("daemon").pw_uid, 65001) if callers.is_staff(uid)]
+    assert others == [os.geteuid(), pwd.getpwnam("daemon").pw_uid]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be several accounts")
+async def test_accounts_that_collude_leave_the_staff_its_connections(folder: Path) -> None:
+    """Six accounts hold what they can get, more than there are connections: root still gets a new one, each time."""
+    async with served(folder / "s", connections_max=8):
+        others = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", COLLUDING, str(folder / "s"), "4"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert others.stdin is not None
+        assert others.stdout is not None
+        for _ in range(6):
+            assert await others.stdout.readline() == b"held\n"
+        for _ in range(3):
+            async with client_of(folder / "s") as client:
+                assert (await client.get("/who")).status_code == 200
+        others.stdin.close()
+        await others.wait()
 
 
 async def test_a_flood_of_connections_leaves_the_event_loop_to_others(
