@@ -196,6 +196,8 @@ _SLURM_REASONS = (
 _ANYBODYS = frozenset(
     {"", "bash", "sh", "wrap", "sbatch", "interactive", "python", "python3", "job", "test", "run", "train", "jupyter"}
 )
+# How somebody would record what we did.
+_LIKE_OURS = {Action.RESTART: Did.REQUEUED, Action.STOP: Did.CANCELLED}
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -244,20 +246,31 @@ def drained_by_people(watched: Watched, rules: ShadowRules) -> tuple[NodeChange,
 
 
 def _said(watched: Watched) -> Act | None:
-    said = watched.said
-    if said is None:
+    """A record of what we did ourselves is nobody's act to agree with; of anything else it wins."""
+    said, ours = watched.said, _by_us(watched)
+    if said is None or (ours is not None and said.did is _LIKE_OURS.get(_ours(watched))):
         return None
     return Act(did=said.did, at=said.did_at, why=said.why or "recorded", excluded=said.nodes, by=said.who)
 
 
 def _by_us(watched: Watched) -> Act | None:
     """An action of ours was accepted: what followed is not what people would have done."""
-    ours = [item for item in watched.advised if item.autonomous and item.applied]
+    ours = _applied(watched)
     if ours:
         return Act(did=Did.ADVISOR, at=ours[-1].at, why="the scheduler accepted our advice")
     if watched.successor is not None and watched.successor.ours:
         return Act(did=Did.ADVISOR, at=watched.successor.submitted_at, why="our mark is on the next attempt")
     return None
+
+
+def _applied(watched: Watched) -> list[Advised]:
+    return [item for item in watched.advised if item.autonomous and item.applied]
+
+
+def _ours(watched: Watched) -> Action:
+    """What we did; where only our mark tells that we did something, it is on an attempt that follows."""
+    ours = _applied(watched)
+    return ours[-1].action if ours else Action.RESTART
 
 
 def _of_successor(watched: Watched, rules: ShadowRules) -> Act | None:

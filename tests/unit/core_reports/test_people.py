@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from advisor.core.people import Did, DrainedBy, Said, drained_by, infer
-from advisor.core.words import AttemptState, Category, NodeState
+from advisor.core.words import Action, AttemptState, Category, NodeState
 from tests.unit.core_reports.shadow_cases import (
     RULES,
     advised,
@@ -79,6 +79,21 @@ def test_our_own_action_is_nobodys() -> None:
     assert did(advised=(advised(autonomous=True, applied=True),), followers=(follower(),)) is Did.ADVISOR
     assert did(followers=(follower(ours=True),)) is Did.ADVISOR
     assert did(advised=(advised(autonomous=True, applied=False),), followers=(follower(),)) is Did.REQUEUED
+
+
+@pytest.mark.parametrize(
+    ("action", "recorded", "found"),
+    [
+        (Action.RESTART, Did.REQUEUED, Did.ADVISOR),
+        (Action.RESTART, Did.CANCELLED, Did.CANCELLED),
+        (Action.STOP, Did.CANCELLED, Did.ADVISOR),
+        (Action.STOP, Did.RESUBMITTED, Did.RESUBMITTED),
+    ],
+)
+def test_a_record_of_what_we_did_is_no_act_of_peoples(action: Action, recorded: Did, found: Did) -> None:
+    """Our own restart, recorded as a requeue, would agree with itself; anything else that is said wins over it."""
+    ours = (advised(autonomous=True, applied=True, action=action),)
+    assert did(advised=ours, said=Said(did=recorded, did_at=at(700), who="ada")) is found
 
 
 def test_a_cancel_is_a_cancel_of_the_attempt_or_of_the_one_that_waits() -> None:
