@@ -33,11 +33,12 @@ class Remote:
 def take_out(arguments: Sequence[str], environment: MutableMapping[str, str]) -> list[str]:
     """The line without these options; their values go into the environment. Raises `CommandError`."""
     rest: list[str] = []
-    left = list(arguments)
+    left, found = list(arguments), list[str]()
     while left:
         argument = left.pop(0)
         if argument == "--":
-            return [*rest, argument, *left]
+            rest += [argument, *left]
+            break
         name, joined, value = argument.partition("=")
         if name not in OPTIONS:
             rest.append(argument)
@@ -47,6 +48,9 @@ def take_out(arguments: Sequence[str], environment: MutableMapping[str, str]) ->
         if not value.strip() or value.startswith("--"):
             raise CommandError(f"{name}: give a value", code=2)
         environment[OPTIONS[name]] = value
+        found.append(name)
+    if found and not environment.get(OPTIONS["--server"]):
+        raise CommandError(f"{found[0]}: only with --server, the advisor that it is for", code=2)
     return rest
 
 

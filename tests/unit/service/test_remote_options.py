@@ -36,6 +36,7 @@ def test_without_them_the_line_and_the_host_stay() -> None:
     ("line", "word"),
     [
         (["--server"], "give a value"),
+        (["decisions", "list", "--token-file", "/t"], "--token-file: only with --server"),
         (["--server", "--token-file", "/t"], "give a value"),
         (["--server", "a:1"], "give --token-file"),
         (["--server", "https://a:1", "--token-file", "/t"], "host:port"),
