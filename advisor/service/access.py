@@ -125,5 +125,6 @@ def _refusal(caller: Caller, what: str, needed: Role) -> str:
     names = " or ".join(str(role.name).lower() for role in needed)
     if caller.proof is Proof.KERNEL:
         settings = " or ".join(_SETTING_OF_ROLE[role] for role in needed)
-        return f"user {caller.name} may not {doing}: add the user to {settings} in the advisor's configuration"
+        whoever = f"whoever runs the advisor gives it: {settings} in its configuration"
+        return f"user {caller.name} may not {doing}: that needs the role {names}; {whoever}"
     return f"{caller.name} ({caller.origin}) may not {doing}: that needs the role {names}"

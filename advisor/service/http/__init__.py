@@ -11,7 +11,7 @@ hands all of them to `compose` (in `application`). What an endpoint can rely on:
   or not). Nobody compares roles.
 * Whatever it raises is answered as over gRPC (`advisor.service.errors`): `BadRequestError` is 400, `NotFoundError` 404,
   `ForbiddenError` 403 and so on, an absent store 503; anything else is logged and told without detail. Answers to
-  errors are JSON, `{"error": {"code", "message"}}`, or a page where the dashboard supplies one and HTML was asked for.
+  errors are problem details (RFC 9457), or a page where the dashboard supplies one and HTML was asked for.
 * What changes something is refused when another site's page sends it; a form also holds `csrf_token(request)`, which
   `check_csrf(request, form)` asks back (`browsers`).
 * Bodies are bounded (`service.http_body_bytes_max`), connections too (`service.connections_max`).

@@ -1,12 +1,11 @@
 """Errors as answers: the same failures as over gRPC, as JSON, or as a page for people."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from advisor.service.errors import FailureKind, failure_of
@@ -99,15 +98,12 @@ def http_error(error_page: ErrorPage | None) -> Callable[[Request, Exception], A
 def error_answer(
     request: Request, status: int, text: str, page: ErrorPage | None, headers: dict[str, str] | None = None
 ) -> Response:
-    """JSON, or a page if there is one and the client would rather have HTML (browsers say so, programs do not)."""
+    """Problem details, or a page if there is one and the client would rather have HTML: browsers say so."""
     if page is not None and "text/html" in request.headers.get("accept", ""):
         response = page(request, status, text)
         response.headers.update(headers or {})
         return response
-    if request.url.path.startswith("/api/"):
-        return problem(status, _CODE_OF.get(status, "refused"), text, headers)
-    document: dict[str, Any] = {"error": {"code": _CODE_OF.get(status, "refused"), "message": text}}
-    return JSONResponse(document, status_code=status, headers=headers)
+    return problem(status, _CODE_OF.get(status, "refused"), text, headers)
 
 
 def _who(request: Request) -> str:

@@ -136,10 +136,10 @@ async def test_errors_are_answered_by_kind_and_ours_are_not_shown(
     async with served(folder / "s"), client_of(folder / "s") as client:
         answer = await client.get(f"/fail/{how}")
     assert answer.status_code == status
-    assert answer.json()["error"]["code"] == code
+    assert answer.json()["code"] == code
     assert "secret" not in answer.text
     if how in {"bad", "missing", "unknown", "forbidden", "late", "often"}:
-        assert answer.json()["error"]["message"] == str(ERRORS[how])
+        assert answer.json()["detail"] == str(ERRORS[how])
     assert answer.headers.get("Retry-After") == {"often": "2", "store": "1"}.get(how)
     assert answer.headers.get("WWW-Authenticate") == ("Bearer" if how == "unknown" else None)
 
@@ -151,8 +151,9 @@ async def test_people_get_a_page_and_programs_get_json(folder: Path) -> None:
         plain = await client.get("/nowhere")
         wrong = await client.get("/echo")
     assert (page.status_code, page.text) == (404, "page 404 Not Found")
-    assert plain.json()["error"] == {"code": "not_found", "message": "Not Found"}
-    assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert plain.headers["Content-Type"] == "application/problem+json"
+    assert (plain.json()["code"], plain.json()["detail"]) == ("not_found", "Not Found")
+    assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
 
 
 async def test_every_answer_is_strict_about_browsers(folder: Path) -> None:

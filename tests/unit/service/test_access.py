@@ -70,7 +70,7 @@ def test_an_operator_may_stop_but_only_an_admin_may_let_the_advisor_act() -> Non
 
 def test_a_refusal_says_what_to_do() -> None:
     """On the Unix socket it names the setting, from afar the role, and without any proof what to show."""
-    with pytest.raises(ForbiddenError, match=r"user eve may not .* add the user to service\.operator_users"):
+    with pytest.raises(ForbiddenError, match=r"user eve may not .* needs the role operator; .*service\.operator_users"):
         require(_caller(Role.VIEWER), "OperatorService/Pause")
     with pytest.raises(ForbiddenError, match=r"eve \(token laptop\) may not .* needs the role operator"):
         require(_caller(Role.VIEWER, Proof.TOKEN), "OperatorService/Pause")
