@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,23 @@ def pattern() -> Iterator[Server]:
         asyncio.run(migrate(server.url()))
         server.stop()
         yield server
+
+
+@pytest.fixture(scope="session")
+def shared(pattern: Server) -> Iterator[Server]:
+    with short_folder() as folder, Server(folder=folder / "shared") as server:
+        server.like(pattern)
+        server.start()
+        yield server
+
+
+@pytest.fixture
+def server(shared: Server) -> Iterator[Server]:
+    """A migrated database of the test's own, in a server that goes on."""
+    name = f"test_{uuid.uuid1().hex}"
+    shared.query(f"CREATE DATABASE {name} TEMPLATE advisor", database="postgres")
+    yield replace(shared, database=name)
+    shared.query(f"DROP DATABASE {name} WITH (FORCE)", database="postgres")
 
 
 @pytest.fixture

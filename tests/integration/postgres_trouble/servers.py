@@ -53,6 +53,7 @@ class Server:
     port: int = field(default_factory=free_port)
     settings: dict[str, str] = field(default_factory=dict)
     process: "subprocess.Popen[bytes] | None" = None
+    database: str = "advisor"
 
     def __enter__(self) -> Self:
         return self
@@ -69,9 +70,9 @@ class Server:
         """For Postgres' own programs."""
         return ("-h", "127.0.0.1", "-p", str(self.port), "-U", "advisor")
 
-    def url(self, database: str = "advisor", **query: str) -> str:
-        options = "&".join(f"{name}={value}" for name, value in query.items())
-        return f"postgresql+psycopg://advisor@127.0.0.1:{self.port}/{database}" + (f"?{options}" if options else "")
+    def url(self, database: str = "", *, port: int = 0) -> str:
+        """`port`: of a gate before it."""
+        return f"postgresql+psycopg://advisor@127.0.0.1:{port or self.port}/{database or self.database}"
 
     def create(self) -> None:
         self._prepare_folder()
@@ -153,7 +154,13 @@ class Server:
         self.process.wait(30)
         self.process = None
 
-    def query(self, statement: str, *, database: str = "advisor") -> Sequence[tuple[object, ...]]:
+    def end_all_connections(self) -> None:
+        self.query(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            f"WHERE datname = '{self.database}' AND pid <> pg_backend_pid()"
+        )
+
+    def query(self, statement: str, *, database: str = "") -> Sequence[tuple[object, ...]]:
         address = self.url(database).replace("+psycopg", "")
         with psycopg.connect(address, autocommit=True, connect_timeout=5) as connection:
             cursor = connection.execute(statement.encode())
@@ -214,10 +221,9 @@ class Gate:
         self._writers: set[asyncio.StreamWriter] = set()
         self.delay_seconds = 0.0
         self.connections = 0
-        # Statements after which the connection ends: before the server hears of them, or before its answer is heard.
-        self.cut_before: bytes = b""
-        self.cut_after: bytes = b""
         self.cuts = 0
+        self._words: tuple[bytes, ...] = ()
+        self._heard = False
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -234,6 +240,13 @@ class Gate:
         assert self._server is not None
         port: int = self._server.sockets[0].getsockname()[1]
         return port
+
+    def cut_at(self, *words: bytes, heard: bool) -> None:
+        """End one connection, once, when these words were sent on it in this order.
+
+        `heard`: the server hears the last one, and works on; its answer never arrives. Else it does not hear it.
+        """
+        self._words, self._heard = words, heard
 
     def hold(self) -> None:
         """Nothing passes any more, and nobody is told."""
@@ -271,19 +284,22 @@ class Gate:
     async def _ask(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, both: set[asyncio.StreamWriter]
     ) -> None:
+        said: list[bytes] = []
         with suppress(OSError):
             while data := await reader.read(65536):
-                if self.cut_before and self.cut_before in data:
-                    self.cut_before, self.cuts = b"", self.cuts + 1
-                    break
                 await self._pass()
-                deaf = bool(self.cut_after) and self.cut_after in data
+                while len(said) < len(self._words) and self._words[len(said)] in data:
+                    said.append(self._words[len(said)])
+                cut = bool(self._words) and tuple(said) == self._words
+                if cut:
+                    self._words, self.cuts = (), self.cuts + 1
+                if cut and not self._heard:
+                    break
                 writer.write(data)
                 await writer.drain()
-                if deaf:
-                    self.cut_after, self.cuts = b"", self.cuts + 1
+                if cut:
                     for end in both - {writer}:
-                        end.transport.abort()  # towards us; the server still works, and answers to nobody
+                        end.transport.abort()  # towards us; the server works on, and answers to nobody
                     writer.write_eof()
                     return
         for end in both:

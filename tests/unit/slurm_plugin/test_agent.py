@@ -567,14 +567,16 @@ async def test_a_pause_that_comes_while_it_looks_is_heeded(bench: Bench) -> None
 
 
 async def test_a_store_that_was_restored_is_told_again_what_it_no_longer_knows(bench: Bench) -> None:
-    """A backup from before our report: nothing is done twice, but what came of the advice is said once more."""
+    """A backup from before our report: nothing is done twice, but what came of the advice, and all jobs, are told."""
     bench.slurm.add(FakeJob())
     bench.advisor.advise(advice())
     agent = bench.start()
     await until(lambda: VERIFIED in bench.advisor.statuses())
     bench.advisor.reconciled.clear()
+    bench.advisor.reports.clear()
     bench.advisor.incarnation = "restored"
     await until(lambda: VERIFIED in bench.advisor.statuses())
+    await until(lambda: any(report.complete for report in bench.advisor.reports))
     assert bench.slurm.requeues == 1
     assert agent.incarnation == "restored"
 
