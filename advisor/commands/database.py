@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from advisor.commands.output import CommandError
@@ -17,6 +17,10 @@ from advisor.store.migrate import require_current_schema
 
 _SESSION = "-c timezone=UTC -c lock_timeout=10000"
 _CONNECT_SECONDS = 10
+NOT_YOURS = (
+    "this reads the service's own database, which lets in root and the account that the service runs as only: "
+    "run it as one of them, or give --dsn-file"
+)
 
 
 def database_url(config: Config, dsn_file: Path | None = None) -> str:
@@ -29,9 +33,13 @@ def database_url(config: Config, dsn_file: Path | None = None) -> str:
         if chosen is not None:
             return read_dsn(chosen)
         url, uid = running_url(config.service.data_dir, user=config.store.postgres_user or None)
+    except PermissionError:
+        raise CommandError(NOT_YOURS, code=2) from None
     except (ConfigError, StoreError, OSError) as error:
         raise CommandError(f"the database cannot be reached: {error}", code=2) from None
-    if os.geteuid() == 0 and uid != 0:
+    if os.geteuid() not in {0, uid}:
+        raise CommandError(NOT_YOURS, code=2)
+    if os.geteuid() != uid:
         os.seteuid(uid)
     return url
 
@@ -51,10 +59,15 @@ async def opened(url: str) -> AsyncIterator[AsyncEngine]:
     except CodecError as error:
         raise CommandError(f"the newest seal cannot be read: {error}; run advisor audit verify") from None
     except SQLAlchemyError as error:
-        first = str(error).strip().splitlines()[0]
-        raise CommandError(f"the database cannot be used: {first}", code=2) from None
+        raise CommandError(f"the database cannot be used: {_said(error)}", code=2) from None
     finally:
         await engine.dispose()
+
+
+def _said(error: SQLAlchemyError) -> str:
+    """The database's own first line, without the names of the layers that passed it on."""
+    text = str((error.orig if isinstance(error, DBAPIError) else None) or error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
 
 
 @asynccontextmanager

@@ -10,12 +10,22 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from advisor.commands.database import NOT_YOURS
 from tests.integration.service.test_program import PROJECT
 from tests.integration.service.test_program import _advisor as advisor
 from tests.integration.service.test_program import _serving as serving
 from tests.integration.service.world import configuration, short_folder
 
 pytestmark = pytest.mark.postgres
+
+# Imports first: a checkout under a private home could not be imported by him.
+_AS_NOBODY = """
+import os, sys
+from advisor import cli
+import advisor.commands.audit
+os.setresuid(65534, 65534, 65534)
+cli.main(["audit", "verify", "--config", sys.argv[1]])
+"""
 
 
 @pytest.fixture
@@ -64,6 +74,16 @@ def test_who_set_a_mode_is_sealed_and_a_later_change_is_found(folder: Path) -> N
         assert advisor(folder, "audit", "seals", "--export", str(copy)).returncode == 0
         good = advisor(folder, "audit", "verify", *trusted, "--against", str(copy))
         assert (good.returncode, good.stdout[:9]) == (0, "as it was"), good.stdout + good.stderr
+        folder.chmod(0o755)
+        plain = subprocess.run(
+            [sys.executable, "-c", _AS_NOBODY, str(folder / "advisor.toml")],
+            capture_output=True,
+            text=True,
+            cwd=PROJECT,
+            timeout=60,
+            check=False,
+        )
+        assert (plain.returncode, plain.stderr) == (2, f"advisor: {NOT_YOURS}\n")
         kept = advisor(folder, "audit", "retention", "--dry-run", "--months", "1")
         assert (kept.returncode, "0 parts would go" in kept.stdout) == (0, True), kept.stderr
         with _database(folder) as database:
