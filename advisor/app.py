@@ -25,6 +25,7 @@ from starlette.routing import BaseRoute
 from advisor.board import Board
 from advisor.brought_rules import BroughtRules, Checked, check
 from advisor.build import DISTRIBUTION, build_id, version
+from advisor.cancelling import cancel
 from advisor.clock import SystemClock
 from advisor.config import Config, ConfigError, NotifySection, Problem, read_dsn
 from advisor.core.autonomy import EarningRules
@@ -80,7 +81,6 @@ log = structlog.get_logger(__name__)
 
 IMPORT_NAMES = ("advisor", "connectors", "slurm_plugin", "watchdog")
 POSTGRES_CHECK_SECONDS = 0.5
-CANCEL_SECONDS = 0.5  # then it is asked again to end
 POSTGRES_STARTS_MAX = 5  # within one life of the service
 
 
@@ -348,7 +348,7 @@ class Service:
         routes = self._routes(calls, store, board, rulebook, renderer, healths)
         await front.open(calls, routes, error_page(renderer))
         stack.push_async_callback(board.close)
-        stack.push_async_callback(_cancel, self._start(pipeline.run()))
+        stack.push_async_callback(cancel, self._start(pipeline.run()))
         await self._earn(store, board)
         sealer = Sealer(
             history=store.history(),
@@ -357,16 +357,16 @@ class Service:
             interval_seconds=config.seal.interval_seconds,
             instruments=self._instruments,
         )
-        stack.push_async_callback(_cancel, self._start(sealer.run()))
+        stack.push_async_callback(cancel, self._start(sealer.run()))
         if config.retention.months:
             retention = Retention(history=store.history(), key=seal_key, clock=clock, months=config.retention.months)
-            stack.push_async_callback(_cancel, self._start(retention.run()))
+            stack.push_async_callback(cancel, self._start(retention.run()))
         channels = open_channels(config, clock)
         if channels:
             telling = Notifying(store=store, channels=channels, clock=clock, instruments=self._instruments)
-            stack.push_async_callback(_cancel, self._start(telling.run()))
+            stack.push_async_callback(cancel, self._start(telling.run()))
         if self._postgres is not None:
-            stack.push_async_callback(_cancel, self._start(self._guard_postgres(self._postgres)))
+            stack.push_async_callback(cancel, self._start(self._guard_postgres(self._postgres)))
         log.info(
             "service_started",
             version=version(),
@@ -543,7 +543,7 @@ class Service:
             window_days=chosen.window_days,
             interval_seconds=chosen.interval_seconds,
         )
-        self._stack.push_async_callback(_cancel, self._start(earning.run()))
+        self._stack.push_async_callback(cancel, self._start(earning.run()))
 
     def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run for as long as the service; its error is the service's error."""
@@ -667,17 +667,6 @@ def _rules_healths(brought: BroughtRules) -> list[SourceHealth]:
 def _rules_health(name: str, kind: str, detail: str) -> SourceHealth:
     reason = UnavailableReason.GARBLED if detail else ""
     return SourceHealth(name=name, kind=kind, available=True, reason=reason, detail=detail, newest_at=None)
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    """Until it has ended: a query that is cancelled may fail with the database's own error instead, which a task that
-    tries again after such errors takes for one of those.
-    """
-    while not task.done():
-        task.cancel()
-        await asyncio.wait({task}, timeout=CANCEL_SECONDS)
-    if not task.cancelled():
-        task.exception()  # told elsewhere, see `_start`
 
 
 def _sentence(error: BaseException) -> str:

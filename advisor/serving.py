@@ -1,7 +1,6 @@
 """Everything that listens: gRPC and HTTP, on Unix sockets always, over TLS where that is configured."""
 
 import asyncio
-import contextlib
 import ssl
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
@@ -13,6 +12,7 @@ from grpc_health.v1 import health
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
+from advisor.cancelling import cancel
 from advisor.config import ConfigError, Problem
 from advisor.ports import Clock
 from advisor.service.authentication import Authentication
@@ -154,7 +154,7 @@ class Front:
         except TlsError as error:
             raise _problem("certificate_file", str(error)) from None
         refreshing = asyncio.create_task(self._refresh(tls))
-        self._stack.push_async_callback(_cancel, refreshing)
+        self._stack.push_async_callback(cancel, refreshing)
         door = TlsDoor(
             address,
             tls=tls,
@@ -237,9 +237,3 @@ def _oidc(section: OidcSection, clock: Clock) -> Oidc:
         except (OSError, ValueError):
             raise _problem("oidc.ca_file", f"{section.ca_file} holds no certificate in PEM") from None
     return Oidc(terms, httpx.AsyncClient(verify=verify, follow_redirects=False, trust_env=False), clock)
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
