@@ -2,7 +2,7 @@
 """What the agent beside the scheduler says and hears."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -14,6 +14,7 @@ from advisor.ports import Clock
 from advisor.service import wire
 from advisor.service.callers import Caller
 from advisor.service.errors import BadRequestError, NotFoundError
+from advisor.service.limits import Queues
 from advisor.service.node_operations import node_advice, node_reconciliation
 from advisor.service.outgoing import advice_message
 from advisor.store import errors as store_errors
@@ -42,6 +43,7 @@ class AgentServices:
     observations_max: int
     evidence_max: int
     instruments: Instruments
+    queues: Queues = field(default_factory=Queues)
 
 
 class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
@@ -106,16 +108,17 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         if request.listed and not request.complete:
             raise BadRequestError("listed: only the report that makes a listing complete names all of it")
         listed = wire.job_ids(request.listed, "listed")
-        jobs, nodes, refused = self._read(request, cluster)
-        missing = tuple(wire.unavailable(item, f"unavailable[{at}]") for at, item in enumerate(request.unavailable))
-        recorded = await self._services.store.record_observations(
-            cluster,
-            jobs,
-            nodes,
-            complete=request.complete and not refused and not missing,
-            listed=listed,
-            now=self._services.clock.now(),
-        )
+        async with self._services.queues.turn(cluster):
+            jobs, nodes, refused = self._read(request, cluster)
+            missing = tuple(wire.unavailable(item, f"unavailable[{at}]") for at, item in enumerate(request.unavailable))
+            recorded = await self._services.store.record_observations(
+                cluster,
+                jobs,
+                nodes,
+                complete=request.complete and not refused and not missing,
+                listed=listed,
+                now=self._services.clock.now(),
+            )
         self._services.board.heard(cluster, missing)
         if recorded.changed:
             self._services.board.wake.set()

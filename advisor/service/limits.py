@@ -16,6 +16,9 @@ BUCKETS_MAX = 8192
 QUESTIONS_TOGETHER = 3
 QUESTIONS_EACH = 2
 QUESTIONS_WAIT_SECONDS = 10.0
+# Reports of one cluster are worked in one after the other. Of the store's ten connections they use a part.
+REPORTS_WAITING = 4
+REPORTS_TOGETHER = 4
 QUIET_SECONDS = 1.0  # between two lines that say the same of anybody
 _GREATEST_FIRST = (Role.OPERATOR, Role.VIEWER, Role.USER)
 
@@ -90,6 +93,35 @@ class Questions:
                     raise
         except TimeoutError:
             raise TooOftenError("many questions are waiting for their answers: try again", retry_seconds=2.0) from None
+
+
+class Queues:
+    """Work that the store does one after the other for each key: few wait for their turn, more are sent away at once.
+
+    Without it, reports that wait for a slow store would hold all of its connections, which the tick needs too, and
+    their messages all memory.
+    """
+
+    def __init__(self, *, waiting: int = REPORTS_WAITING, together: int = REPORTS_TOGETHER) -> None:
+        self._waiting = waiting
+        self._together = asyncio.Semaphore(together)
+        self._own: dict[str, asyncio.Lock] = {}
+        self._here: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def turn(self, key: str) -> AsyncIterator[None]:
+        """Raises `TooOftenError` when so many wait already."""
+        if self._here[key] > self._waiting:
+            raise TooOftenError(f"{self._waiting} reports of {key!r} wait for the store already", retry_seconds=1.0)
+        own = self._own.setdefault(key, asyncio.Lock())
+        self._here[key] += 1
+        try:
+            async with own, self._together:
+                yield
+        finally:
+            self._here[key] -= 1
+            if not self._here[key]:
+                del self._here[key], self._own[key]
 
 
 class RateLimits:
