@@ -1,0 +1,79 @@
+"""A database that is slow or does not answer: what comes in is bounded, what is said is true, and it goes on by itself."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import psycopg
+import pytest
+
+from advisor.v1 import agent_pb2
+from tests.integration.postgres_trouble.servers import Gate, Server
+from tests.integration.service.world import CLUSTER, World, configuration, world_of
+
+pytestmark = pytest.mark.postgres
+
+
+@asynccontextmanager
+async def world_behind(place: Path, server: Server, gate: Gate | None = None) -> AsyncIterator[World]:
+    """A service whose database is `server`, behind `gate`."""
+    dsn = place / "dsn"
+    dsn.write_text(server.url(port=gate.port if gate is not None else 0).replace("+psycopg", ""))
+    dsn.chmod(0o600)
+    async with world_of(place, configuration(place, f'[store]\ndsn_file = "{dsn}"')) as world:
+        yield world
+
+
+async def _told(call: "asyncio.Future[object]") -> grpc.StatusCode | None:
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return None
+
+
+async def test_reports_to_a_database_that_does_not_answer_are_sent_away(place: Path, server: Server) -> None:
+    """Few wait, the others hear at once to come again; agents hear how old the tick is; afterwards all is as before."""
+    async with Gate(server.port) as gate, world_behind(place, server, gate) as world:
+        world.log().write_text("")
+        await world.report(world.job("RUNNING"))
+        await world.ticks(1)
+        stream = world.agent.WatchAdvice(agent_pb2.WatchAdviceRequest(cluster=CLUSTER, session=world.session))
+        await stream.read()
+        gate.hold()
+        reports = [asyncio.ensure_future(_told(world.report(world.job("RUNNING")))) for _ in range(40)]
+        async with asyncio.timeout(20):
+            while sum(report.done() for report in reports) < 35:
+                await asyncio.sleep(0.02)
+            age = 0.0
+            while age < 1.0:
+                message = await stream.read()
+                assert isinstance(message, agent_pb2.WatchAdviceResponse)
+                age = message.tick_age.ToNanoseconds() / 1e9
+        assert {report.result() for report in reports if report.done()} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        gate.release()
+        codes = await asyncio.gather(*reports)
+        assert codes.count(None) == 5
+        await world.ticks(2)
+        stream.cancel()
+        await world.report(world.job("RUNNING"))
+
+
+async def test_a_lock_that_somebody_holds_delays_and_loses_nothing(place: Path, server: Server) -> None:
+    """Somebody locks the decisions for a while: the tick grows old, and what failed meanwhile is decided afterwards."""
+    async with world_behind(place, server) as world:
+        world.log().write_text("")
+        await world.report(world.job("RUNNING"))
+        await world.ticks(1)
+        with psycopg.connect(server.url().replace("+psycopg", "")) as holder:
+            holder.execute("LOCK TABLE decisions, attempts IN ACCESS EXCLUSIVE MODE")
+            failing = asyncio.create_task(world.report(world.job("FAILED")))
+            async with asyncio.timeout(10):
+                while world.running.board.pulse.age_seconds < 1.5:
+                    await asyncio.sleep(0.05)
+            assert not failing.done()
+        await failing
+        (advice,) = await world.advice_where(lambda found: len(found) == 1)
+        assert advice.generation == 1
