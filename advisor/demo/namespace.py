@@ -30,7 +30,7 @@ from pathlib import Path
 
 RUNTIME_VARIABLE = "RECOVERY_ADVISOR_RUNTIME"
 HOST_NAME = "advisor-demo"
-ORDINARY_USERS = ("alice", "bob")
+ORDINARY_USERS = ("alice", "bob", "mallory")
 SERVICE_USER = "advisor"
 
 _PREFIX = "ra-"

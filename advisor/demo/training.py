@@ -35,6 +35,7 @@ class Training:
     faults: Sequence[Fault] = ()
     opt_in: bool = True
     loop: bool = False  # `while ! srun`: the script restarts its ranks itself
+    prelude: str = ""  # lines of the script before the ranks are started
     options: tuple[str, ...] = ()  # further sbatch options
 
 
@@ -72,7 +73,8 @@ class KernelLogWriter:
     def expect(self, user: str, job_id: int, faults: Sequence[Fault]) -> None:
         for fault in faults:
             if fault["kind"] == "xid79":
-                self._planned[(str(job_id), int(str(fault.get("attempt", 0))), str(fault["node"]))] = user
+                for node in [str(fault["node"])] if "node" in fault else self._cluster.nodes:
+                    self._planned[(str(job_id), int(str(fault.get("attempt", 0))), node)] = user
 
     def write(self, node: str, code: int, text: str) -> None:
         with self._cluster.kernel_log(node).open("a", encoding="ascii") as file:
@@ -146,5 +148,6 @@ def _script(cluster: Cluster, writer: KernelLogWriter, folder: Path, plan: Path,
         f"--checkpoint-every {training.checkpoint_every} --collective-seconds {training.collective_seconds}"
     )
     if training.loop:
-        return f'#!/bin/sh\nwhile ! {step}; do\n  echo "ranks failed, restarting them"\n  sleep 1\ndone\n'
-    return f"#!/bin/sh\nexec {step}\n"
+        again = 'do\n  echo "ranks failed, restarting them"\n  sleep 1\ndone'
+        return f"#!/bin/sh\n{training.prelude}while ! {step}; {again}\n"
+    return f"#!/bin/sh\n{training.prelude}exec {step}\n"

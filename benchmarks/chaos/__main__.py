@@ -1,0 +1,89 @@
+"""Chaos on this host, from a seed:
+
+    python -m benchmarks.chaos --minutes N --seed S [--replicas R] [--report FILE] [--log FOLDER] [--without KIND,…]
+
+Needs root and a real Slurm; it makes its own namespaces and leaves nothing behind. Exit 0: every failure was accounted
+for and every invariant held; 1: the breaches are in the report.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from advisor.demo import namespace
+from advisor.demo.namespace import CannotEnterError
+from benchmarks.chaos import report, run
+from benchmarks.chaos.schedule import Kind, make
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--report", type=Path, help="Markdown, appended to what is there")
+    parser.add_argument("--log", type=Path, help="a folder for every injection with its times and our programs' logs")
+    parser.add_argument("--without", default="", help="kinds of injections to leave out, with commas")
+    options = parser.parse_args(arguments)
+    if not _apart():
+        return _enter(arguments)
+    _bring_network_up()
+    without = frozenset(Kind(word) for word in options.without.split(",") if word)
+    schedule = make(options.seed, options.minutes * 60, nodes=run.NODES, without=without)
+    runtime = namespace.require().apart(f"x{os.getpid()}")
+    began = time.monotonic()
+
+    def tell(text: str) -> None:
+        print(f"{time.monotonic() - began:7.1f} s  {text}", flush=True)
+
+    outcome = run.play(runtime, schedule, replicas=options.replicas, tell=tell, keep=options.log)
+    command = f"python -m benchmarks.chaos --minutes {options.minutes:g} --seed {options.seed}"
+    command += f" --replicas {options.replicas}" if options.replicas > 1 else ""
+    command += f" --without {options.without}" if options.without else ""
+    text = report.write(outcome, command)
+    print(text)
+    if options.report is not None:
+        with options.report.open("a", encoding="utf-8") as file:
+            file.write("\n" + text)
+    if options.log is not None:
+        (options.log / "injections.txt").write_text(report.write_log(outcome), encoding="utf-8")
+    return 1 if outcome.account.breaches else 0
+
+
+def _apart() -> bool:
+    """In the demo's namespace, and in a network namespace that is not pid 1's?"""
+    return namespace.inside() is not None and Path("/proc/self/ns/net").readlink() != Path("/proc/1/ns/net").readlink()
+
+
+def _enter(arguments: list[str]) -> int:
+    absolute = list(arguments)
+    for at, word in enumerate(absolute[:-1]):
+        if word in ("--report", "--log"):
+            absolute[at + 1] = str(Path(absolute[at + 1]).absolute())
+    command = ["unshare", "--net", sys.executable, "-m", "benchmarks.chaos", *absolute]
+    if namespace.inside() is not None:
+        return subprocess.run(command, check=False).returncode
+    try:
+        return namespace.run(command)
+    except CannotEnterError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _bring_network_up() -> None:
+    """Loopback, and an address that is not loopback's: without one the resolver answers nobody, Slurm included."""
+    for words in (
+        "link set lo up",
+        "link add chaos0 type veth peer name chaos1",
+        "addr add 10.255.0.1/24 dev chaos0",
+        "link set chaos0 up",
+        "link set chaos1 up",
+    ):
+        subprocess.run(["ip", *words.split()], check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
