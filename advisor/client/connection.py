@@ -26,6 +26,7 @@ from advisor.v1 import (
 CALL_SECONDS = 20.0
 PAGE_SIZE = 100
 _AGAIN_SECONDS = 0.25
+_HELD_MAX = 32
 
 # The service's own sentence says all there is to say.
 _SAID_PLAINLY = frozenset(
@@ -86,6 +87,7 @@ class Client:
         self._where = where or str(socket)
         self._seconds = seconds
         self._patience = patience_seconds
+        self._held: dict[str, bytes] = {}  # rules and policies by hash, the last used last
         self._channel = channel if channel is not None else unix_channel(socket)
         self.agents = agent_pb2_grpc.AgentServiceStub(self._channel)
         self.audit = audit_pb2_grpc.AuditServiceStub(self._channel)
@@ -137,7 +139,20 @@ class Client:
         return self.read(self.audit.GetDecision, audit_pb2.GetDecisionRequest(decision_id=decision_id))
 
     def decision_inputs(self, decision_id: str) -> audit_pb2.DecisionInputs:
-        return self.read(self.audit.GetDecisionInputs, audit_pb2.GetDecisionInputsRequest(decision_id=decision_id))
+        """Rules and policy are a quarter of a megabyte, and the same for most decisions: each is fetched once."""
+        request = audit_pb2.GetDecisionInputsRequest(decision_id=decision_id, held=list(self._held))
+        found = self.read(self.audit.GetDecisionInputs, request)
+        found.rules = self._hold(found.rules_hash, found.rules)
+        found.policy = self._hold(found.policy_hash, found.policy)
+        while len(self._held) > _HELD_MAX:
+            del self._held[next(iter(self._held))]
+        return found
+
+    def _hold(self, name: str, data: bytes) -> bytes:
+        known = self._held.pop(name, data)
+        if name:  # an advisor of an earlier version names none
+            self._held[name] = known
+        return known
 
     def decisions(self, chosen: audit_pb2.Filter, *, most: int) -> Iterator[audit_pb2.Decision]:
         """Newest first, `most` at most, fetched page by page."""

@@ -29,6 +29,7 @@ Found = TypeVar("Found")
 
 TIMELINE_ATTEMPTS = 20
 TIMELINE_ATTEMPTS_MAX = 100
+_HELD_MAX = 64
 
 
 class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
@@ -59,8 +60,9 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
     async def GetDecisionInputs(
         self, request: audit_pb2.GetDecisionInputsRequest, context: Context
     ) -> audit_pb2.DecisionInputs:
-        row = await _found(self._store.decision_inputs(_id(request.decision_id)), f"decision {request.decision_id!r}")
-        return outgoing.inputs_message(row)
+        held = [wire.text_of(name, "held", most=wire.NAME_MAX) for name in request.held[:_HELD_MAX]]
+        found = self._store.decision_inputs(_id(request.decision_id), held=held)
+        return outgoing.inputs_message(await _found(found, f"decision {request.decision_id!r}"))
 
     async def GetIncident(self, request: audit_pb2.GetIncidentRequest, context: Context) -> audit_pb2.Incident:
         row = await _found(self._store.incident(_id(request.incident_id)), f"incident {request.incident_id!r}")

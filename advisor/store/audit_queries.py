@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, FromClause, Select, literal, select, true
+from sqlalchemy import Column, ColumnElement, FromClause, Select, case, literal, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.codec import CodecError, decode
@@ -173,7 +173,10 @@ async def get_decision(connection: AsyncConnection, decision_id: str) -> Decisio
     return found[0] if found else None
 
 
-async def get_decision_inputs(connection: AsyncConnection, decision_id: str) -> DecisionInputs | None:
+async def get_decision_inputs(
+    connection: AsyncConnection, decision_id: str, held: Sequence[str] = ()
+) -> DecisionInputs | None:
+    """`held`: hashes of rules and policies that are not to be read again."""
     known = await _whole_id(connection, decisions.c.id, decision_id)
     if known is None:
         return None
@@ -184,9 +187,11 @@ async def get_decision_inputs(connection: AsyncConnection, decision_id: str) -> 
             decisions.c.decision,
             decisions.c.inputs_hash,
             decisions.c.build,
+            decisions.c.rules_hash,
+            decisions.c.policy_hash,
             inputs.c.bytes.label("inputs"),
-            rules.c.bytes.label("rules"),
-            policy.c.bytes.label("policy"),
+            case((rules.c.hash.not_in(held), rules.c.bytes)).label("rules"),
+            case((policy.c.hash.not_in(held), policy.c.bytes)).label("policy"),
         )
         .join(inputs, inputs.c.hash == decisions.c.inputs_hash)
         .join(rules, rules.c.hash == decisions.c.rules_hash)
@@ -200,8 +205,10 @@ async def get_decision_inputs(connection: AsyncConnection, decision_id: str) -> 
         decision_id=row.id,
         inputs_hash=row.inputs_hash,
         inputs=zlib.decompress(row.inputs),
-        rules=zlib.decompress(row.rules),
-        policy=zlib.decompress(row.policy),
+        rules_hash=row.rules_hash,
+        rules=zlib.decompress(row.rules) if row.rules is not None else b"",
+        policy_hash=row.policy_hash,
+        policy=zlib.decompress(row.policy) if row.policy is not None else b"",
         decision=bytes(row.decision),
         build=row.build,
     )

@@ -505,7 +505,9 @@ class DecisionInputs:
     decision_id: str
     inputs_hash: str
     inputs: bytes
-    rules: bytes
+    rules_hash: str
+    rules: bytes  # b"" for a caller that holds them, by their hash; so with the policy
+    policy_hash: str
     policy: bytes
     decision: bytes
     build: str

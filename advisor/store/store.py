@@ -690,9 +690,9 @@ class Store:
                 connection, wanted, page, await self._spans(connection, "decisions")
             )
 
-    async def decision_inputs(self, decision_id: str) -> DecisionInputs | None:
+    async def decision_inputs(self, decision_id: str, *, held: Sequence[str] = ()) -> DecisionInputs | None:
         async with self._auditing() as connection:
-            return await audit_queries.get_decision_inputs(connection, decision_id)
+            return await audit_queries.get_decision_inputs(connection, decision_id, held)
 
     async def incident(self, incident_id: str) -> IncidentRow | None:
         async with self._auditing() as connection:

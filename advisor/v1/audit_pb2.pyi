@@ -306,15 +306,21 @@ class GetDecisionInputsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DECISION_ID_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
     decision_id: _builtins.str
+    @_builtins.property
+    def held(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Hashes of rule sets and policies that the caller has from earlier answers: at most 64. Their bytes are left out."""
+
     def __init__(
         self,
         *,
         decision_id: _builtins.str = ...,
+        held: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision_id", b"decision_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision_id", b"decision_id", "held", b"held"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -331,6 +337,8 @@ class DecisionInputs(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     DECISION_FIELD_NUMBER: _builtins.int
     BUILD_FIELD_NUMBER: _builtins.int
+    RULES_HASH_FIELD_NUMBER: _builtins.int
+    POLICY_HASH_FIELD_NUMBER: _builtins.int
     decision_id: _builtins.str
     inputs_hash: _builtins.str
     inputs: _builtins.bytes
@@ -342,6 +350,8 @@ class DecisionInputs(_message.Message):
     decision: _builtins.bytes
     """canonical JSON of what was decided"""
     build: _builtins.str
+    rules_hash: _builtins.str
+    policy_hash: _builtins.str
     def __init__(
         self,
         *,
@@ -352,10 +362,12 @@ class DecisionInputs(_message.Message):
         policy: _builtins.bytes = ...,
         decision: _builtins.bytes = ...,
         build: _builtins.str = ...,
+        rules_hash: _builtins.str = ...,
+        policy_hash: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "decision", b"decision", "decision_id", b"decision_id", "inputs", b"inputs", "inputs_hash", b"inputs_hash", "policy", b"policy", "rules", b"rules"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "decision", b"decision", "decision_id", b"decision_id", "inputs", b"inputs", "inputs_hash", b"inputs_hash", "policy", b"policy", "policy_hash", b"policy_hash", "rules", b"rules", "rules_hash", b"rules_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -89,6 +89,10 @@ async def test_the_beginning_of_an_id_finds_it_unless_several_share_it(store: St
     inputs = await store.decision_inputs(other[:20])
     assert inputs is not None
     assert inputs.decision_id == other
+    assert inputs.rules
+    assert inputs.policy
+    without = await store.decision_inputs(other, held=[inputs.rules_hash, "x"])
+    assert without == replace(inputs, rules=b"")
     for nobody in ("", "-", "%", "xyz", one[:7] + "-", one + "0"):
         assert await store.decision(nobody) is None
 
