@@ -2,7 +2,7 @@
 
 import asyncio
 
-from advisor.app import _cancel
+from advisor.cancelling import cancel
 
 
 async def test_a_task_that_swallowed_its_cancellation_ends_all_the_same() -> None:
@@ -22,7 +22,7 @@ async def test_a_task_that_swallowed_its_cancellation_ends_all_the_same() -> Non
     task = asyncio.create_task(stubborn())
     await asyncio.sleep(0)
     async with asyncio.timeout(10):
-        await _cancel(task)
+        await cancel(task)
     assert task.cancelled()
     assert swallowed == 2
 
@@ -35,5 +35,5 @@ async def test_a_task_that_failed_before_is_no_news() -> None:
 
     task = asyncio.create_task(failing())
     await asyncio.sleep(0)
-    await _cancel(task)
+    await cancel(task)
     assert task.done()
