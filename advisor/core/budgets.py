@@ -9,7 +9,8 @@ reset the budget, and the ceiling only by naming it.
 
 Place: a *different* bad node each time, each with its own trusted hardware evidence, is bad luck with nodes and not a
 repeated root cause. Without trusted evidence the place does not count: the same failure on other nodes points at the
-application.
+application. And a restart that was to avoid a node and was given it again (its exclusion was dropped, so that the job
+could start at all) was no second chance: what fails there again says nothing about the job. Only the ceiling counts it.
 """
 
 from collections.abc import Sequence
@@ -55,12 +56,17 @@ def spent(snapshot: Snapshot, attribution: Attribution, policy: Policy, now: dat
     if progressed:
         window = ()
     window = tuple(attempt for attempt in window if attempt.number >= counts)
+    unfair = _given_back(past, snapshot.attempt)
     alike = [attempt for attempt in past if attempt.number >= counts and _same_root(attempt, attribution)]
     paid_from = [attempt for attempt in past if attempt.number >= counts_for_ceiling]
     node_days = _node_time(paid_from, snapshot.attempt, now) / timedelta(days=1)
     ceiling = policy.restarts_ceiling + int(node_days * policy.restarts_ceiling_per_1000_node_days / 1000)
     return Spent(
-        root_cause=sum(spends(attempt) for attempt in window if _same_root(attempt, attribution)),
+        root_cause=sum(
+            spends(attempt) and not (attribution.trusted and attempt.number in unfair)
+            for attempt in window
+            if _same_root(attempt, attribution)
+        ),
         total=sum(spends(attempt) for attempt in paid_from),
         ceiling=ceiling if own is None else min(ceiling, own),
         node_days=node_days,
@@ -75,6 +81,16 @@ def spent(snapshot: Snapshot, attribution: Attribution, policy: Policy, now: dat
             for attempt in alike
         ),
         progressed=progressed,
+    )
+
+
+def _given_back(past: Sequence[PastAttempt], attempt: Attempt) -> frozenset[int]:
+    """Attempts whose nodes at fault, by trusted evidence, were to be avoided, and were given to the next one again."""
+    following = (*(item.nodes for item in past[1:]), attempt.nodes or ())
+    return frozenset(
+        item.number
+        for item, nodes in zip(past, following, strict=False)
+        if item.trusted and not set(item.implicated_nodes).intersection(item.excluded_nodes).isdisjoint(nodes)
     )
 
 

@@ -31,6 +31,8 @@ _INFRASTRUCTURE = frozenset(
 )
 _HARDWARE = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT})
 
+_INHERITED = timedelta(seconds=5)  # kernel records up to so long before an attempt are read as its own
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
@@ -222,7 +224,16 @@ class Situation:
             return None
         if not self.incident.trusted_fatal or not self.attribution.trusted or not self.attribution.nodes:
             return None
-        times = [_time_of(item) for item in self.incident.signals if item.trust.trusted and item.id in self._evidence]
+        # What was there when the attempt began may be of whoever had the node before it, and of a part that has been
+        # reset since: it ends nobody's start-up, by whatever clock it was written.
+        began = self.snapshot.attempt.started_at
+        times = [
+            _time_of(item)
+            for item in self.incident.signals
+            if item.trust.trusted
+            and item.id in self._evidence
+            and (began is None or min(_time_of(item), item.seen_at) > began + _INHERITED)
+        ]
         if not times:
             return None
         progress = self.snapshot.progress

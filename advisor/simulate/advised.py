@@ -2,13 +2,15 @@
 
 Only what lies outside is made up: the scheduler and the jobs (`cluster`), what they print (`printing`), the `agent`.
 
-Time jumps. Where nothing is wrong a tick comes every `quiet_seconds`, with everything that was printed meanwhile; from
-the moment that something is wrong, or looks as if it were, ticks come as often as in life. Whether something is wrong
-is known to the world only and decides about nothing but when to look.
+Time leaps. Where nothing is wrong a tick comes every `quiet_seconds`, with everything that was printed meanwhile; from
+the moment that something is wrong, or looks as if it were, ticks come as often as in life, on whole seconds. Whether
+something is wrong is known to the world only and decides about nothing but when to look. A test lives through short
+worlds with every tick of life and compares what was decided and when.
 """
 
 import asyncio
 import heapq
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -46,6 +48,11 @@ CRASHING_SECONDS, FAILING_SECONDS, ENDED_SECONDS, SEEN_SECONDS = 13.0, 25.0, 5.0
 POLICY = Policy(isolate=True, isolate_dry_run=False)  # the default one, with isolation switched on
 # After a failure or an end: when what is decided may change though nothing happens, late lines and deadlines among it.
 LATER_SECONDS = (POLICY.isolation_settle_seconds + 1.0, 62.0, POLICY.decision_deadline_seconds + 1.0, 1950.0)
+
+
+def _tick_after(moment: float) -> float:
+    """The tick that comes next in life, where they come every second, whatever happens in between."""
+    return moment if math.isinf(moment) else math.floor(moment) + ILL_SECONDS
 
 
 class WorldClock:
@@ -201,14 +208,15 @@ class Advised:
 
     def _again_later(self) -> None:
         for seconds in LATER_SECONDS:
-            heapq.heappush(self._later, self.cluster.now + seconds)
+            heapq.heappush(self._later, _tick_after(self.cluster.now + seconds))
 
     def _look_often(self, seconds: float) -> None:
         self._often_until = max(self._often_until, self.cluster.now + seconds)
 
     # the run
 
-    async def run(self, until: float, *, quiet_seconds: float = QUIET_SECONDS) -> None:
+    async def run(self, until: float, *, leap: bool = True) -> None:
+        """To the end of the world. `leap`: no ticks while nothing can change; else one every second."""
         await self.store.register_agent(
             cluster=self.place,
             host="world",
@@ -221,15 +229,14 @@ class Advised:
             now=self._clock.now(),
         )
         self._nodes = {node.index: None for node in self.cluster.nodes}
-        at, quiet_seconds = 0.0, max(quiet_seconds, until / QUIET_TICKS_MAX)
+        at, quiet_seconds = 0.0, max(QUIET_SECONDS, until / QUIET_TICKS_MAX)
         due = 0.0  # a look that nothing need have happened for
         while at < until:
             self.cluster.advance(at)
             if at >= due or self._agent.changed or self._nodes:
                 await self.look()
-                due = self._due(at, quiet_seconds)
-            event = max(self.cluster.next_event, at) + 0.2
-            at = min(due, event, until)
+                due = self._due(at, quiet_seconds) if leap else at + ILL_SECONDS
+            at = min(due, _tick_after(max(self.cluster.next_event, at)), until)
         self.cluster.advance(until)
         await self.look()
         await self._measurer.close()
@@ -402,6 +409,7 @@ async def advise(
     acts: Callable[[Cluster], Operator] | None = None,
     name: str = "world",
     agent: MakeAgent = Agent,
+    leap: bool = True,
 ) -> tuple[Cluster, Advised]:
     """The whole of one world under the advisor. `acts`: somebody else acts, and it watches."""
     printer = Printer()
@@ -411,7 +419,7 @@ async def advise(
     cluster.watchers.append(advised)
     cluster.watchers.append(checks)
     cluster.operator = advised if acts is None else Together(acts(cluster), advised)
-    await advised.run(world.seconds)
+    await advised.run(world.seconds, leap=leap)
     await advised.find_lemons()
     advised.outcome.isolated = advised.isolated
     return cluster, advised

@@ -50,7 +50,8 @@ class Checks:
         self._requeued.add((job.spec.job_id, attempt.number))
         if attempt.state not in REQUEUE_OF:
             self._broken(cluster, "only what failed is restarted", f"job {job.spec.job_id} is {attempt.state}")
-        if attempt.live and attempt.failed_at is None and attempt.spoiled is None:
+        broken = any(cluster.nodes[index].bad is not None for index in attempt.nodes)  # it will fail of it soon
+        if attempt.live and attempt.failed_at is None and attempt.spoiled is None and not broken:
             self._broken(
                 cluster, "no healthy attempt is ended", f"job {job.spec.job_id}: {row.decision.attribution.root_cause}"
             )

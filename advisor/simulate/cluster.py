@@ -30,6 +30,7 @@ class SimNode:
     index: int
     job: "SimJob | None" = None
     bad: Fault | None = None  # what is broken, until it is repaired or passes
+    dead: bool = False  # it does not answer, whether anybody has noticed or not
     down: bool = False
     silent: bool = False  # the scheduler has noticed that it does not respond
     drained: str = ""  # by whom
@@ -231,6 +232,13 @@ class Cluster:
         hours = random.lognormvariate(0.0, 0.6) * self.world.scenario.repair_hours if node.bad is not None else 2.0
         self.at(self.now + hours * HOUR, self._repaired, node)
 
+    def set_down(self, index: int) -> None:
+        """What an administrator who is certain may do about a node that does not answer."""
+        node = self.nodes[index]
+        node.down = True
+        self._tell_node(node)
+        self._schedule_soon()
+
     def undrain(self, index: int) -> None:
         node = self.nodes[index]
         node.drained = ""
@@ -263,7 +271,7 @@ class Cluster:
         for job in sorted(ready, key=lambda one: (-one.spec.priority, one.last.submitted_at, one.spec.job_id)):
             if free is None:
                 free = [node.index for node in self.nodes if node.usable and node.job is None]
-            if self._throttled(job.spec):
+            if self._throttled(job.spec) or self._completing(job):
                 continue
             chosen = [index for index in free if index not in job.excluded][: job.spec.nodes]
             if len(chosen) < job.spec.nodes:
@@ -281,6 +289,11 @@ class Cluster:
             return False
         mates = (job for job in self.jobs.values() if job.spec.array_job_id == spec.array_job_id)
         return sum(job.last.live for job in mates) >= spec.array_limit
+
+    def _completing(self, job: SimJob) -> bool:
+        """A node of the last attempt does not answer: until it is DOWN the scheduler waits for it to clean up."""
+        before = job.attempts[-2].nodes if len(job.attempts) > 1 else ()
+        return any(self.nodes[index].dead and not self.nodes[index].down for index in before)
 
     def _start(self, job: SimJob, nodes: tuple[int, ...]) -> None:
         attempt = job.last
@@ -321,7 +334,7 @@ class Cluster:
             if fault.bad_until > fault.at and fault.cause.place is not Place.STORAGE:
                 node.bad = fault
                 self.at(fault.bad_until, self._passes, node, fault)
-            if fault.cause.shape is Shape.GONE and not node.down:
+            if fault.cause.shape is Shape.GONE and not node.dead:
                 self._goes(node, fault)
             if node.job is not None:
                 met[node.job.spec.job_id] = node.job
@@ -331,6 +344,7 @@ class Cluster:
                 self._fail(job, job.last, fault)
 
     def _goes(self, node: SimNode, fault: Fault) -> None:
+        node.dead = True
         timeout = self.world.scenario.node_timeout_seconds
         self.at(self.now + timeout * NOTICED_SHARE, self._noticed, node)
         self.at(self.now + timeout, self._lost, node)
@@ -338,12 +352,16 @@ class Cluster:
         self.at(self.now + max(timeout + 60.0, hours * self.world.scenario.repair_hours * HOUR), self._repaired, node)
 
     def _noticed(self, node: SimNode) -> None:
-        node.silent = True
-        self._tell_node(node)
+        if node.dead:
+            node.silent = True
+            self._tell_node(node)
 
     def _lost(self, node: SimNode) -> None:
+        if not node.dead:
+            return
         node.down, job = True, node.job
         self._tell_node(node)
+        self._schedule_soon()
         if job is not None and job.last.live:
             self._end(job, job.last, AttemptState.NODE_FAILURE)
             if not job.over and job.last.state is AttemptState.NODE_FAILURE:
@@ -431,7 +449,7 @@ class Cluster:
             node.bad = None
 
     def _repaired(self, node: SimNode) -> None:
-        node.bad, node.down, node.silent, node.drained = None, False, False, ""
+        node.bad, node.dead, node.down, node.silent, node.drained = None, False, False, False, ""
         self._tell_node(node)
         self._schedule_soon()
 

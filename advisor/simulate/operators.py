@@ -106,6 +106,8 @@ class Bound(Nobody):
             return
         self.cluster.requeue(job, by=self.name)
         self.cluster.exclude(job, self._bad())
+        for index in attempt.fault.nodes if attempt.fault.cause.shape is Shape.GONE else ():
+            self.cluster.set_down(index)  # so that nothing waits for it
 
     def _bad(self) -> set[int]:
         return {node.index for node in self.cluster.nodes if node.bad is not None and node.bad.own_hardware}

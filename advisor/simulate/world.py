@@ -26,6 +26,8 @@ from advisor.simulate.catalogue import (
 
 DAY = 86_400.0
 HOUR = 3600.0
+# Of nodes that were repaired and returned to service so many fail again within a day, and within a week.
+RECUR_DAY, RECUR_WEEK = 0.095, 0.18
 
 
 class WorldError(Exception):
@@ -219,12 +221,14 @@ def _arrivals(random: Random, rate: float, until: float) -> Iterator[float]:
 
 
 def _node_faults(world: World, lemons: frozenset[int]) -> Iterator[Fault]:
-    """Each node's own failures. What lemons add is taken off the others, so that the mean rate is the scenario's."""
+    """Each node's own failures. What lemons and recurrence add is taken off, so that the mean rate is the scenario's."""
     scenario = world.scenario
     wanted = scenario.failures_per_1000_node_days / 1000
     of_lemons = scenario.lemon_failures_per_day * len(lemons) / scenario.nodes
     plain = max(wanted - of_lemons, wanted / 4)
     weights = [cause.weight for cause in INFRASTRUCTURE]
+    stay = sum(cause.weight * cause.stays for cause in INFRASTRUCTURE) / sum(weights)
+    plain *= 1.0 - stay * RECUR_WEEK
     for node in range(scenario.nodes):
         random = world.stream("node", node)
         rate = scenario.lemon_failures_per_day if node in lemons else plain
@@ -235,7 +239,7 @@ def _node_faults(world: World, lemons: frozenset[int]) -> Iterator[Fault]:
         for at in _arrivals(random, rate / DAY, world.seconds):
             cause = own or random.choices(INFRASTRUCTURE, weights)[0]
             stays = random.random() < cause.stays
-            yield Fault(
+            fault = Fault(
                 number=0,
                 at=at,
                 cause=cause,
@@ -243,6 +247,24 @@ def _node_faults(world: World, lemons: frozenset[int]) -> Iterator[Fault]:
                 gpu=random.randrange(scenario.gpus_per_node),
                 bad_until=at + random.expovariate(1 / (scenario.health_check_hours * HOUR)) if stays else at,
             )
+            yield fault
+            if node not in lemons:
+                yield from _recurrences(world, fault)
+
+
+def _recurrences(world: World, fault: Fault) -> Iterator[Fault]:
+    """The same part again, after a repair that did not help: it was found, repaired, returned to service."""
+    random = world.stream("recurs", fault.nodes[0], fault.at)
+    while fault.bad_until > fault.at and fault.cause.place is Place.NODE and random.random() < RECUR_WEEK:
+        returned = fault.bad_until + random.lognormvariate(0.0, 0.6) * world.scenario.repair_hours * HOUR
+        soon = random.random() < RECUR_DAY / RECUR_WEEK
+        at = returned + (random.uniform(0.0, DAY) if soon else random.uniform(DAY, 7 * DAY))
+        if at >= world.seconds:
+            return
+        stays = random.random() < fault.cause.stays
+        found = random.expovariate(1 / (world.scenario.health_check_hours * HOUR))
+        fault = replace(fault, at=at, bad_until=at + found if stays else at)
+        yield fault
 
 
 def _events(world: World) -> Iterator[Fault]:

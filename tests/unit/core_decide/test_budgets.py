@@ -74,6 +74,21 @@ def test_budgets_count_root_causes_per_place() -> None:
     assert _spent(elsewhere, here, by_log, other, cause=bad_gpu("node2", trusted=False)).root_cause == 3
 
 
+def test_a_node_that_was_given_again_against_our_exclusion_spends_no_budget() -> None:
+    """The job never had its chance elsewhere: only the ceiling counts. Where it was not excluded, it counts."""
+    avoided = [
+        past(n, Category.GPU_HARDWARE, trusted=True, implicated_nodes=("node2",), excluded_nodes=("node2",))
+        for n in range(3)
+    ]
+    assert (_spent(*avoided, cause=bad_gpu("node2")).root_cause, _spent(*avoided).total) == (0, 3)
+    kept = [replace(item, nodes=("node5", "node6")) for item in avoided]
+    assert _spent(*kept, cause=bad_gpu("node2")).root_cause == 2  # this attempt is on it again, after the last
+    not_avoided = [replace(item, excluded_nodes=()) for item in avoided]
+    assert _spent(*not_avoided, cause=bad_gpu("node2")).root_cause == 3
+    by_log = [replace(item, trusted=False) for item in avoided]
+    assert _spent(*by_log, cause=bad_gpu("node2", trusted=False)).root_cause == 3
+
+
 def test_failures_without_a_fingerprint_count_by_category() -> None:
     """What cannot be told apart is taken together."""
     cause = attribution(fingerprint="")

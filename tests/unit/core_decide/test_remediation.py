@@ -249,6 +249,26 @@ def test_the_first_of_many_kernel_records_counts() -> None:
     assert replace(case, incident=replace(case.incident, signals=reread)).decide().reason is Reason.TRUSTED_FATAL
 
 
+@pytest.mark.parametrize(
+    ("written_at", "seen_at", "ends"),
+    [
+        (-102.5, -99.5, False),  # of the job that had the node just before
+        (-70, -99.5, False),  # the same, by a clock that is half a minute ahead: it was there at the first look
+        (-94, -93, True),
+    ],
+)
+def test_what_the_attempt_found_on_its_node_does_not_end_its_start_up(
+    written_at: float, seen_at: float, ends: bool
+) -> None:
+    """A node goes from the job that it has failed to the next within seconds, and the kernel log comes with it."""
+    record = signal(trust=Trust.KERNEL, at=after(written_at), seen_at=after(seen_at))
+    started = attempt(S.RUNNING, started_at=after(-100))
+    case = world(
+        S.RUNNING, cause=bad_gpu("node2"), exclude=("node2",), signals=(record,), attempt=started, now=after(-50)
+    )
+    assert case.decide().may_end_live_attempt == ends
+
+
 def test_trusted_evidence_that_ends_no_gpu_waits_for_the_exit() -> None:
     """A contained error implicates its node when the attempt is over; it does not end a live one."""
     contained = (signal(trust=Trust.KERNEL, at=after(-60)),)
