@@ -1,7 +1,6 @@
 """One primary per module at most, and folders that its user can enter."""
 
 import asyncio
-import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import tests.integration.service.conftest  # noqa: F401 -- before gRPC is loaded, as it says
 from advisor.store.migrate import migrate
 from tests.integration.postgres_trouble.servers import Server
 from tests.integration.service.world import short_folder
-
-# Before gRPC is loaded: its fork handlers only warn when Postgres is started beside its threads.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A database that is slow or does not answer: what comes in is bounded, what is said is true, and it goes on by itself."""
+"""A database that is slow or does not answer: what comes in is bounded, what is said is true, and it goes on."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -45,7 +45,7 @@ async def test_reports_to_a_database_that_does_not_answer_are_sent_away(place: P
         gate.hold()
         reports = [asyncio.ensure_future(_told(world.report(world.job("RUNNING")))) for _ in range(40)]
         async with asyncio.timeout(20):
-            while sum(report.done() for report in reports) < 35:
+            while sum(report.done() for report in reports) < 35:  # noqa: ASYNC110 -- of many, some
                 await asyncio.sleep(0.02)
             age = 0.0
             while age < 1.0:
@@ -71,7 +71,7 @@ async def test_a_lock_that_somebody_holds_delays_and_loses_nothing(place: Path, 
             holder.execute("LOCK TABLE decisions, attempts IN ACCESS EXCLUSIVE MODE")
             failing = asyncio.create_task(world.report(world.job("FAILED")))
             async with asyncio.timeout(10):
-                while world.running.board.pulse.age_seconds < 1.5:
+                while world.running.board.pulse.age_seconds < 1.5:  # noqa: ASYNC110 -- nobody tells of age
                     await asyncio.sleep(0.05)
             assert not failing.done()
         await failing
