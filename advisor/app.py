@@ -81,7 +81,8 @@ log = structlog.get_logger(__name__)
 
 IMPORT_NAMES = ("advisor", "connectors", "slurm_plugin", "watchdog")
 POSTGRES_CHECK_SECONDS = 0.5
-POSTGRES_STARTS_MAX = 5  # within one life of the service
+POSTGRES_PAUSE_SECONDS_MAX = 30.0  # between two starts of one that dies again and again, on a full disk say
+POSTGRES_WELL_SECONDS = 60.0  # who lived for so long died of something new
 
 
 class StartError(Exception):
@@ -559,18 +560,27 @@ class Service:
         return task
 
     async def _guard_postgres(self, postgres: EmbeddedPostgres) -> None:
-        """Start our Postgres again when it died. In the event loop, which runs in the main thread."""
-        starts = 0
+        """Start our Postgres again when it died. In the event loop, which runs in the main thread.
+
+        For as long as it takes, more and more slowly: what keeps it from running may be a full disk, which a new
+        process of ours would not cure, and nobody would be left to say so.
+        """
+        deaths, started = 0, self._clock.monotonic()
         while True:
             await self._clock.sleep(POSTGRES_CHECK_SECONDS)
             try:
                 postgres.check()
+                continue
             except ServerLost as error:
-                starts += 1
-                log.warning("postgres_lost", error=str(error), starts=starts)
-                if starts > POSTGRES_STARTS_MAX:
-                    raise
-                postgres.start()
+                deaths = deaths + 1 if self._clock.monotonic() - started < POSTGRES_WELL_SECONDS else 1
+                log.warning("postgres_lost", error=str(error), deaths=deaths)
+            if deaths > 1:
+                await self._clock.sleep(min(2.0 ** (deaths - 1), POSTGRES_PAUSE_SECONDS_MAX))
+            try:
+                postgres.start_again()
+            except (StoreError, OSError) as error:
+                log.warning("postgres_not_started", error=str(error))
+            started = self._clock.monotonic()
 
     def stop(self) -> None:
         self._stop.set()

@@ -121,6 +121,19 @@ class EmbeddedPostgres:
             raise
         return self.url
 
+    def start_again(self) -> None:
+        """After it died: start it and do not wait for its answer, as it may have much of its log to replay.
+
+        Nothing is written but by itself, so that it is tried with a full disk too. Raises `EmbeddedPostgresError` and
+        OSError when it could not even be started.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("start Postgres from the main thread: it would be stopped when this thread ends")
+        user = choose_server_user(self._data_folder, self._configured_user)
+        binaries = find_binaries(self._home, user)
+        clear_leftovers(self._pgdata, self._sockets)
+        self._process = self._launch(binaries, user)
+
     def check(self) -> None:
         """Raises `ServerLost` when Postgres is not running; `start` may then be called again."""
         if self._process is None:
