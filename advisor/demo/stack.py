@@ -9,16 +9,20 @@ import json
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from advisor.client import Client, ClientError
+from advisor.commands.decisions import as_document
 from advisor.demo.cluster import CLUSTER_NAME, SLURM_USER, Cluster
 from advisor.demo.namespace import SERVICE_USER, Runtime
 from advisor.demo.waiting import wait_for
+from advisor.v1 import audit_pb2, common_pb2, operator_pb2
 
 READY_SECONDS = 60.0
+_DECISIONS_MAX = 50
 
 
 def hook_socket(runtime: Runtime) -> Path:
@@ -221,15 +225,27 @@ class Stack:
             raise StackError(f"advisor {' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()}")
         return json.loads(done.stdout)
 
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Client]:
+        """As `cli`, without a process for each question: whoever waits asks often. Raises `StackError`."""
+        try:
+            with Client(self.socket) as client:
+                yield client
+        except ClientError as error:
+            raise StackError(str(error)) from error
+
     def decisions(self, job_id: int) -> list[dict[str, Any]]:
         """Decisions for one job, oldest first."""
-        found: list[dict[str, Any]] = self.ask("decisions", "list", "--job", str(job_id))
-        return found[::-1]
+        with self.client() as client:
+            found = list(client.decisions(audit_pb2.Filter(job_id=str(job_id)), most=_DECISIONS_MAX))
+        return [as_document(decision) for decision in reversed(found)]
 
-    def set_mode(self, mode: str, *options: str) -> None:
-        done = self.cli("mode", "set", mode, "--why", "demo", *options)
-        if done.returncode != 0:
-            raise StackError(f"advisor mode set {mode}: {done.stderr.strip()}")
+    def set_mode(self, mode: str, *, cluster: str = "", job_id: str = "") -> None:
+        value = common_pb2.Mode.Value(f"MODE_{mode.upper()}")
+        with self.client() as client:
+            client.set_mode(
+                operator_pb2.ModeSetting(mode=value, why="demo", cluster=cluster or None, job_id=job_id or None)
+            )
 
     # ---- parts ----
 
@@ -254,7 +270,14 @@ class Stack:
         return Program(name=name, argv=argv, user=user, environment=environment, log=self.root / "log" / f"{name}.log")
 
     def _answers(self) -> bool:
-        return self.socket.is_socket() and self.cli("mode", "get", "--format", "json").returncode == 0
+        if not self.socket.is_socket():
+            return False
+        try:
+            with self.client() as client:
+                client.modes()
+        except StackError:
+            return False
+        return True
 
     def _wait_program(self, program: Program, what: str, condition: Any) -> None:
         def look() -> bool:

@@ -177,7 +177,7 @@ def _cluster_of_its_own(request: pytest.FixtureRequest, worlds: list[World]) -> 
 def world(everything: World) -> World:
     """The session's world, brought back to rest."""
     everything.reset()
-    everything.stack.set_mode("autonomous", "--cluster", "demo")
+    everything.stack.set_mode("autonomous", cluster="demo")
     return everything
 
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from advisor.client import reason_name, status_name
 from advisor.demo.training import Training
 from advisor.demo.waiting import holds_for, wait_for
 from advisor.demo.world import Run, World
+from advisor.v1 import operator_pb2
 
 _ISOLATING = {
     "isolate": True,
@@ -35,20 +37,20 @@ def _drained_by_us(world: World, node: str) -> bool:
     return world.cluster.node_state(node) in _DRAINED and bool(_OURS.fullmatch(_reason(world, node)))
 
 
-def _isolations(world: World, node: str = "", *, ended: bool = False) -> list[dict[str, Any]]:
-    options = (*(("--node", node) if node else ()), *(("--ended",) if ended else ()))
-    found: list[dict[str, Any]] = world.stack.ask("nodes", "isolations", *options)["isolations"]
-    return found
+def _isolations(world: World, node: str = "", *, ended: bool = False) -> list[operator_pb2.NodeIsolation]:
+    with world.stack.client() as client:
+        request = operator_pb2.ListIsolationsRequest(node=node or None, ended=ended)
+        return list(client.isolations(request).isolations)
 
 
-def _isolation(world: World, node: str) -> dict[str, Any]:
-    return next(iter(_isolations(world, node, ended=True)), {})
+def _isolation(world: World, node: str) -> operator_pb2.NodeIsolation:
+    return next(iter(_isolations(world, node, ended=True)), operator_pb2.NodeIsolation())
 
 
 def _put_back(world: World) -> None:
     for item in _isolations(world):
-        if not item["ended_by"]:
-            world.stack.cli("nodes", "reinstate", item["node"], "--why", "the scenario is over")
+        if not item.ended_by:
+            world.stack.cli("nodes", "reinstate", item.node, "--why", "the scenario is over")
     wait_for("no isolation to be open", lambda: not _isolations(world), seconds=20)
 
 
@@ -89,10 +91,10 @@ def test_a_bad_node_is_drained_until_an_administrator_puts_it_back(isolating: Wo
     run = _fail(isolating, "node2", "nodes-repair")
     wait_for("our drain", lambda: _drained_by_us(isolating, "node2"), seconds=20)
     row = wait_for("its verification", lambda: _verified(isolating, "node2"), seconds=20)
-    assert (row["job_id"], row["dry_run"]) == (str(run.job_id), False)
+    assert (row.job_id, row.dry_run) == (str(run.job_id), False)
     run.wait("COMPLETED", restarts=1)
     isolating.cluster.must("scontrol", "update", "NodeName=node2", "State=RESUME")
-    wait_for("the repair to be seen", lambda: _isolation(isolating, "node2")["ended_by"] == "repair_seen", seconds=20)
+    wait_for("the repair to be seen", lambda: _isolation(isolating, "node2").ended_by == "repair_seen", seconds=20)
     assert holds_for(lambda: isolating.cluster.node_state("node2") not in _DRAINED, seconds=5)
 
 
@@ -111,7 +113,7 @@ def test_a_node_that_passes_its_probe_is_put_back_by_us(isolating: World) -> Non
     isolating.stack.agent.start()
     wait_for("node2 in service", lambda: isolating.cluster.node_state("node2") not in _DRAINED, seconds=20)
     wait_for("it to be done with", lambda: not _isolations(isolating, "node2"), seconds=20)
-    assert _isolation(isolating, "node2")["ended_by"] == "probe_passed"
+    assert _isolation(isolating, "node2").ended_by == "probe_passed"
 
 
 @pytest.mark.long
@@ -120,7 +122,7 @@ def test_the_drain_of_others_keeps_its_reason(isolating: World) -> None:
     _fail(isolating, "node2", "nodes-others")
     wait_for("its verification", lambda: _verified(isolating, "node2"), seconds=30)
     isolating.cluster.must("scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=RMA 4711")
-    wait_for("it to be theirs", lambda: _isolation(isolating, "node2")["ended_by"] == "taken_over", seconds=20)
+    wait_for("it to be theirs", lambda: _isolation(isolating, "node2").ended_by == "taken_over", seconds=20)
     assert holds_for(
         lambda: isolating.cluster.node_state("node2") in _DRAINED and _reason(isolating, "node2") == "RMA 4711",
         seconds=5,
@@ -132,7 +134,7 @@ def test_the_agents_own_cap_holds_whatever_the_advisor_wants(isolating: World) -
     """Its configuration allows no node: none is drained, and both sides say why."""
     isolating.stack.restart_agent('[isolation]\nmode = "act"\nnodes_max = 0\n')
     _fail(isolating, "node2", "nodes-cap")
-    wait_for("its refusal", lambda: _isolation(isolating, "node2").get("reason") == "cap_nodes", seconds=30)
+    wait_for("its refusal", lambda: reason_name(_isolation(isolating, "node2").reason) == "cap_nodes", seconds=30)
     assert isolating.cluster.node_state("node2") not in _DRAINED
     assert "at most 0" in isolating.stack.agent.last_words()
 
@@ -156,7 +158,7 @@ def test_on_paper_nothing_is_drained(isolating: World) -> None:
     """The policy's dry run: recorded and shown, and the node stays in service."""
     isolating.stack.restart_advisor({**isolating.stack.policy, **_ISOLATING, "isolate_dry_run": True})
     _fail(isolating, "node2", "nodes-paper")
-    wait_for("the record", lambda: _isolation(isolating, "node2").get("reason") == "dry_run", seconds=30)
+    wait_for("the record", lambda: reason_name(_isolation(isolating, "node2").reason) == "dry_run", seconds=30)
     assert isolating.cluster.node_state("node2") not in _DRAINED
 
 
@@ -217,6 +219,6 @@ def _says(decision: dict[str, Any], reason: str) -> bool:
     return bool(found) and found[-1]["reason"] == f"RECONCILIATION_REASON_{reason}"
 
 
-def _verified(world: World, node: str) -> dict[str, Any] | None:
+def _verified(world: World, node: str) -> operator_pb2.NodeIsolation | None:
     row = _isolation(world, node)
-    return row if row.get("status") == "verified" and not row["ended_by"] else None
+    return row if status_name(row.status) == "verified" and not row.ended_by else None

@@ -16,6 +16,7 @@ from advisor.demo.squeue import JobRow
 from advisor.demo.training import Training
 from advisor.demo.waiting import holds_for, wait_for
 from advisor.demo.world import World
+from advisor.v1 import audit_pb2
 
 RESTART, STOP = "ACTION_RESTART", "ACTION_STOP"
 OPT_IN = json.dumps({"advisor": {"enabled": True}})
@@ -43,8 +44,9 @@ class Waiting:
         told = (f"--comment={OPT_IN}", f"--output={folder}/out", f"--export=ALL,GO={folder}/go")
         job_id = world.cluster.submit("alice", SCRIPT, "-N2", *told, *options)
         world.cluster.wait_state(job_id, "RUNNING", seconds=60)
-        ask = ("attempts", "list", "--job", str(job_id))
-        wait_for("the advisor to know of it", lambda: world.stack.ask(*ask), seconds=60)
+        of_it = audit_pb2.Filter(job_id=str(job_id))
+        with world.stack.client() as client:
+            wait_for("the advisor to know of it", lambda: any(client.attempts(of_it, most=1)), seconds=60)
         return cls(world, job_id, folder / "go")
 
     def fail(self) -> None:

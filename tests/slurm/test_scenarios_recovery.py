@@ -92,7 +92,7 @@ def test_e_monitor_mode_gives_the_same_advice_and_touches_nothing(world: World) 
     """e: like a, in monitor mode: the advice is there, Slurm's record is as if we did not exist."""
     fault = _xid79("node2", step=30)
     run = world.launch("alice", Training(name="scenario-e", nodes=3, steps=40, faults=[fault]))
-    world.stack.set_mode("monitor", "--job", str(run.job_id))
+    world.stack.set_mode("monitor", job_id=str(run.job_id))
     assert "iteration       30/" not in run.text
     decision = run.wait_decision("advice", _restart_of(0, "node2"), seconds=40)
     assert decision["advice"]["mode"] == "MODE_MONITOR"
