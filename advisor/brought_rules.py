@@ -160,6 +160,10 @@ class BroughtRules:
             if found is not None and found.evaluator is not None and not self._is_slow(item, found.digest, of)
         )
 
+    def concern(self, item: StoredAttempt) -> bool:
+        """There are rules for it, known or not."""
+        return self.site is not None or bool(item.job_rules)
+
     def awaited(self, item: StoredAttempt) -> bool:
         """The attempt names rules that were not read yet."""
         return bool(item.job_rules) and item.key not in self._named

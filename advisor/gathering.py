@@ -93,6 +93,10 @@ class Gatherer:
         self._paces.keep({_user(sighting) for sighting in sightings})
         return sightings
 
+    def saved(self, states: Mapping[AttemptKey, tuple[bytes, TickState]]) -> None:
+        """What is in the database now, and what it says: it need not be read from there."""
+        self._decoded.update(states)
+
     async def gather(self, sightings: Sequence[Sighting]) -> None:
         """Bring every sighting up to date. A source that fails is a value; a scan that fails is that job's alone."""
         await self.brought.refresh(sighting.item for sighting in sightings)
@@ -103,7 +107,7 @@ class Gatherer:
         """Log rules wait for lines that do not come, too."""
         now = self._clock.now()
         for sighting in sightings:
-            if sighting.failed is not None:
+            if sighting.failed is not None or not (self.brought.concern(sighting.item) or sighting.state.watch.runs):
                 continue
             try:
                 self._let_rules_wait(sighting, now)

@@ -225,7 +225,8 @@ class Instruments:
         for sighting in sightings:
             item = sighting.item
             self._from_zero(item.job.cluster)
-            passed += ((item.job, one) for one in self.reached(item.job.cluster, item.key, item.milestones))
+            if item.milestones:
+                passed += ((item.job, one) for one in self.reached(item.job.cluster, item.key, item.milestones))
             submitted_at = item.attempt.submitted_at
             came = item.key.number == 0 and submitted_at is not None and submitted_at >= self._began_at
             if came and _added(self._new, item.key):

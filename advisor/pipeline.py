@@ -18,6 +18,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from advisor.board import Board
+from advisor.calm import Calm
 from advisor.core import codec
 from advisor.core.autonomy import Standing
 from advisor.core.decide import decide
@@ -35,7 +36,7 @@ from advisor.opining import Opining
 from advisor.ports import Clock, LogSource, MetricsSource, OpinionSource
 from advisor.recoveries import Passed
 from advisor.replay import Inputs
-from advisor.sighting import Sighting, reports_of, snapshot_of
+from advisor.sighting import Sighting, reports_of, scheduler_absent, snapshot_of
 from advisor.store.errors import Conflict, NotFound
 from advisor.store.records import (
     AttemptKey,
@@ -126,6 +127,7 @@ class Pipeline:
         self._packed_rules = codec.encode(rulebook.rules)
         self._packed_policy = codec.encode(rulebook.policy)
         self._isolating = Isolating(store, rulebook.policy, self._instruments)
+        self._calm = Calm(rulebook.policy)
         self._over: set[AttemptKey] = set()
         self._reached: set[tuple[AttemptKey, MilestoneKind]] = set()
         self._failing: set[AttemptKey] = set()
@@ -248,16 +250,25 @@ class Pipeline:
                     continue
                 try:
                     view = views.get(sighting.item.job.cluster)
+                    absent = scheduler_absent(view, now)
+                    known = self._calm.verdict(sighting, absent, now)
+                    if known is not None:
+                        verdicts.append(known)
+                        continue
                     report = self._gatherer.brought.report(sighting.item)
                     others = () if report is None else (report,)
                     reports = reports_of(sighting, self._sources, view, now, others=others)
                     said = self._gatherer.rule_signals(sighting, reports, now)
                     snapshot = snapshot_of(sighting, reports, Mode.MONITOR, said)
-                    verdicts.append(self._verdict(sighting, snapshot, standing, pauses, now))
+                    verdict = self._verdict(sighting, snapshot, standing, pauses, now)
+                    verdicts.append(verdict)
+                    if not self._gatherer.brought.of(sighting.item):
+                        self._calm.note(verdict, snapshot, absent)
                 except Exception as error:  # the boundary of one job's tick
                     sighting.failed = error
             return verdicts
 
+        self._calm.keep({sighting.key for sighting in sightings})
         verdicts = await asyncio.to_thread(conclude_all)
         for sighting in sightings:
             if sighting.failed is not None:
@@ -424,6 +435,7 @@ class Pipeline:
                 self._fail(sighting, error)
         try:
             await self._store.save_states(states, now=looked_at)
+            self._gatherer.saved({s.key: (states[s.key].state, s.state) for s in due if s.key in states})
         except DATABASE_AWAY:
             raise
         except Exception:  # one of them cannot be stored: which?

@@ -24,6 +24,7 @@ log = structlog.get_logger(__name__)
 
 SCHEDULER_STALE = timedelta(seconds=15)  # an agent speaks every second or two
 SCHEDULER = "scheduler"
+SILENT = Unavailable(source=SCHEDULER, reason=UnavailableReason.STALE, detail="the agent is silent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +139,16 @@ def reports_of(
     return tuple(reports)
 
 
-def _scheduler_report(item: StoredAttempt, view: SchedulerView | None, now: datetime) -> SourceReport:
+def scheduler_absent(view: SchedulerView | None, now: datetime) -> Unavailable | None:
+    """What is missing of the scheduler: what its agent says, or the agent itself."""
     unavailable = view.unavailable[0] if view is not None and view.unavailable else None
     if unavailable is None and (view is None or now - view.heard_at > SCHEDULER_STALE):
-        unavailable = Unavailable(source=SCHEDULER, reason=UnavailableReason.STALE, detail="the agent is silent")
+        return SILENT
+    return unavailable
+
+
+def _scheduler_report(item: StoredAttempt, view: SchedulerView | None, now: datetime) -> SourceReport:
+    unavailable = scheduler_absent(view, now)
     return SourceReport(source=SCHEDULER, trust=Trust.SCHEDULER, unavailable=unavailable, newest_at=item.observed_at)
 
 

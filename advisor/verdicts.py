@@ -118,8 +118,11 @@ def own_milestones(verdict: Verdict, detected_at: datetime, advised_at: datetime
 
 
 def progress_milestones(sighting: Sighting) -> list[tuple[AttemptKey, Milestone]]:
-    progress, past = sighting.progress, sighting.item.past
-    if not past or past[-1].number != sighting.key.number - 1 or progress.first_at is None:
+    past = sighting.item.past
+    if not past or past[-1].number != sighting.key.number - 1:
+        return []
+    progress = sighting.progress
+    if progress.first_at is None:
         return []
     before = AttemptKey(job_key=sighting.key.job_key, number=past[-1].number)
     found = [(before, Milestone(kind=MilestoneKind.FIRST_PROGRESS, at=progress.first_at))]

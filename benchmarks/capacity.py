@@ -1,170 +1,51 @@
-"""How many jobs one advisor carries: `python -m benchmarks.capacity [--jobs N] [--ticks N] [--json]`.
+"""How many jobs one advisor carries, and what a job costs it: `python -m benchmarks.capacity [options]`.
 
-Real: the tick with everything in it, the rules as shipped, the reader of job outputs over one file per job, Postgres
-as our own child. Emulated: the agent's reports, and the jobs, whose files this program writes: one line of progress
-each before every tick. Two parts, one after the other on the same store:
+Real: the service as a process (`--replicas` of them over one Postgres), every report of the agent through gRPC, rules
+as shipped, the log-store connector over HTTP. Emulated: the agent (a script that reports what the real one would, as
+often), and the log store (a process that makes up its lines, see `_capacity_store`). Parts:
 
-    quiet    all jobs run and print. Seconds per tick, p50 and p99, nothing to be decided.
-    event    all jobs fail at once with what NCCL says of a dead port. Ticks until each has its advice: decisions
-             committed per second of committing, until when the last one was, and the longest age of the tick's
-             pulse meanwhile, which is what the watchdog judges by.
+    steady   all jobs run; one rank of each prints progress every `--print-seconds`. Seconds per tick (p50, p99),
+             where they go by stage, statements per tick, CPU per job, memory.
+    event    all jobs fail at once with what NCCL says of a dead port: until when each has its advice.
+    mass     instead of both, with `--mass one|each`: one job of `--ranks` ranks whose ranks all print a traceback
+             within a second, into one file or into one each. Until its advice, and memory.
 
-Beside them the reference of the same run: bare rows of one small table, committed one by one, per second; and peak
-memory. Targets (DESIGN section 11): 2,000 jobs on 2 cores with a tick's p99 below 1 s.
+Beside them, in the same run: what a core of this machine gives (`spin`), rows committed one by one, load. Targets
+(DESIGN section 11): 2,000 jobs of 100 ranks on 2 cores, tick p99 below 1 s, 1.5 GB.
 """
 
 import argparse
 import asyncio
-import getpass
 import json
 import os
-import resource
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import structlog
-from sqlalchemy import text
+import httpx
+import psycopg
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from advisor.board import Board
-from advisor.clock import SystemClock
-from advisor.core.model import ExitStatus
-from advisor.core.policy import Policy
-from advisor.core.scan import Scanner
-from advisor.core.words import AttemptState, Mode
-from advisor.gathering import Gatherer
-from advisor.pipeline import Pipeline, Rulebook
-from advisor.rules.loader import load_rules
 from advisor.store.embedded import EmbeddedPostgres
 from advisor.store.migrate import migrate
-from advisor.store.records import AdviceRow, ObservedJob
-from advisor.store.store import Store
-from connectors.logs.files import JobFileLogs
+from benchmarks import _capacity_world as world
+from benchmarks._capacity_mass import write_ranks
 
-CLUSTER = "bench"
+REFERENCE_SECONDS = 2.0
+EVENT_SECONDS_MAX = 300.0
+WARM_SECONDS_MAX = 180.0
+LOCK_LOOK_SECONDS = 0.05
 STEP = " [{at}] iteration {step:>8}/ 100000 | elapsed time per iteration (ms): 100.0 | loss: 1.0\n"
-FAILURE = (
-    "{node}:4711:1 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : mlx5_0:1 Got async event : port error\n"
-    "[rank0]: torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error\n"
-)
-REFERENCE_SECONDS = 3.0
-EVENT_SECONDS_MAX = 600.0
 
 
-class Site:
-    """The jobs and their output files, and an agent that reports them."""
-
-    def __init__(self, folder: Path, jobs: int) -> None:
-        now = _now()
-        self.step = 0
-        self.jobs = [
-            ObservedJob(
-                job_id=str(1000 + number),
-                attempt=0,
-                submitted_at=now - timedelta(seconds=60),
-                user=getpass.getuser(),
-                user_id=os.geteuid(),
-                state=AttemptState.RUNNING,
-                observed_at=now,
-                started_at=now - timedelta(seconds=30),
-                nodes=(f"node{number}",),
-                nodes_requested=1,
-                nodes_fitting=jobs,
-                tasks=1,
-                partition="train",
-                name=f"train-{number}",
-                stdout_path=str(folder / f"{number}.out"),
-                in_scope=True,
-                requeueable=True,
-                batch=True,
-            )
-            for number in range(jobs)
-        ]
-
-    def print_a_step(self) -> None:
-        self.step += 1
-        at = f"{_now():%Y-%m-%d %H:%M:%S}"
-        for job in self.jobs:
-            _append(job.stdout_path, STEP.format(at=at, step=self.step))
-
-    def fail(self) -> None:
-        now = _now()
-        for job in self.jobs:
-            _append(job.stdout_path, FAILURE.format(node=job.nodes[0] if job.nodes else ""))
-        self.jobs = [
-            replace(job, state=AttemptState.FAILED, ended_at=now, observed_at=now, exit=ExitStatus(code=1, signal=0))
-            for job in self.jobs
-        ]
-
-
-def _now() -> datetime:
-    return datetime.fromtimestamp(time.time(), UTC)  # noqa: TID251 - the harness's own clock
-
-
-def _append(path: str, line: str) -> None:
-    with Path(path).open("a", encoding="ascii") as file:
-        file.write(line)
-
-
-async def measure(folder: Path, url: str, jobs: int, ticks: int) -> dict[str, Any]:
-    store = await Store.open(url)
-    clock = SystemClock()
-    rules = load_rules()
-    board = Board(store, clock)
-    gatherer = Gatherer(
-        sources=(JobFileLogs("job-output", clock=clock),),
-        scanner=Scanner(rules),
-        clock=clock,
-        read_bytes_max=8_000_000,
-        signals_max=1000,
-    )
-    pipeline = Pipeline(
-        store=store,
-        board=board,
-        gatherer=gatherer,
-        rulebook=Rulebook(rules=rules, policy=Policy(), build="bench"),
-        clock=clock,
-        default_mode=Mode.AUTONOMOUS,
-        interval_seconds=1.0,
-        attempts_max=10_000,
-    )
-    site = Site(folder, jobs)
-    try:
-        reference = await _bare_commits(url)
-        await store.record_observations(CLUSTER, site.jobs, (), complete=True, now=_now())
-        await _tick(pipeline, site)  # the first one reads and stores everything for the first time
-        quiet = [await _tick(pipeline, site) for _ in range(ticks)]
-        board.heard(CLUSTER, ())
-        site.fail()
-        await store.record_observations(CLUSTER, site.jobs, (), complete=True, now=_now())
-        event = await _event(pipeline, board, store, jobs)
-    finally:
-        await gatherer_close(gatherer)
-        await store.close()
-    return {
-        "jobs": jobs,
-        "tick_seconds": {"p50": _share(quiet, 0.5), "p99": _share(quiet, 0.99), "max": max(quiet)},
-        "event": event,
-        "bare_commits_per_second": reference,
-        "memory_mb_max": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "load_average": os.getloadavg()[0],
-    }
-
-
-async def gatherer_close(gatherer: Gatherer) -> None:
-    for source in gatherer.sources:
-        await source.close()
-
-
-async def _bare_commits(url: str) -> float:
+async def bare_commits(url: str) -> float:
     """Transactions of one small row each, per second: what the disk and the database give at best, one by one."""
     engine = create_async_engine(url)
     count, began = 0, time.monotonic()
@@ -178,57 +59,209 @@ async def _bare_commits(url: str) -> float:
     return count / (time.monotonic() - began)
 
 
-async def _tick(pipeline: Pipeline, site: Site) -> float:
-    site.print_a_step()
-    began = time.monotonic()
-    await pipeline.tick()
-    return time.monotonic() - began
-
-
-async def _event(pipeline: Pipeline, board: Board, store: Store, jobs: int) -> dict[str, Any]:
-    """Ticks, and beside them somebody who looks at the pulse and at the first advice as an agent would."""
-    began = time.monotonic()
-    ages: list[float] = []
-    first: list[float] = []
-
-    async def look() -> None:
-        while True:
-            ages.append(board.pulse.age_seconds)
-            if not first and await board.open_for(CLUSTER):
-                first.append(time.monotonic() - began)
-            await asyncio.sleep(0.05)
-
-    looking = asyncio.create_task(look())
-    ticks = 0
-    opened: tuple[AdviceRow, ...] = ()
-    try:
-        while len(opened) < jobs and time.monotonic() - began < EVENT_SECONDS_MAX:
-            await pipeline.tick()
-            ticks += 1
-            opened = await store.open_advice(CLUSTER, _now())
-        took = time.monotonic() - began
-    finally:
-        looking.cancel()
-        await asyncio.gather(looking, return_exceptions=True)
+async def steady(
+    options: argparse.Namespace, replicas: Sequence[world.Replica], url: str, store_pid: int, postmaster: int
+) -> dict[str, Any]:
+    """Until every job is watched and its past is read; then a while of nothing but progress."""
+    deadline, calm = time.monotonic() + WARM_SECONDS_MAX, 0
+    while calm < 3 and time.monotonic() < deadline:
+        await asyncio.sleep(1.0)
+        newest = [tick for replica in replicas for tick in replica.ticks(world.now() - 3.0, world.now())[-1:]]
+        settled = sum(tick["watched"] for tick in newest) >= options.jobs
+        calm = calm + 1 if settled else 0
+    await asyncio.sleep(options.warm_seconds)
+    before = [await stages(replica) for replica in replicas]
+    began, began_at = time.monotonic(), world.now()
+    cpu = [world.cpu_seconds([replica.process.pid]) for replica in replicas]
+    others = world.cpu_seconds([store_pid]), world.cpu_seconds(world.children_of(postmaster))
+    locks = asyncio.create_task(lock_waits(url))
+    await asyncio.sleep(options.seconds)
+    took = time.monotonic() - began
+    locks.cancel()
+    waits = (await asyncio.gather(locks, return_exceptions=True))[0]
+    cpu = [world.cpu_seconds([r.process.pid]) - was for r, was in zip(replicas, cpu, strict=True)]
+    spent_store = world.cpu_seconds([store_pid]) - others[0]
+    spent_postgres = world.cpu_seconds(world.children_of(postmaster)) - others[1]
+    after = [await stages(replica) for replica in replicas]
+    ticks = [tick for replica in replicas for tick in replica.ticks(began_at, world.now())]
+    times = [tick["took"] for tick in ticks]
+    count = max(1, len(ticks))
     return {
-        "advised": len(opened),
-        "seconds": took,
-        "decisions_per_second": len(opened) / took,
-        "first_advice_seconds": first[0] if first else None,
-        "ticks": ticks,
-        "pulse_age_seconds_max": max(ages),
-        "actions": _actions(opened),
+        "tick_seconds": {"p50": share(times, 0.5), "p99": share(times, 0.99), "max": max(times, default=None)},
+        "ticks": len(ticks),
+        "watched": [replica_ticks[-1]["watched"] for r in replicas if (replica_ticks := r.ticks(0, 1e12))],
+        "failed": max((tick["failed"] for tick in ticks), default=0),
+        "stage_seconds_per_tick": {
+            name: round(sum(b.get(name, 0) - a.get(name, 0) for a, b in zip(before, after, strict=True)) / count, 4)
+            for name in sorted({name for item in after for name in item})
+        },
+        "statements_per_tick": round(sum(tick["sql"] for tick in ticks) / count, 1),
+        "statements_other_per_second": round(sum(tick["sql_other"] for tick in ticks) / took, 1),
+        "cpu_ms_per_job_second": {
+            "service": 1000 * sum(cpu) / took / options.jobs,
+            "postgres": 1000 * spent_postgres / took / options.jobs,
+            "store": 1000 * spent_store / took / options.jobs,
+        },
+        "cores": {"service": sum(cpu) / took, "postgres": spent_postgres / took, "store": spent_store / took},
+        "rss_mb": [round(world.memory_mb(replica.process.pid)) for replica in replicas],
+        "lock_wait_share": waits if not isinstance(waits, BaseException) else str(waits),
     }
 
 
-def _actions(opened: Sequence[AdviceRow]) -> Mapping[str, int]:
-    words = [f"{row.decision.action}: {row.decision.reason}" for row in opened]
-    return {word: words.count(word) for word in sorted(set(words))}
+async def stages(replica: world.Replica) -> Mapping[str, float]:
+    """Seconds spent in each stage so far."""
+    transport = httpx.AsyncHTTPTransport(uds=str(replica.socket.with_name("a-http.sock")))
+    async with httpx.AsyncClient(transport=transport, base_url="http://advisor", timeout=30) as client:
+        answer = await client.get("/metrics")
+    if answer.status_code != 200:
+        return {}
+    return {
+        sample.labels["stage"]: sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+        if sample.name == "recovery_advisor_tick_stage_duration_seconds_sum"
+    }
 
 
-def _share(values: Sequence[float], share: float) -> float:
+async def lock_waits(url: str) -> dict[str, float]:
+    """Of the looks at connections that are in a transaction, the share that waited for a lock, by kind of lock."""
+    seen, waiting = 0, dict[str, int]()
+    connection = await psycopg.AsyncConnection.connect(conninfo(url), autocommit=True)
+    query = (
+        "SELECT wait_event_type, wait_event FROM pg_stat_activity"
+        " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND state <> 'idle'"
+    )
+    try:
+        while True:
+            for kind, name in await (await connection.execute(query)).fetchall():
+                seen += 1
+                if kind in {"Lock", "LWLock"}:
+                    waiting[f"{kind}:{name}"] = waiting.get(f"{kind}:{name}", 0) + 1
+            await asyncio.sleep(LOCK_LOOK_SECONDS)
+    except asyncio.CancelledError:
+        return {"looks": seen, **{name: round(count / max(1, seen), 4) for name, count in waiting.items()}}
+    finally:
+        await connection.close()
+
+
+def conninfo(url: str) -> str:
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+async def event(options: argparse.Namespace, agent: world.Agent, store_url: str) -> dict[str, Any]:
+    """Everything fails at once."""
+    agent.heard.clear()
+    agent.tick_age_max = 0.0
+    async with httpx.AsyncClient(base_url=store_url, timeout=30) as client:
+        await client.post("/bench/fail")
+    began = time.monotonic()
+    agent.site.fail()
+    await agent.tell()
+    told = time.monotonic() - began
+    while len(agent.heard) < options.jobs and time.monotonic() - began < EVENT_SECONDS_MAX:  # noqa: ASYNC110 - a look
+        await asyncio.sleep(0.05)
+    delays = sorted(at - began for at in agent.heard.values())
+    words = [f"{item.action} {item.reason}" for item in agent.open.values()]
+    return {
+        "advised": len(delays),
+        "report_seconds": told,
+        "seconds": {
+            "first": delays[0] if delays else None,
+            "p50": share(delays, 0.5),
+            "last": max(delays, default=None),
+        },
+        "tick_age_seconds_max": agent.tick_age_max,
+        "actions": {word: words.count(word) for word in sorted(set(words))},
+    }
+
+
+def share(values: Sequence[float], part: float) -> float | None:
     ordered = sorted(values)
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+    return ordered[min(int(len(ordered) * part), len(ordered) - 1)] if ordered else None
+
+
+async def many(options: argparse.Namespace, folder: Path, server: EmbeddedPostgres) -> dict[str, Any]:
+    started = world.now() - options.age_seconds
+    made = {
+        "jobs": options.jobs,
+        "ranks": options.ranks,
+        "ranks_per_node": options.ranks_per_node,
+        "print_seconds": options.print_seconds,
+        "chatter_seconds": options.chatter_seconds,
+        "began_ns": int((started + 5) * 1e9),
+    }
+    result: dict[str, Any] = {}
+    with ExitStack() as stack:
+        store_pid, store_url = stack.enter_context(world.store(made))
+        logs = (
+            f'[[logs]]\nkind = "victorialogs"\nurl = "{store_url}"\nselector = "*"\nnode_label = "host"\n'
+            f'rank_label = "rank"\npush_down = {str(options.push_down == "on").lower()}\n'
+        )
+        replicas = [
+            stack.enter_context(world.replica(folder, number, server.url, logs, options.python.split()))
+            for number in range(options.replicas)
+        ]
+        site = world.Site.of(options.jobs, options.ranks, options.ranks_per_node, started)
+        async with world.Agent(site=site, socket=replicas[0].socket) as agent:
+            result["steady"] = await steady(options, replicas, server.url, store_pid, postmaster_of(server))
+            result["steady"]["report_seconds"] = {"p50": share(agent.report_seconds[1:], 0.5)}
+            if not options.no_event:
+                result["event"] = await event(options, agent, store_url)
+            result["rss_mb_max"] = [round(world.memory_mb(r.process.pid, "VmHWM")) for r in replicas]
+            if options.keep:
+                await asyncio.sleep(options.keep)
+        result["log"] = [(folder / f"replica-{n}.log").read_text()[-1500:] for n in range(options.replicas)]
+    return result
+
+
+def postmaster_of(server: EmbeddedPostgres) -> int:
+    with psycopg.connect(conninfo(server.url)) as connection:
+        row = connection.execute("SELECT pg_read_file('postmaster.pid')").fetchone()
+    assert row is not None
+    return int(row[0].split()[0])
+
+
+async def mass(options: argparse.Namespace, folder: Path, server: EmbeddedPostgres) -> dict[str, Any]:
+    """One job whose ranks all fail within a second."""
+    output = folder / "out"
+    output.mkdir()
+    stdout = output / "job.out"
+    stdout.write_text("".join(STEP.format(at=f"2026-11-29 10:00:{n:02d}", step=n) for n in range(30)))
+    more = 'extra_files = ["ranks/rank-*.log"]\n' if options.mass == "each" else ""
+    site = world.Site.of(1, options.ranks, options.ranks_per_node, world.now() - 60, {0: str(stdout)})
+    with world.replica(folder, 0, server.url, f'[[logs]]\nkind = "files"\n{more}', options.python.split()) as replica:
+        async with world.Agent(site=site, socket=replica.socket) as agent:
+            await asyncio.sleep(4.0)
+            quiet = world.memory_mb(replica.process.pid)
+            size = await asyncio.to_thread(write_ranks, output, options.ranks, options.ranks_per_node, options.mass)
+            began, spent = time.monotonic(), world.cpu_seconds([replica.process.pid])
+            site.fail()
+            await agent.tell()
+            while not agent.open and time.monotonic() - began < EVENT_SECONDS_MAX:  # noqa: ASYNC110 - a look
+                await asyncio.sleep(0.02)
+            first = time.monotonic() - began
+            await settled(replica, began)
+            said = next(iter(agent.open.values()), None)
+            return {
+                "bytes": size,
+                "advice_seconds": first,
+                "digested_seconds": time.monotonic() - began,
+                "cpu_seconds": world.cpu_seconds([replica.process.pid]) - spent,
+                "tick_seconds_max": max((t["took"] for t in replica.ticks(0, 1e12)), default=None),
+                "rss_mb_quiet": quiet,
+                "rss_mb_max": world.memory_mb(replica.process.pid, "VmHWM"),
+                "said": None if said is None else [said.reason, said.category, list(said.exclude_nodes)[:4]],
+                "log": (folder / "replica-0.log").read_text()[-1500:],
+            }
+
+
+async def settled(replica: world.Replica, began: float) -> None:
+    """Until everything is read: three short ticks in a row that read nothing more."""
+    while time.monotonic() - began < EVENT_SECONDS_MAX:
+        newest = replica.ticks(world.now() - 4.0, world.now())[-3:]
+        if len(newest) == 3 and all(tick["took"] < 0.5 for tick in newest) and time.monotonic() - began > 4.0:
+            return
+        await asyncio.sleep(0.1)
 
 
 @contextmanager
@@ -242,23 +275,46 @@ def _folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.capacity", description=__doc__)
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.capacity", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--jobs", type=int, default=2000)
-    parser.add_argument("--ticks", type=int, default=100)
+    parser.add_argument("--ranks", type=int, default=100, help="of each job")
+    parser.add_argument("--ranks-per-node", type=int, default=8)
+    parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--print-seconds", type=float, default=5.0, help="between a job's progress lines")
+    parser.add_argument("--chatter-seconds", type=float, default=0.0, help="between other lines of each rank; 0: none")
+    parser.add_argument("--push-down", choices=("on", "off"), default="on")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the steady part")
+    parser.add_argument("--warm-seconds", type=float, default=20.0)
+    parser.add_argument("--age-seconds", type=float, default=60.0, help="how long the jobs run already")
+    parser.add_argument("--no-event", action="store_true")
+    parser.add_argument("--mass", choices=("one", "each"), help="one job of --ranks that fails everywhere")
+    parser.add_argument("--python", default="", help="what runs the service instead of this Python, a profiler say")
+    parser.add_argument("--keep", type=float, default=0.0, help="seconds to go on for afterwards")
     parser.add_argument("--json", action="store_true")
-    options = parser.parse_args(arguments)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    options = _options(arguments)
+    result: dict[str, Any] = {
+        key: value for key, value in vars(options).items() if key not in {"json", "python", "keep", "no_event"}
+    }
+    result["load_before"], result["spin_before"] = os.getloadavg()[0], world.spin()
     with _folder() as folder, EmbeddedPostgres(folder / "data") as server:
         asyncio.run(migrate(server.url))
-        (folder / "out").mkdir()
-        found = asyncio.run(measure(folder / "out", server.url, options.jobs, options.ticks))
+        result["bare_commits_per_second"] = asyncio.run(bare_commits(server.url))
+        result |= asyncio.run(mass(options, folder, server) if options.mass else many(options, folder, server))
+    result["load_after"], result["spin_after"] = os.getloadavg()[0], world.spin()
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(result))
     else:
-        for key, value in found.items():
+        for key, value in result.items():
             print(f"{key:<26} {json.dumps(value)}")
-    return 0 if found["event"]["advised"] >= options.jobs else 1
+    advised = result.get("event", {}).get("advised", options.jobs)
+    return 0 if options.mass or advised >= options.jobs else 1
 
 
 if __name__ == "__main__":

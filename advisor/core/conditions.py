@@ -1,7 +1,7 @@
 """What an attempt's progress says about how it goes, as signals: slower than it was, numbers gone bad."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from advisor.core import divergence, straggler
@@ -23,7 +23,7 @@ def signal_id(snapshot: Snapshot, *parts: str) -> str:
 
 
 def condition_signals(
-    snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]], rules: dict[str, Rule], now: datetime
+    snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]], rules: Mapping[str, Rule], now: datetime
 ) -> tuple[Signal, ...]:
     """Signals of the attempt's present condition. The same condition is the same signal at every tick."""
     made: list[Signal] = []

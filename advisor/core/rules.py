@@ -56,16 +56,18 @@ class RuleSet:
     rules: tuple[Rule, ...]
     xids: Mapping[int, XidEntry] = field(default_factory=dict)
     digest: str = ""
+    _index: Mapping[str, Rule] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        seen: set[str] = set()
+        index: dict[str, Rule] = {}
         for rule in self.rules:
-            if rule.id in seen:
+            if rule.id in index:
                 raise ValueError(f"two rules have the id {rule.id!r}")
-            seen.add(rule.id)
+            index[rule.id] = rule
+        object.__setattr__(self, "_index", index)
 
-    def by_id(self) -> dict[str, Rule]:
-        return {rule.id: rule for rule in self.rules}
+    def by_id(self) -> Mapping[str, Rule]:
+        return self._index
 
 
 XID_RULE = "kernel.xid"

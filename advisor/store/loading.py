@@ -1,17 +1,14 @@
 """All that is known of attempts, for a tick. A fixed number of queries, whatever the number of keys."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import structlog
 from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.codec import CodecError, decode
-from advisor.core.history import PastImplication, node_score, other_jobs, units_of_others
 from advisor.core.model import (
     Attempt,
     ExitStatus,
@@ -25,24 +22,21 @@ from advisor.core.model import (
     Successor,
 )
 from advisor.core.policy import Policy
-from advisor.core.words import Action, AttemptState, Category, NodeState, Reason
+from advisor.core.words import Action, AttemptState, Category, Reason
 from advisor.store.agents import remembered_until
-from advisor.store.dependents import dependents
 from advisor.store.documents import unpack_signals
-from advisor.store.node_queries import past_implication
 from advisor.store.node_states import reinstated
 from advisor.store.orders import in_force, orders_for
 from advisor.store.records import AttemptKey, MilestoneKind, StoredAttempt
-from advisor.store.sql import AnyRow, any_text, of_advice, of_attempt, wanted_attempts
+from advisor.store.remembered import Remembered
+from advisor.store.sql import AnyRow, of_advice, of_attempt, wanted_attempts
 from advisor.store.tables import (
     advice,
     attempts,
     decisions,
     detector_states,
-    implications,
     jobs,
     milestones,
-    node_states,
 )
 
 _log = structlog.get_logger(__name__)
@@ -52,12 +46,36 @@ _AVOIDED_MAX = 4096  # excluded nodes of one attempt whose state is looked up
 
 
 async def load(
-    connection: AsyncConnection, keys: Sequence[AttemptKey], *, policy: Policy, now: datetime
+    connection: AsyncConnection,
+    keys: Sequence[AttemptKey],
+    *,
+    policy: Policy,
+    now: datetime,
+    remembered: Remembered | None = None,
 ) -> Mapping[AttemptKey, StoredAttempt]:
-    """All that is known of each attempt; unknown keys are left out."""
+    """All that is known of each attempt; unknown keys are left out. What `remembered` holds is not read again as long
+    as the database says that it is the same."""
     keys = list(dict.fromkeys(keys))
     if not keys:
         return {}
+    memory = remembered or Remembered()
+    same, clusters = await memory.confirmed(connection, keys, policy=policy, now=now)
+    rest = [key for key in keys if key not in same]
+    if not rest:
+        return same
+    loaded = await _load_anew(connection, rest, memory, clusters, policy=policy, now=now)
+    return {key: item for key in keys if (item := same.get(key) or loaded.get(key)) is not None}
+
+
+async def _load_anew(
+    connection: AsyncConnection,
+    keys: Sequence[AttemptKey],
+    memory: Remembered,
+    clusters: Sequence[str],
+    *,
+    policy: Policy,
+    now: datetime,
+) -> Mapping[AttemptKey, StoredAttempt]:
     wanted = wanted_attempts(keys)
     rows = {
         AttemptKey(job_key=row.job_key, number=row.number): row
@@ -80,15 +98,12 @@ async def load(
     chains = await _chains(connection, keys)
     excluded = {name for chain in chains.values() for item in chain for name in item.advised_exclusions or ()}
     avoided = {key: _avoided(chain, rows[key].nodes or ()) for key, chain in chains.items() if key in rows}
-    put_back = await reinstated(connection, {row.cluster for row in rows.values()}, excluded) if excluded else {}
+    put_back = await reinstated(connection, clusters, excluded) if excluded else {}
     applied = await _applied(connection, keys)
     reached = await _milestones(connection, keys)
     before = await _predecessor_states(connection, keys)
     standing = await in_force(connection, {key.job_key for key in keys})
-    running_beside = await dependents(connection, {row.cluster for row in rows.values()})
-    facts = await _node_facts(connection, rows.values(), policy, now)
-    elsewhere = await _states_of(connection, {row.cluster for row in rows.values()}, avoided.values())
-    return {
+    loaded = {
         key: _stored(
             key,
             row,
@@ -96,16 +111,18 @@ async def load(
             applied=applied.get(key, frozenset()),
             reached=reached.get(key, {}),
             predecessor=before.get(key, b""),
-            nodes=facts(row),
+            nodes=memory.nodes.facts(row, policy=policy, now=now),
             other_nodes=tuple(
-                elsewhere[row.cluster, name] for name in avoided[key] if (row.cluster, name) in elsewhere
+                fact for name in avoided[key] if (fact := memory.nodes.fact(row.cluster, name)) is not None
             ),
-            dependents_running=running_beside(row),
+            dependents_running=memory.beside(row),
             put_back=put_back.get(row.cluster, {}),
             orders=orders_for(standing.get(key.job_key, ()), key.number),
         )
         for key, row in rows.items()
     }
+    memory.take(rows, loaded, alone={key for key, chain in chains.items() if len(chain) == 1})
+    return loaded
 
 
 async def _chains(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Mapping[AttemptKey, list[AnyRow]]:
@@ -197,80 +214,6 @@ def _avoided(chain: Sequence[AnyRow], allocated: Sequence[str]) -> tuple[str, ..
     ours = (name for item in chain for name in item.advised_exclusions or ())
     names, own = dict.fromkeys((*chain[-1].excluded_nodes, *ours)), frozenset(allocated)
     return tuple(name for name in names if name not in own)[:_AVOIDED_MAX]
-
-
-async def _states_of(
-    connection: AsyncConnection, clusters: Iterable[str], names: Iterable[Sequence[str]]
-) -> Mapping[tuple[str, str], NodeFact]:
-    """Of nodes that exclusions name: as many as are named. An excluded node that is down costs nobody a node."""
-    wanted = {name for some in names for name in some}
-    if not wanted:
-        return {}
-    found = await connection.execute(
-        select(node_states).where(node_states.c.cluster == any_text(clusters), node_states.c.name == any_text(wanted))
-    )
-    return {(row.cluster, row.name): _node_fact(row.name, row) for row in found}
-
-
-async def _node_facts(connection: AsyncConnection, rows: Iterable[AnyRow], policy: Policy, now: datetime) -> Any:
-    """A function from an attempt's row to its `NodeFact`s."""
-    rows = list(rows)
-    clusters = {row.cluster for row in rows}
-    names = {name for row in rows for name in row.nodes or ()}
-    states: dict[tuple[str, str], AnyRow] = {}
-    history: dict[tuple[str, str], list[PastImplication]] = defaultdict(list)
-    if names:
-        for found in await connection.execute(
-            select(node_states).where(
-                node_states.c.cluster == any_text(clusters), node_states.c.name == any_text(names)
-            )
-        ):
-            states[found.cluster, found.name] = found
-        oldest = now - timedelta(days=policy.history_window_days)
-        for found in await connection.execute(
-            select(
-                implications.c.cluster,
-                implications.c.node,
-                implications.c.job_key,
-                implications.c.user_name,
-                implications.c.trust,
-                implications.c.unit,
-                implications.c.weight,
-                implications.c.at,
-            ).where(
-                implications.c.cluster == any_text(clusters),
-                implications.c.node == any_text(names),
-                implications.c.at >= oldest,
-                implications.c.weight > 0,
-            )
-        ):
-            history[found.cluster, found.node].append(past_implication(found))
-
-    places = {(row.cluster, name) for row in rows for name in row.nodes or ()}
-    blank = {place: _node_fact(place[1], states.get(place)) for place in places}
-
-    def fact(name: str, row: AnyRow) -> NodeFact:
-        implicated = history.get((row.cluster, name))
-        if not implicated:
-            return blank[row.cluster, name]
-        return replace(
-            blank[row.cluster, name],
-            score=node_score(implicated, now, policy, except_job=row.job_key, except_user=row.user_name),
-            other_jobs=other_jobs(implicated, now, policy, except_job=row.job_key, except_user=row.user_name),
-            units=units_of_others(implicated, now, policy, except_job=row.job_key, except_user=row.user_name),
-        )
-
-    def facts(row: AnyRow) -> tuple[NodeFact, ...]:
-        return tuple(fact(name, row) for name in row.nodes or ())
-
-    return facts
-
-
-def _node_fact(name: str, state: AnyRow | None) -> NodeFact:
-    """Of a node without history: most are, so that all attempts on it share the value."""
-    if state is None:
-        return NodeFact(name=name, state=NodeState.OTHER)
-    return NodeFact(name=name, state=NodeState(state.state), since=state.since)
 
 
 def _stored(

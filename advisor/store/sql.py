@@ -12,14 +12,20 @@ from advisor.store.records import AttemptKey
 AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 
 
-def wanted_attempts(keys: Sequence[AttemptKey]) -> FromClause:
-    """The keys as a table `wanted(job_key, number)`: one parameter per column, whatever their number."""
+def wanted_attempts(keys: Sequence[AttemptKey], *, places: bool = False) -> FromClause:
+    """The keys as a table `wanted(job_key, number)`: one parameter per column, whatever their number. `places`: with
+    each one's `place` among them, from 1."""
     return (
         func.unnest(
             cast([key.job_key for key in keys], ARRAY(Uuid(as_uuid=False))),
             cast([key.number for key in keys], ARRAY(Integer())),
         )
-        .table_valued(column("job_key", Uuid(as_uuid=False)), column("number", Integer()), name="wanted")
+        .table_valued(
+            column("job_key", Uuid(as_uuid=False)),
+            column("number", Integer()),
+            with_ordinality="place" if places else None,
+            name="wanted",
+        )
         .render_derived()
     )
 

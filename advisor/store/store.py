@@ -93,6 +93,7 @@ from advisor.store.records import (
     StoredIsolation,
 )
 from advisor.store.reliability_queries import ReliabilityRows, ReliabilityWanted
+from advisor.store.remembered import Remembered
 from advisor.store.shadow_queries import Place, ShadowEvidence, ShadowWanted
 from advisor.store.tables import incidents
 
@@ -165,6 +166,8 @@ class Store:
         self._incarnation = ""
         self._policy = policy
         self._known_blobs: Mapping[str, datetime] = {}
+        self._remembered = Remembered()
+        self._loading = asyncio.Lock()  # what is remembered is of one transaction
         self._known_spans: dict[str, tuple[float, Spans]] = {}
 
     @classmethod
@@ -210,6 +213,7 @@ class Store:
         if current != self._incarnation:
             self._incarnation = current
             self._known_blobs, self._known_spans = {}, {}
+            self.forget_loaded()
 
     async def close(self) -> None:
         """Connections that calls still hold get a moment to come back: one that came later would never be closed."""
@@ -349,8 +353,12 @@ class Store:
 
     async def load(self, keys: Sequence[AttemptKey], *, now: datetime) -> Mapping[AttemptKey, StoredAttempt]:
         """All that is known of each attempt, as of one moment; unknown keys are left out."""
-        async with self._reading() as connection:
-            return await loading.load(connection, keys, policy=self._policy, now=now)
+        async with self._loading, self._reading() as connection:
+            return await loading.load(connection, keys, policy=self._policy, now=now, remembered=self._remembered)
+
+    def forget_loaded(self) -> None:
+        """Read all of it anew the next time."""
+        self._remembered = Remembered()
 
     async def save_states(
         self, states_by_key: Mapping[AttemptKey, DetectorState], *, now: datetime, fence: Fence | None = None
@@ -360,7 +368,8 @@ class Store:
             return
         async with self._engine.begin() as connection:
             await leases.hold(connection, fence, (key.job_key for key in states_by_key))
-            await states.save_states(connection, states_by_key, now=now)
+            writer = await states.save_states(connection, states_by_key, now=now)
+        self._remembered.saved(states_by_key, writer)
 
     async def commit_decision(self, record: DecisionRecord) -> CommittedDecision:
         """All of it or nothing. Raises `Conflict` when the newest generation is not `record.seen_generation`."""

@@ -12,6 +12,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from connectors.logs.cursor import CursorError, body_of
@@ -62,6 +63,7 @@ def encode(position: Position) -> str:
     return json.dumps(body, separators=(",", ":"))
 
 
+@lru_cache(maxsize=32_768)  # the cursors of all attempts are read at every look, and few have changed
 def decode(text: str) -> Position:
     """Read what `encode` wrote; "" is the beginning. Raises `CursorError` with the place of what is wrong."""
     if not text:

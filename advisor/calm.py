@@ -1,0 +1,84 @@
+"""Attempts that need no new decision: nothing of them has changed since the last one, and it is not time yet.
+
+Kept for one process only, and only of what it decided itself: whoever takes over decides at once about everything.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from advisor.core.calm import calm_until
+from advisor.core.model import Attempt, Decision, Job, NodeFact, Signal, Snapshot, Unavailable
+from advisor.core.policy import Policy
+from advisor.sighting import Sighting, TickState
+from advisor.store.records import AttemptKey
+from advisor.verdicts import Verdict
+
+
+@dataclass(slots=True)
+class _Known:
+    """What a decision was made of, and until when it holds."""
+
+    job: Job
+    attempt: Attempt
+    nodes: tuple[NodeFact, ...]
+    state: TickState
+    signals: tuple[Signal, ...]
+    scheduler: Unavailable | None
+    decision: Decision
+    essence: str
+    until: datetime
+
+
+class Calm:
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._known: dict[AttemptKey, _Known] = {}
+
+    def keep(self, keys: Collection[AttemptKey]) -> None:
+        """Forget all others."""
+        self._known = {key: known for key, known in self._known.items() if key in keys}
+
+    def verdict(self, sighting: Sighting, scheduler: Unavailable | None, now: datetime) -> Verdict | None:
+        """The one that deciding again would give; None where that must be seen.
+
+        Values are compared by being the same ones: what is loaded or read anew is never the same.
+        """
+        known = self._known.get(sighting.key)
+        if known is None:
+            return None
+        item = sighting.item
+        if (
+            sighting.state is known.state
+            and sighting.signals is known.signals
+            and item.attempt is known.attempt
+            and item.job is known.job
+            and item.nodes is known.nodes
+            and scheduler == known.scheduler
+            and not sighting.conditions
+            and now < known.until
+        ):
+            return Verdict(sighting=sighting, decision=known.decision, essence=known.essence)
+        del self._known[sighting.key]
+        return None
+
+    def note(self, verdict: Verdict, snapshot: Snapshot, scheduler: Unavailable | None) -> None:
+        """A decision was made."""
+        sighting = verdict.sighting
+        item = sighting.item
+        ruled = bool(item.job_rules or sighting.state.watch.runs)
+        if verdict.record is not None or item.generation or ruled or sighting.conditions:
+            return
+        until = calm_until(snapshot, verdict.decision, self._policy)
+        if until is not None:
+            self._known[sighting.key] = _Known(
+                job=item.job,
+                attempt=item.attempt,
+                nodes=item.nodes,
+                state=sighting.state,
+                signals=sighting.signals,
+                scheduler=scheduler,
+                decision=verdict.decision,
+                essence=verdict.essence,
+                until=until,
+            )

@@ -1,0 +1,69 @@
+"""One real service for the capacity benchmark: `python -m benchmarks._capacity_replica CONFIG` with a TOML file.
+
+It writes one JSON line per tick to standard output: when it ended, how long it took, how many attempts it watched, and
+how many statements the tick and everything else (reports of agents among it) sent to the database since the last one.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import structlog
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from advisor.app import Service
+from advisor.config import load
+
+LOOK_SECONDS = 0.01
+
+
+class Statements:
+    """Counts what goes to the database, apart for the tick's own task."""
+
+    def __init__(self) -> None:
+        self.tick = self.other = 0
+        event.listen(Engine, "before_cursor_execute", self._sent)
+
+    def _sent(self, *_: Any) -> None:
+        task = asyncio.current_task()
+        if task is not None and getattr(task.get_coro(), "__qualname__", "") == "Pipeline.run":
+            self.tick += 1
+        else:
+            self.other += 1
+
+
+async def serve(config: Path) -> None:
+    statements = Statements()
+    service = Service(load(config, {}).config)
+    async with service as running:
+        seen = 0
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            pulse = running.board.pulse
+            if pulse.ticks == seen:
+                continue
+            told = {
+                "at": time.time(),  # noqa: TID251 - the harness's own clock
+                "took": pulse.took_seconds,
+                "ticks": pulse.ticks - seen,
+                "watched": pulse.watched,
+                "failed": pulse.failed_jobs,
+                "sql": statements.tick,
+                "sql_other": statements.other,
+            }
+            seen, statements.tick, statements.other = pulse.ticks, 0, 0
+            print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(int(os.environ.get("BENCH_LOG_LEVEL", "40"))),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    asyncio.run(serve(Path(sys.argv[1])))

@@ -1,0 +1,124 @@
+"""What a store remembers of attempts is what it would read anew, whoever wrote meanwhile."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from advisor.core.model import Progress
+from advisor.core.modes import Pause
+from advisor.core.words import AttemptState, NodeState, OrderKind
+from advisor.store.order_records import OrderWanted
+from advisor.store.records import AgentMode, AttemptKey, DetectorState, Milestone, MilestoneKind, ObservedNode
+from advisor.store.store import Store
+from tests.integration.store.test_loading import statements
+from tests.integration.store.worlds import CLUSTER, at, decision, implication, pending, record, report, running, seen
+
+pytestmark = pytest.mark.postgres
+
+STATE = DetectorState(state=b"\x00 cursor", progress=Progress(first_step=1, last_step=50, last_at=at(30)), foreign=3)
+Step = Callable[[Store, AttemptKey], Awaitable[object]]
+
+
+def _nodes(*states: NodeState, second: float) -> list[ObservedNode]:
+    return [
+        ObservedNode(name=f"node{n}", state=state, reason="", observed_at=at(second), partitions=("gpu",))
+        for n, state in enumerate(states, 1)
+    ]
+
+
+async def _other_fails_on_node2(store: Store, _: AttemptKey) -> None:
+    other = await running(store, job_id="9", user="bob")
+    said = decision()
+    said = replace(said, attribution=replace(said.attribution, implications=(implication("node2"),)))
+    await store.commit_decision(record(other, decision=said))
+
+
+async def _milestone(store: Store, key: AttemptKey) -> None:
+    await store.record_milestones({key: [Milestone(kind=MilestoneKind.RUNNING, at=at(40))]})
+
+
+async def _agent(store: Store, _: AttemptKey) -> None:
+    await store.register_agent(
+        cluster=CLUSTER,
+        host="h",
+        version="1",
+        mode=AgentMode.ACT,
+        scheduler="slurm",
+        requeue_delay=None,
+        job_memory=None,
+        missing_rights=(),
+        now=at(41),
+    )
+
+
+def _order(kind: OrderKind, node: str = "") -> Step:
+    async def give(store: Store, key: AttemptKey) -> None:
+        wanted = OrderWanted(kind=kind, key=key, node=node)
+        await store.give_order(wanted, who="eve", why="so", origin="test", now=at(42))
+
+    return give
+
+
+STEPS: dict[str, Step] = {
+    "nothing": lambda store, _: store.pauses(at(20)),
+    "seen again": lambda store, _: report(store, seen(observed_at=at(55))),
+    "other nodes fit": lambda store, _: report(store, seen(observed_at=at(56), nodes_fitting=3)),
+    "saved": lambda store, key: store.save_states({key: STATE}, now=at(31)),
+    "saved again": lambda store, key: store.save_states({key: replace(STATE, state=b"2", foreign=4)}, now=at(32)),
+    "paused": lambda store, _: store.pause(
+        Pause(cluster=CLUSTER, until=at(900), set_by="eve", why="", set_at=at(33)), who="eve", origin="", now=at(33)
+    ),
+    "nodes seen": lambda store, _: store.record_observations(
+        CLUSTER, (), _nodes(*[NodeState.UP] * 4, second=34), complete=False, now=at(34)
+    ),
+    "a node is down": lambda store, _: store.record_observations(
+        CLUSTER, (), _nodes(NodeState.UP, NodeState.DOWN, second=35), complete=False, now=at(35)
+    ),
+    "another job fails on a node": _other_fails_on_node2,
+    "a milestone": _milestone,
+    "an agent": _agent,
+    "a node excluded by hand": _order(OrderKind.EXCLUDE, "node3"),
+    "a veto": _order(OrderKind.VETO),
+    "a successor waits": lambda store, _: report(
+        store, pending(attempt=1, submitted_at=at(90), observed_at=at(91)), complete=False
+    ),
+    "it failed": lambda store, _: report(
+        store, seen(AttemptState.FAILED, observed_at=at(92), ended_at=at(89)), complete=False
+    ),
+    "forgotten": lambda store, _: store.record_observations(CLUSTER, (), (), complete=True, now=at(200)),
+}
+
+
+@pytest.mark.parametrize("who", ["itself", "another"])
+async def test_memory_is_confirmed_by_the_database(store: Store, url: str, who: str) -> None:
+    """After everything that can happen to an attempt, by this store or another one, a store that remembers loads what
+    one that knows nothing does."""
+    other, fresh = await Store.open(url), await Store.open(url)
+    doer = store if who == "itself" else other
+    try:
+        key = await running(store, job_rules="")
+        for name, step in STEPS.items():
+            await store.load([key], now=at(50))
+            await step(doer, key)
+            fresh.forget_loaded()
+            assert await store.load([key], now=at(50)) == await fresh.load([key], now=at(50)), name
+    finally:
+        await other.close()
+        await fresh.close()
+
+
+async def test_what_has_not_changed_is_not_read_again(store: Store) -> None:
+    """A plain attempt that nobody wrote since, or only this store's own tick, costs three statements and gives the same
+    values again."""
+    key = await running(store, job_rules="")
+    first = (await store.load([key], now=at(50)))[key]
+    with statements() as sent:
+        again = (await store.load([key], now=at(51)))[key]
+    assert again is first
+    assert len(sent) == 4, sent
+    await store.save_states({key: STATE}, now=at(52))
+    with statements() as sent:
+        saved = (await store.load([key], now=at(53)))[key]
+    assert (saved.detector_state, saved.progress, saved.foreign) == (STATE.state, STATE.progress, STATE.foreign)
+    assert len(sent) == 4, sent
