@@ -26,7 +26,7 @@ from advisor.board import Board
 from advisor.brought_rules import BroughtRules, Checked, check
 from advisor.build import DISTRIBUTION, build_id, version
 from advisor.cancelling import cancel
-from advisor.clock import SystemClock
+from advisor.clock import FollowingClock, SystemClock
 from advisor.config import Config, ConfigError, NotifySection, Problem, read_dsn
 from advisor.core.autonomy import EarningRules
 from advisor.core.people import ShadowRules
@@ -35,6 +35,7 @@ from advisor.core.words import UnavailableReason
 from advisor.earning import SWITCHED_OFF, Earning
 from advisor.gathering import Answered, Gatherer
 from advisor.instruments import Instruments
+from advisor.leasing import Leasing, newcomer_at
 from advisor.log_stores import access_of, open_kernel_store, open_log_store, open_whole_store
 from advisor.measuring import Measurer
 from advisor.metrics_sources import open_metrics
@@ -65,7 +66,8 @@ from advisor.service.report_servicer import ReportServicer, ReportServices
 from advisor.serving import Front
 from advisor.store.embedded import EmbeddedPostgres
 from advisor.store.errors import ServerLost, StoreError
-from advisor.store.migrate import migrate
+from advisor.store.hints import Hints
+from advisor.store.migrate import migrate, newest_revision
 from advisor.store.store import Store
 from advisor.tracing import Tracing, TracingError, open_tracing
 from connectors.attribution.nvrx import NvrxAttribution
@@ -117,7 +119,12 @@ def load_rulebook(config: Config) -> Rulebook:
         problems.extend(Problem(key="policy_file", message=text, origin=error.origin) for text in error.problems)
     if policy is not None:
         origin = str(config.policy_file or "default policy")
-        timing = check_timing(policy, tick_seconds=config.tick.interval_seconds, requeue_delay_seconds=None)
+        timing = check_timing(
+            policy,
+            tick_seconds=config.tick.interval_seconds,
+            requeue_delay_seconds=None,
+            lease_takeover_seconds=config.replicas.lease_seconds,
+        )
         problems.extend(Problem(key="policy_file", message=text, origin=origin) for text in timing)
     if rules is None or policy is None or problems:
         raise ConfigError(tuple(problems))
@@ -268,7 +275,7 @@ class Service:
         make_metrics: Callable[[Config, Clock], Sequence[MetricsSource]] = open_metrics,
     ) -> None:
         self._config = config
-        self._clock = clock or SystemClock()
+        self._clock = FollowingClock(clock or SystemClock())
         self._make_sources = make_sources
         self._make_metrics = make_metrics
         self._stack = AsyncExitStack()
@@ -335,13 +342,22 @@ class Service:
         front.reserve()  # a second service is refused before it touches a database
         url = self._database()
         await migrate(url)
-        store = await Store.open(url, read_url=self._database_again(url), policy=rulebook.policy)
+        store = await Store.open(
+            url,
+            read_url=self._database_again(url),
+            policy=rulebook.policy,
+            lease_seconds=config.replicas.lease_seconds,
+        )
         stack.push_async_callback(store.close)
         board = Board(store, clock)
+        dsn = self._database_again(url) or (lambda: url)
+        leasing, hints = self._leasing(store, board, front.place, dsn, rulebook.build)
         for source in sources:
             if isinstance(source, Newsworthy):
                 source.on_news(board.wake.set)
-        pipeline, gatherer = self._pipeline(rulebook, store, board, sources, brought, measurer, opining, tracing)
+        pipeline, gatherer = self._pipeline(
+            rulebook, store, board, sources, brought, measurer, opining, tracing, leasing
+        )
         healths = partial(_all_healths, gatherer, measurer, opining)
         calls = self._calls(rulebook, store, board, healths)
         stack.push_async_callback(front.close)
@@ -349,7 +365,10 @@ class Service:
         routes = self._routes(calls, store, board, rulebook, renderer, healths)
         await front.open(calls, routes, error_page(renderer))
         stack.push_async_callback(board.close)
-        stack.push_async_callback(cancel, self._start(pipeline.run()))
+        await leasing.join()
+        stack.push_async_callback(leasing.leave)
+        for work in (leasing.run(), hints.send(), hints.listen(leasing.heard), pipeline.run()):
+            stack.push_async_callback(cancel, self._start(work))
         await self._earn(store, board)
         sealer = Sealer(
             history=store.history(),
@@ -407,6 +426,31 @@ class Service:
             Verbs(dashboard).routes(),
         ]
 
+    def _leasing(
+        self, store: Store, board: Board, place: str, dsn: Callable[[], str], build: str
+    ) -> tuple[Leasing, Hints]:
+        """This process among others over the same database."""
+        newcomer = newcomer_at(
+            self._clock.now(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            place=place,
+            version=version(),
+            build=build,
+            schema=newest_revision(),
+        )
+        hints = Hints(dsn, newcomer.replica_id, store.hint)
+        leasing = Leasing(
+            store=store,
+            board=board,
+            clock=self._clock,
+            newcomer=newcomer,
+            lease_seconds=self._config.replicas.lease_seconds,
+            tell=hints.tell,
+            instruments=self._instruments,
+        )
+        return leasing, hints
+
     def _database(self) -> str:
         store = self._config.store
         if store.dsn_file is not None:
@@ -444,6 +488,7 @@ class Service:
         measurer: Measurer,
         opining: Opining,
         tracing: Tracing,
+        leasing: Leasing,
     ) -> tuple[Pipeline, Gatherer]:
         config = self._config
         gatherer = Gatherer(
@@ -465,6 +510,7 @@ class Service:
             clock=self._clock,
             default_mode=config.default_mode,
             earns=config.autonomy.enabled,
+            leasing=leasing,
             interval_seconds=config.tick.interval_seconds,
             attempts_max=config.tick.attempts_max,
             on_tick=lambda: notify("WATCHDOG=1"),

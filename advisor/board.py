@@ -5,8 +5,8 @@ Neither the pipeline nor the service knows the other; both know the board.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from advisor.core.model import Unavailable
 from advisor.core.modes import ModeSetting, Pause, Subject, paused_until, withdrawn
 from advisor.core.words import Mode
 from advisor.ports import Clock
+from advisor.store.hints import ADVICE, TICK
 from advisor.store.records import AdviceRow, StoredIsolation
 
 log = structlog.get_logger(__name__)
@@ -58,6 +59,21 @@ class Pulse:
     failed_jobs: int  # attempts whose own tick failed, in the last tick
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """How other replicas were when they were looked at, at that monotonic time. Ages go on growing until the next look.
+
+    `tick_age_seconds`: the oldest of those that hold jobs, dead ones among them until their jobs are taken over.
+    `free_seconds`: how long a job has been nobody's. `views`: what was heard of schedulers by anybody.
+    """
+
+    tick_age_seconds: float
+    free_seconds: float
+    seen_at: float
+    views: Mapping[str, SchedulerView] = field(default_factory=dict)
+    alone: bool = True
+
+
 class Board:
     def __init__(self, source: OpenAdviceSource, clock: Clock) -> None:
         self._source = source
@@ -77,22 +93,48 @@ class Board:
         self._failed = 0
         self._due: set[str] = set()  # clusters whose open advice is to be read again
         self._soon: asyncio.Task[None] | None = None
+        self._told: dict[str, tuple[str, tuple[Unavailable, ...]]] = {}  # by which session
         self._views: dict[str, SchedulerView] = {}  # per cluster; they enter every snapshot
         self.wake = asyncio.Event()  # set: something was reported, tick now
+        self.hinted: Callable[[str], None] = lambda _what: None  # who tells other replicas
+        self.elsewhere: Elsewhere | None = None
+        self.holds = True  # this replica holds jobs: without, its tick keeps nobody waiting
         self.closed = False
 
-    def heard(self, cluster: str, unavailable: tuple[Unavailable, ...] | None = None) -> None:
-        """The cluster's agent spoke; `unavailable` is None where it said nothing about its scheduler."""
+    def heard(self, cluster: str, unavailable: tuple[Unavailable, ...] | None = None, session: str = "") -> bool:
+        """The cluster's agent spoke; `unavailable` is None where it said nothing about its scheduler.
+
+        True when that is news: other than what it said last in this session.
+        """
         before = self._views.get(cluster)
         if unavailable is None:
             unavailable = before.unavailable if before is not None else ()
+            self._views[cluster] = SchedulerView(heard_at=self._clock.now(), unavailable=unavailable)
+            return False
         self._views[cluster] = SchedulerView(heard_at=self._clock.now(), unavailable=unavailable)
+        told, self._told[cluster] = self._told.get(cluster), (session, unavailable)
+        return told != (session, unavailable)
 
     def views(self) -> dict[str, SchedulerView]:
-        return dict(self._views)
+        """Of every cluster the newest, whichever replica heard it."""
+        found = dict(self._views)
+        for cluster, view in (self.elsewhere.views if self.elsewhere is not None else {}).items():
+            if cluster not in found or found[cluster].heard_at < view.heard_at:
+                found[cluster] = view
+        return found
 
-    async def refresh(self, clusters: Iterable[str] | None = None, *, also: Iterable[str] = ()) -> None:
-        """Read open advice again, for all known clusters and `also` by default; listeners are told if it differs."""
+    def stir(self) -> None:
+        """Something was reported or ordered: tick now, whoever holds the job."""
+        self.wake.set()
+        self.hinted(TICK)
+
+    async def refresh(
+        self, clusters: Iterable[str] | None = None, *, also: Iterable[str] = (), hint: bool = True
+    ) -> None:
+        """Read open advice again, for all known clusters and `also` by default; listeners are told if it differs.
+
+        `hint`: so are other replicas.
+        """
         async with self._refreshing:
             names = {*self._open, *also} if clusters is None else set(clusters)
             due = self._due & names  # what is asked for from now on needs another look
@@ -104,6 +146,8 @@ class Board:
                 raise
         if changed:
             await self.notify()
+            if hint:
+                self.hinted(ADVICE)
 
     async def _read(self, names: Sequence[str]) -> bool:
         settings, earned = await self._source.modes(), await self._source.earned()
@@ -126,6 +170,11 @@ class Board:
         self._due.add(cluster)
         if self._soon is None or self._soon.done():
             self._soon = asyncio.create_task(self._refresh_due())
+
+    def refresh_all_soon(self) -> None:
+        """Another replica has changed something."""
+        for cluster in self._open:
+            self.refresh_soon(cluster)
 
     @property
     def due(self) -> bool:
@@ -205,6 +254,16 @@ class Board:
             watched=self._watched,
             failed_jobs=self._failed,
         )
+
+    @property
+    def tick_age_seconds(self) -> float:
+        """For who must act when nothing decides: the age of the oldest tick that any job depends on."""
+        other = self.elsewhere
+        own = self.pulse.age_seconds if self.holds or other is None or other.alone else 0.0
+        if other is None:
+            return own
+        since = self._clock.monotonic() - other.seen_at
+        return max(own, *(age + since if age else 0.0 for age in (other.tick_age_seconds, other.free_seconds)))
 
 
 def _stopped(row: AdviceRow, settings: Sequence[ModeSetting], earned: Sequence[Earned]) -> bool:

@@ -17,6 +17,7 @@ from typing import Annotated, Literal, TypeAlias, get_args
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from advisor.config_values import OptionalPath, Section, absolute, as_tuple
+from advisor.core.leases import LEASE_SECONDS_MIN
 from advisor.core.people import ShadowRules
 from advisor.core.words import Category, Mode
 from advisor.service_config import ServiceSection, problems_of
@@ -95,6 +96,12 @@ class TickSection(Section):
     interval_seconds: Seconds = 1.0
     read_bytes_max: int = Field(default=1024 * 1024, ge=65_536)  # per attempt, source and read: one scan is not stopped
     attempts_max: int = Field(default=5_000, ge=1)  # watched at once
+
+
+class ReplicasSection(Section):
+    """Other processes like this one over the same database."""
+
+    lease_seconds: float = Field(default=10.0, ge=LEASE_SECONDS_MIN, le=300, allow_inf_nan=False)
 
 
 class _ServerSection(Section):
@@ -254,6 +261,7 @@ class Config(Section):
     service: ServiceSection = Field(default_factory=ServiceSection)
     store: StoreSection = Field(default_factory=StoreSection)
     tick: TickSection = Field(default_factory=TickSection)
+    replicas: ReplicasSection = Field(default_factory=ReplicasSection)
     logs: Annotated[tuple[LogsSection, ...], BeforeValidator(as_tuple)] = (LogsSection(),)
     kernel: Annotated[tuple[KernelSection, ...], BeforeValidator(as_tuple)] = ()
     metrics: Annotated[tuple[MetricsSection, ...], BeforeValidator(as_tuple)] = ()

@@ -71,7 +71,7 @@ class Earning:
             log.warning(event, cluster=item.cluster, category=item.category, why=item.why, capped=capped)
         if done:
             await self._board.refresh()
-            self._board.wake.set()
+            self._board.stir()
         return done
 
 

@@ -69,6 +69,12 @@ class Gatherer:
         self._decoded: dict[AttemptKey, tuple[bytes, TickState]] = {}  # decoding costs more than comparing bytes
         self.last: dict[str, Answered] = {}
 
+    def forget(self, jobs: Iterable[str]) -> None:
+        """What is remembered of these jobs' attempts may be older than what is stored: another replica had them."""
+        gone = frozenset(jobs)
+        self._decoded = {key: known for key, known in self._decoded.items() if key.job_key not in gone}
+        self._looked = {place: at for place, at in self._looked.items() if place[1].job_key not in gone}
+
     def sight(self, items: Iterable[StoredAttempt]) -> list[Sighting]:
         """Begin a tick. An attempt's first read begins where reading the attempt before it ended."""
         kept: dict[AttemptKey, tuple[bytes, TickState]] = {}

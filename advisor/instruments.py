@@ -63,8 +63,16 @@ class Instruments:
         self._stage = histogram("tick_stage_duration_seconds", "Time of one stage of a tick.", _TICK_BUCKETS, "stage")
         self._failures = counter("attempt_failures", "Attempts whose own part of a tick failed.")
         self.tick_age = gauge("tick_age_seconds", "Since a tick last completed or got on.")
+        self.oldest_tick_age = gauge(
+            "oldest_tick_age_seconds", "The same of the replica whose tick is oldest and that holds jobs."
+        )
         self.watched = gauge("watched_attempts", "Attempts that the last tick looked at.")
         self.failing = gauge("failing_attempts", "Attempts whose own part of the last tick failed.")
+        # replicas
+        self._turns_lost = counter("leases_lost", "Ticks that were dropped because this replica's lease had run out.")
+        self._inherited = counter("jobs_taken_over", "Jobs taken over from replicas that had died.")
+        self.jobs_held = gauge("jobs_held", "Jobs whose lease this replica has.")
+        self.replicas_live = gauge("replicas_live", "Replicas that live and tick, as this one sees it.")
         # sources
         self._asked = histogram(
             "source_request_duration_seconds", "Time of one request to a source.", _CALL_BUCKETS, "source"
@@ -150,6 +158,14 @@ class Instruments:
         self._tick.observe(took_seconds)
         self.watched.set(watched)
         self.failing.set(failing)
+
+    def turn_taken(self, *, held: int, live: int, taken_over: int) -> None:
+        self.jobs_held.set(held)
+        self.replicas_live.set(live)
+        self._inherited.inc(taken_over)
+
+    def lease_lost(self) -> None:
+        self._turns_lost.inc()
 
     def tick_failed(self) -> None:
         self._ticks.labels("failed").inc()

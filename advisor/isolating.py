@@ -8,6 +8,7 @@ import structlog
 from advisor.core.node_isolation import Want, wants_of
 from advisor.core.policy import Policy
 from advisor.instruments import Instruments
+from advisor.store.leases import Fence
 from advisor.store.store import Store
 from advisor.verdicts import Verdict
 
@@ -27,14 +28,14 @@ class Isolating:
         self._refused: dict[str, str] = {}  # cluster → why, as told last
         self._young: dict[str, tuple[Want, ...]] = {}  # cluster → what is to settle, also when its attempt is done with
 
-    async def expire(self, now: datetime) -> bool:
+    async def expire(self, now: datetime, fence: Fence | None = None) -> bool:
         """True when an isolation has ended."""
-        ended = await self._store.expire_isolations(now)
+        ended = await self._store.expire_isolations(now, fence=fence)
         for item in ended:
             log.info("isolation_ended", node=item.node, cluster=item.cluster, isolation=item.isolation_id, by="ttl")
         return bool(ended)
 
-    async def isolate(self, verdicts: Iterable[Verdict], now: datetime) -> bool:
+    async def isolate(self, verdicts: Iterable[Verdict], now: datetime, fence: Fence | None = None) -> bool:
         """True when what is wanted of any node has changed. What was refused is tried again in the next tick."""
         wants = {cluster: list(young) for cluster, young in self._young.items() if young}
         for verdict in verdicts:
@@ -50,7 +51,7 @@ class Isolating:
         for cluster, wanted in wants.items():
             if not wanted:
                 continue
-            plan = await self._store.isolate(cluster, wanted, now=now)
+            plan = await self._store.isolate(cluster, wanted, now=now, fence=fence)
             for want in (*plan.opens, *plan.acts_now):
                 changed = True
                 log.warning(

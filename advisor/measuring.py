@@ -96,6 +96,14 @@ class Measurer:
         kept = next((line.kept.get(key) for line in self._lines if line.source.name == source), None)
         return kept.problems if kept is not None else ()
 
+    def forget(self, jobs: Iterable[str]) -> None:
+        """Another replica had these jobs: their samples are asked for again, and answers on their way do not count."""
+        gone = frozenset(jobs)
+        for line in self._lines:
+            line.kept = {key: kept for key, kept in line.kept.items() if key.job_key not in gone}
+            line.requests = {key: asked for key, asked in line.requests.items() if key.job_key not in gone}
+            line.left = deque(item for item in line.left if item[0].job_key not in gone)
+
     async def close(self) -> None:
         """Ends what is on its way; the sources are closed by whoever opened them."""
         tasks = [line.task for line in self._lines if line.task is not None]

@@ -31,13 +31,15 @@ from advisor.core.words import Action, IncidentKind, Mode, Reason
 from advisor.gathering import Gatherer
 from advisor.instruments import Instruments
 from advisor.isolating import Isolating
+from advisor.leasing import Leasing
 from advisor.measuring import Measurer
 from advisor.opining import Opining
 from advisor.ports import Clock, LogSource, MetricsSource, OpinionSource
 from advisor.recoveries import Passed
 from advisor.replay import Inputs
 from advisor.sighting import Sighting, reports_of, scheduler_absent, snapshot_of
-from advisor.store.errors import Conflict, NotFound
+from advisor.store.errors import Conflict, LeaseLost, NotFound
+from advisor.store.leases import Fence
 from advisor.store.records import (
     AttemptKey,
     CommittedDecision,
@@ -76,6 +78,8 @@ PUBLISH_SECONDS = 1.0  # when a thousand jobs fail at once, the first must not w
 
 # Then nothing can be done for any attempt; other errors of the database are one attempt's.
 DATABASE_AWAY = (OperationalError, InterfaceError, PoolTimeout)
+# Then nothing more of this tick may be stored.
+TICK_IS_OVER = (*DATABASE_AWAY, LeaseLost)
 
 
 class TicksFailedError(RuntimeError):
@@ -104,6 +108,7 @@ class Pipeline:
         clock: Clock,
         default_mode: Mode,
         earns: bool = False,
+        leasing: Leasing | None = None,
         interval_seconds: float,
         attempts_max: int,
         on_tick: Callable[[], None] = lambda: None,
@@ -119,6 +124,11 @@ class Pipeline:
         self._clock = clock
         self._default_mode = default_mode
         self._earns = earns
+        self._leasing = leasing  # None: nobody else ticks anything of this database
+        if leasing is not None:
+            leasing.on_forgotten(gatherer.forget)
+            if measurer is not None:
+                leasing.on_forgotten(measurer.forget)
         self.interval_seconds = interval_seconds
         self._attempts_max = attempts_max
         self._on_tick = on_tick
@@ -144,6 +154,12 @@ class Pipeline:
             try:
                 await self.tick()
                 failing_since = None
+            except LeaseLost:
+                # Others may have what we had: what was in hand is dropped, and the next turn says what is left.
+                self._unsure = True
+                if self._leasing is not None:
+                    self._leasing.lost()
+                await self._clock.sleep(RETRY_SECONDS)
             except Exception as error:
                 self._unsure = True
                 if failing_since is None:
@@ -178,10 +194,11 @@ class Pipeline:
         began = self._clock.monotonic()
         now = self._clock.now()
         with stage("sight"):
-            expired = await self._store.expire_advice(now)
-            released = await self._isolating.expire(now)
+            keys = await (self._leasing.turn() if self._leasing is not None else self._store.watched(now))
+            expired = await self._store.expire_advice(now, fence=self._fence)
+            released = await self._isolating.expire(now, self._fence)
             self._begin_anew()
-            sightings = await self._sight(now)
+            sightings = await self._sight(keys, now)
         with stage("gather"):
             await self._gatherer.gather(sightings)
         if self._measurer is not None:
@@ -194,7 +211,7 @@ class Pipeline:
         with stage("commit"):
             committed = await self._commit(verdicts)
         with stage("isolate"):
-            isolated = await self._isolating.isolate(verdicts, now)
+            isolated = await self._isolating.isolate(verdicts, now, self._fence)
         with stage("publish"):
             if expired or committed or released or isolated or self._board.due or self._unsure:
                 await self._board.refresh(also={verdict.sighting.item.job.cluster for verdict in committed})
@@ -225,8 +242,12 @@ class Pipeline:
             *(self._opining.sources if self._opining is not None else ()),
         )
 
-    async def _sight(self, now: datetime) -> list[Sighting]:
-        keys = await self._store.watched(now)
+    @property
+    def _fence(self) -> Fence | None:
+        """What every write of this tick rests on. Raises `LeaseLost`."""
+        return self._leasing.fence if self._leasing is not None else None
+
+    async def _sight(self, keys: Sequence[AttemptKey], now: datetime) -> list[Sighting]:
         if len(keys) > self._attempts_max:
             log.warning("attempts_capped", watched=len(keys), most=self._attempts_max)
             keys = keys[: self._attempts_max]  # the store names the most important ones first
@@ -380,8 +401,8 @@ class Pipeline:
             told = now if verdict.decision.action is not Action.NONE else None
             records.append(replace(record, milestones=own_milestones(verdict, record.created_at, told)))
         try:
-            outcomes = await self._store.commit_decisions(records)
-        except DATABASE_AWAY:
+            outcomes = await self._store.commit_decisions(records, fence=self._fence)
+        except TICK_IS_OVER:
             raise
         except Exception as error:  # one of them cannot be stored: which?
             if len(lot) == 1:
@@ -434,16 +455,18 @@ class Pipeline:
             except codec.CodecError as error:
                 self._fail(sighting, error)
         try:
-            await self._store.save_states(states, now=looked_at)
+            await self._store.save_states(states, now=looked_at, fence=self._fence)
             self._gatherer.saved({s.key: (states[s.key].state, s.state) for s in due if s.key in states})
-        except DATABASE_AWAY:
+        except TICK_IS_OVER:
             raise
         except Exception:  # one of them cannot be stored: which?
             log.exception("states_not_saved", count=len(states))
             for sighting in due:
                 try:
-                    await self._store.save_states({sighting.key: states[sighting.key]}, now=looked_at)
-                except DATABASE_AWAY:
+                    await self._store.save_states(
+                        {sighting.key: states[sighting.key]}, now=looked_at, fence=self._fence
+                    )
+                except TICK_IS_OVER:
                     raise
                 except Exception as error:  # the boundary of one job's tick
                     self._fail(sighting, error)
@@ -463,7 +486,7 @@ class Pipeline:
                     of[owner] = verdict.sighting
         if not reached:
             return
-        await self._store.record_milestones(reached)
+        await self._store.record_milestones(reached, fence=self._fence)
         for owner, items in reached.items():
             self._note(of[owner], owner, items)
         if len(self._reached) > KNOWN_MAX:

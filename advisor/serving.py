@@ -56,6 +56,11 @@ class Front:
         self._http_socket = OwnedSocket(section.http_path)
         self._stack = AsyncExitStack()
 
+    @property
+    def place(self) -> str:
+        """What only one living process at a time can say: which lock it holds."""
+        return self._gate.place
+
     def reserve(self) -> None:
         """Take the locks of the sockets, so that a second service is refused. Raises `SocketTakenError`."""
         self._gate.reserve()

@@ -78,7 +78,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         self.looks = Looks(self.slurm, self.config, self.clock)
-        self.link = self.connect(self.config.reach, self.config.cluster, self._registration, self, self.clock)
+        self.link = self.connect(self.config.reaches, self.config.cluster, self._registration, self, self.clock)
         self.link.scheduler_rpcs = self.scheduler_rpcs
         self.reconciler = Reconciler(
             config=self.config,

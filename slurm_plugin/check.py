@@ -10,7 +10,7 @@ import pwd
 import stat
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -186,7 +186,13 @@ def _writable(config: AgentConfig) -> Iterator[Finding]:
 
 
 def _advisor(config: AgentConfig) -> Iterator[Finding]:
-    """Whether the advisor takes this user for an agent. Asked with a session that cannot exist: nothing changes."""
+    """Whether each advisor takes this user for an agent. Asked with a session that cannot exist: nothing changes."""
+    key = "server" if config.server else "socket"
+    for address in (config.server or config.socket, *config.others):
+        yield from _one_advisor(replace(config, **{key: address}))  # type: ignore[arg-type]  # both are texts
+
+
+def _one_advisor(config: AgentConfig) -> Iterator[Finding]:
     if config.server:
         yield from _asked(config, "server", config.server, "this agent's credentials")
         return

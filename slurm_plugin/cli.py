@@ -109,7 +109,9 @@ def slurm_of(config: AgentConfig, run: Run = run_process) -> Slurm:
 def _run(config: AgentConfig, level: str) -> int:
     _logging(level)
     log = structlog.get_logger("slurm_plugin")
-    log.info("agent_started", cluster=config.cluster, mode=config.mode, advisor=config.reach.target)
+    log.info(
+        "agent_started", cluster=config.cluster, mode=config.mode, advisor=[reach.target for reach in config.reaches]
+    )
     try:
         asyncio.run(_until_signal(config))
     except HookSocketError as error:

@@ -84,13 +84,17 @@ class TellSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """`mode`: "observe" touches nothing, "act" applies autonomous advice to jobs in scope."""
+    """`mode`: "observe" touches nothing, "act" applies autonomous advice to jobs in scope.
+
+    `others`: more addresses of the same kind as the first, of other replicas of the advisor.
+    """
 
     cluster: str
     socket: str
     tick_file: str
     hook_socket: str
     server: str = ""
+    others: tuple[str, ...] = ()
     token_file: str = ""
     ca_file: str = ""
     certificate_file: str = ""
@@ -109,10 +113,18 @@ class AgentConfig:
     @property
     def reach(self) -> Reach:
         """`server` over TLS when it is given, else the socket on this host."""
+        return self._reach(self.server or self.socket)
+
+    @property
+    def reaches(self) -> tuple[Reach, ...]:
+        """Every replica of the advisor that may be asked, the first one first."""
+        return (self.reach, *(self._reach(address) for address in self.others))
+
+    def _reach(self, address: str) -> Reach:
         if not self.server:
-            return Reach(target=f"unix:{self.socket}")
+            return Reach(target=f"unix:{address}")
         return Reach(
-            target=self.server,
+            target=address,
             secured=True,
             token_file=self.token_file,
             ca_file=self.ca_file,
@@ -129,8 +141,8 @@ class AgentConfig:
 # key path → (kind, default); None: must be given. Kinds: text, path, seconds, count, flag, names, mode.
 _KEYS: dict[str, tuple[str, object]] = {
     "cluster": ("text", None),
-    "socket": ("socket", "/run/recovery-advisor/advisor.sock"),
-    "server": ("address", ""),
+    "socket": ("sockets", "/run/recovery-advisor/advisor.sock"),
+    "server": ("addresses", ""),
     "token_file": ("optional_path", ""),
     "ca_file": ("optional_path", ""),
     "certificate_file": ("optional_path", ""),
@@ -168,9 +180,9 @@ _KEYS: dict[str, tuple[str, object]] = {
 }
 
 
-_TEXTS = frozenset(
-    {"text", "socket", "address", "path", "optional_path", "mode", "isolation_mode", "signal", "target", "listing"}
-)
+ADDRESSES_MAX = 16
+_SEVERAL = {"sockets": "socket", "addresses": "address"}  # one, or a list of them
+_TEXTS = frozenset({"text", "socket", "path", "optional_path", "mode", "isolation_mode", "signal", "target", "listing"})
 _CHOICES = {
     "mode": ("observe", "act"),
     "isolation_mode": ("off", "dry_run", "act"),
@@ -223,7 +235,7 @@ def _reach_problems(values: Mapping[str, object]) -> Iterator[str]:
     certificate, key = values.get("certificate_file"), values.get("key_file")
     if bool(certificate) != bool(key):
         yield "key_file: certificate_file and key_file go together"
-    if values.get("server"):
+    if values.get("server", ("",)) != ("",):
         if not certificate and not values.get("token_file"):
             yield "server: give token_file, or certificate_file and key_file, by which the advisor knows this agent"
         return
@@ -254,7 +266,7 @@ def _from_environment(environment: Mapping[str, str], problems: list[str]) -> di
         key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
         if key not in _KEYS:
             problems.append(f"{key}: no such key (environment variable {name})")
-        elif _KEYS[key][0] in _TEXTS:
+        elif _KEYS[key][0] in _TEXTS or (_KEYS[key][0] in _SEVERAL and not text.startswith("[")):
             found[key] = text
         else:
             try:
@@ -265,6 +277,14 @@ def _from_environment(environment: Mapping[str, str], problems: list[str]) -> di
 
 
 def _checked(kind: str, value: object) -> object:
+    if kind in _SEVERAL:
+        given = value if isinstance(value, list | tuple) else [value]
+        if not 1 <= len(given) <= ADDRESSES_MAX:
+            raise ValueError(f"give one address, or a list of 1 to {ADDRESSES_MAX}")
+        checked = tuple(_checked_text(_SEVERAL[kind], item) for item in given)
+        if len(checked) > 1 and len(set(checked) - {""}) < len(checked):
+            raise ValueError("an address is empty or named twice")
+        return checked
     if kind == "flag":
         if not isinstance(value, bool):
             raise ValueError("choose true or false")
@@ -315,6 +335,10 @@ def _build(values: Mapping[str, object]) -> AgentConfig:
         return {key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{name}.")}
 
     plain = {key: value for key, value in values.items() if "." not in key}
+    places = {key: plain.pop(key) for key in ("socket", "server")}
+    for key, given in places.items():
+        plain[key] = given[0]  # type: ignore[index]  # checked: a tuple of one or more
+    plain["others"] = (places["server"] if plain["server"] else places["socket"])[1:]  # type: ignore[index]
     parts = {
         "slurm": SlurmSection(**section("slurm")),  # type: ignore[arg-type]  # checked key by key above
         "scope": ScopeConfig(**section("scope")),  # type: ignore[arg-type]

@@ -21,6 +21,8 @@ from slurm_plugin.reach import Reach, ReachError
 log = structlog.get_logger(__name__)
 
 RPC_SECONDS = 5.0
+# With other replicas to go to: a connected one that is silent for so long is frozen, or as good as.
+SILENT_SECONDS = 3.0
 BACKOFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 OUTBOX_MAX = 10_000
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
@@ -66,9 +68,9 @@ class Heard(Protocol):
 
 @dataclass(slots=True)
 class Link:
-    """One advisor."""
+    """One advisor, at the first of its replicas that answers; at the next one when that is lost or falls silent."""
 
-    target: Reach
+    targets: Sequence[Reach]
     cluster: str
     registration: Callable[[], agent_pb2.RegisterRequest]
     heard: Heard
@@ -84,9 +86,14 @@ class Link:
     _expiry: dict[str, float] = field(default_factory=dict)
     _registered: agent_pb2.RegisterRequest | None = None
     _anew: asyncio.Event = field(default_factory=asyncio.Event)
+    _at: int = 0  # which of `targets`
+
+    @property
+    def _patience(self) -> float:
+        return SILENT_SECONDS if len(self.targets) > 1 else RPC_SECONDS
 
     async def run(self) -> None:
-        """Connect, serve, reconnect with backoff, until cancelled."""
+        """Connect, serve, reconnect with backoff, until cancelled. Every replica is tried before there is a pause."""
         failures = 0
         while True:
             try:
@@ -94,9 +101,16 @@ class Link:
             except (grpc.aio.AioRpcError, grpc.RpcError, ReachError, TimeoutError) as error:
                 was_up, self._stub = self._stub is not None, None
                 failures = 0 if was_up else failures + 1
-                pause = BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS) - 1)]
+                lost, renewing = self.targets[self._at].target, isinstance(error, _RenewingError)
+                if not renewing:
+                    self._at = (self._at + 1) % len(self.targets)
+                rounds = failures // len(self.targets)
+                others = len(self.targets) > 1 and not renewing and failures % len(self.targets)
+                pause = 0.0 if others else BACKOFF_SECONDS[min(rounds, len(BACKOFF_SECONDS) - 1)]
                 if was_up or failures == 1:
-                    log.warning("advisor_lost", cluster=self.cluster, error=_why(error), retry_seconds=pause)
+                    log.warning(
+                        "advisor_lost", cluster=self.cluster, advisor=lost, error=_why(error), retry_seconds=pause
+                    )
                 await asyncio.sleep(pause)
 
     async def _serve_once(self) -> None:
@@ -104,14 +118,15 @@ class Link:
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
             ("grpc.enable_retries", 0),
         ]
-        async with self.target.channel(options) as channel:
+        target = self.targets[self._at]
+        async with target.channel(options) as channel:
             stub: agent_pb2_grpc.AgentServiceAsyncStub = agent_pb2_grpc.AgentServiceStub(channel)
             self._registered = self.registration()
-            answer = await stub.Register(self._registered, timeout=RPC_SECONDS)
+            answer = await stub.Register(self._registered, timeout=self._patience)
             self.session = answer.session
             self.keepalive_seconds = max(wire.seconds(answer.keepalive), 0.5)
             self._stub = stub
-            log.info("advisor_connected", cluster=self.cluster, incarnation=answer.incarnation)
+            log.info("advisor_connected", cluster=self.cluster, advisor=target.target, incarnation=answer.incarnation)
             self.heard.connected()
             tasks = [asyncio.create_task(part(stub)) for part in (self._watch, self._beat, self._send, self._renew)]
             try:
@@ -127,7 +142,7 @@ class Link:
     async def _watch(self, stub: "agent_pb2_grpc.AgentServiceAsyncStub") -> None:
         stream = stub.WatchAdvice(agent_pb2.WatchAdviceRequest(cluster=self.cluster, session=self.session))
         while True:
-            async with asyncio.timeout(max(3 * self.keepalive_seconds, RPC_SECONDS)):
+            async with asyncio.timeout(max(3 * self.keepalive_seconds, self._patience)):
                 message = await stream.read()
             if not isinstance(message, agent_pb2.WatchAdviceResponse):
                 raise TimeoutError("the advisor ended the advice stream")
@@ -160,7 +175,7 @@ class Link:
             request = agent_pb2.HeartbeatRequest(
                 cluster=self.cluster, session=self.session, mode=mode, scheduler_rpcs=self.scheduler_rpcs()
             )
-            answer = await stub.Heartbeat(request, timeout=RPC_SECONDS)
+            answer = await stub.Heartbeat(request, timeout=self._patience)
             self.heard.pulse_heard(
                 Pulse(tick_age=wire.seconds(answer.tick_age), ticks=answer.ticks, incarnation=answer.incarnation)
             )
@@ -193,7 +208,7 @@ class Link:
     async def _renew(self, stub: "agent_pb2_grpc.AgentServiceAsyncStub") -> None:
         self._anew.clear()
         await self._anew.wait()
-        raise TimeoutError("registering again: what the agent says of itself has changed")
+        raise _RenewingError("registering again: what the agent says of itself has changed")
 
     def check_registration(self) -> None:
         """Connect again if what the registration said is no longer so."""
@@ -250,6 +265,10 @@ class Link:
             if answer.refused:
                 log.warning("observations_refused", count=len(answer.refused), first=answer.refused[0][:300])
         return True
+
+
+class _RenewingError(TimeoutError):
+    """The connection is well, and begun anew at the same replica."""
 
 
 def _is_ending() -> bool:

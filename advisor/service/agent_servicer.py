@@ -89,11 +89,11 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             raise NotFoundError("session: not known, register again")
         self._services.board.heard(request.cluster)
         self._services.instruments.scheduler_asked(request.cluster, request.session, request.scheduler_rpcs)
-        pulse = self._services.board.pulse
+        board = self._services.board
         return agent_pb2.HeartbeatResponse(
             incarnation=self._services.store.incarnation,
-            tick_age=wire.duration(pulse.age_seconds),
-            ticks=pulse.ticks,
+            tick_age=wire.duration(board.tick_age_seconds),
+            ticks=board.pulse.ticks,
         )
 
     async def ReportObservations(
@@ -119,9 +119,10 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 listed=listed,
                 now=self._services.clock.now(),
             )
-        self._services.board.heard(cluster, missing)
+        if self._services.board.heard(cluster, missing, request.session):
+            await self._services.store.agent_says(cluster=cluster, session=request.session, unavailable=missing)
         if recorded.changed:
-            self._services.board.wake.set()
+            self._services.board.stir()
         refused.extend(recorded.refused)
         if refused:
             log.warning("observations_refused", cluster=cluster, count=len(refused), first=refused[0])
@@ -171,7 +172,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             rows = await services.board.open_for(cluster)
             nodes = await services.board.nodes_for(cluster)
         paused = services.board.paused_until(cluster)
-        now, pulse = services.clock.now(), services.board.pulse
+        now = services.clock.now()
         return agent_pb2.WatchAdviceResponse(
             incarnation=incarnation,
             open=[
@@ -181,8 +182,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 for row in rows
             ],
             nodes=node_advice(nodes),
-            tick_age=wire.duration(pulse.age_seconds),
-            ticks=pulse.ticks,
+            tick_age=wire.duration(services.board.tick_age_seconds),
+            ticks=services.board.pulse.ticks,
         )
 
     async def ReportReconciliation(

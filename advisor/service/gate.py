@@ -57,6 +57,10 @@ class Gate:
         self._refusing, self._capping = Seldom(), Seldom()
         self.refused = 0
 
+    @property
+    def place(self) -> str:
+        return self._socket.place
+
     def reserve(self) -> None:
         """Take the socket's lock, so that nobody else can serve it. Raises `SocketTakenError`."""
         self._socket.reserve()

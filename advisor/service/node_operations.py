@@ -65,7 +65,7 @@ class NodeOperations:
             raise NotFoundError(f"there is {error}") from None
         log.warning("advisor_resumed", cluster=ended.cluster or "all", who=self._who)
         await self._board.refresh()
-        self._board.wake.set()
+        self._board.stir()
         return pause_message(ended)
 
     async def list_pauses(self) -> operator_pb2.ListPausesResponse:
@@ -157,7 +157,7 @@ class NodeOperations:
         except store_errors.NotFound as error:
             raise NotFoundError(f"there is {error}") from None
         log.warning("isolation_breaker_reset", cluster=cluster, who=self._who)
-        self._board.wake.set()
+        self._board.stir()
         return breaker_message(reset)
 
 

@@ -171,7 +171,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         setting = change.setting
         log.info(what, mode=setting.mode, where=setting.where, stopped=stopped, who=self._caller.name)
         await self._services.board.refresh()
-        self._services.board.wake.set()
+        self._services.board.stir()
 
     async def _notes(self, setting: ModeSetting) -> list[str]:
         """Why nothing may be applied although it is autonomous. No error: the agent may come later."""
@@ -195,7 +195,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
             incarnation=services.store.incarnation,
             started_at=wire.stamp(services.started_at),
             ticks=pulse.ticks,
-            tick_age=wire.duration(pulse.age_seconds),
+            tick_age=wire.duration(services.board.tick_age_seconds),
             tick_took=wire.duration(pulse.took_seconds),
             watched_jobs=pulse.watched,
             open_incidents=await services.store.open_incident_count(),

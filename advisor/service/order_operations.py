@@ -177,7 +177,7 @@ class OrderOperations:
             who=self._caller.name,
         )
         await self._board.refresh((order.ref.cluster,))
-        self._board.wake.set()
+        self._board.stir()
         since = await self._await(order, given.orders, under_way=under_way)
         effect, says = _outcome(order, since, accepted, under_way=under_way)
         message.effect, message.says = effect, says

@@ -28,6 +28,15 @@ class OwnedSocket:
     def reserved(self) -> bool:
         return self._lock_fd >= 0
 
+    @property
+    def place(self) -> str:
+        """Names the lock that we hold, among all of this host since it was started; "" while it is not held."""
+        if not self.reserved:
+            return ""
+        held = os.fstat(self._lock_fd)
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {held.st_dev} {held.st_ino}"
+
     def reserve(self) -> None:
         """Take the socket's lock, so that nobody else can serve it. Raises `SocketTakenError`."""
         if self.reserved:

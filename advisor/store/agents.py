@@ -1,12 +1,15 @@
 """The agents beside the schedulers: one per cluster and host."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from advisor.core.codec import CodecError, decode, encode
+from advisor.core.model import Unavailable
 from advisor.store.audit_log import append
 from advisor.store.ids import as_id, new_id
 from advisor.store.records import AgentMode, AuditEvent, StoredAgent
@@ -85,6 +88,36 @@ async def heartbeat(connection: AsyncConnection, *, cluster: str, session: str, 
         .returning(agents.c.host)
     )
     return found.one_or_none() is not None
+
+
+async def says(connection: AsyncConnection, *, cluster: str, session: str, unavailable: Sequence[Unavailable]) -> None:
+    """What an agent cannot read of its scheduler, for replicas that it is not connected to."""
+    known = as_id(session)
+    if known is not None:
+        await connection.execute(
+            update(agents)
+            .where(agents.c.session == known, agents.c.cluster == storable(cluster))
+            .values(unavailable=encode(_Said(unavailable=tuple(unavailable))))
+        )
+
+
+async def said(connection: AsyncConnection) -> tuple[tuple[StoredAgent, tuple[Unavailable, ...]], ...]:
+    found = await connection.execute(select(agents).order_by(agents.c.cluster, agents.c.host).limit(_AGENTS_MAX))
+    return tuple((_agent(row), _unavailable(row.unavailable)) for row in found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    unavailable: tuple[Unavailable, ...] = ()
+
+
+def _unavailable(data: bytes | None) -> tuple[Unavailable, ...]:
+    if data is None:
+        return ()
+    try:
+        return decode(_Said, data).unavailable
+    except CodecError:
+        return ()  # another build's; it is said anew with the next change
 
 
 async def list_agents(connection: AsyncConnection) -> tuple[StoredAgent, ...]:

@@ -1,11 +1,11 @@
 """Which replica ticks which job, by leases that are fenced by the database.
 
 A replica's row says until when it lives; all that it holds is in force as long as that, so that renewing is one row
-whatever the number of jobs. Whoever takes a dead replica's jobs locks its row for update and counts its `losses` up.
-Every write of a tick first locks its own replica's row FOR KEY SHARE and looks at both: then nobody can take anything
-from it until it has committed, and while `losses` is what it knew, everything that it knew is still its own. One row
-is looked at, whatever the number of jobs; and a process that was stopped in the middle is waited for, or its session is
-ended by the database (`core.leases.idle_seconds`), before others write in its place.
+whatever the number of jobs. Whoever inherits from a dead one locks its row for update, takes all its jobs and ends it
+in one transaction; from a row that has not ended nobody takes anything. Every write of a tick first locks its own row
+FOR KEY SHARE and looks whether it lives: then nobody can inherit from it until it has committed, and all that it knew
+to be its own still is. One row is looked at, whatever the number of jobs; and a process that was stopped in the middle
+is waited for, or its session is ended by the database (`core.leases.idle_seconds`), before others write in its place.
 
 Renewing takes a lock that does not wait for KEY SHARE: a long write does not keep its own replica from living on.
 """
@@ -15,13 +15,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Uuid, and_, case, cast, delete, func, insert, literal, select, update
+from sqlalchemy import ColumnElement, Uuid, and_, cast, delete, func, insert, literal, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.leases import Standing, to_give, to_take
 from advisor.store.errors import LeaseLost
+from advisor.store.hints import TICK, hint
 from advisor.store.records import AttemptKey
 from advisor.store.sql import any_id, storable
 from advisor.store.tables import lease_epochs, leases, replicas
@@ -46,11 +47,11 @@ class Newcomer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """What a write of a tick must still find: this replica alive, and nothing taken from it. `epochs`: by job key."""
+    """What a write of a tick must still find: this replica alive. `epochs`: of the jobs that it holds, by job key."""
 
     replica_id: str
-    losses: int
     epochs: Mapping[str, int] = field(default_factory=dict)
+    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +64,6 @@ class Turn:
     came: frozenset[str]
     given: int
     taken_over: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renewed:
-    """How things stood when a lease was renewed. `losses` differing from the fence's: somebody took jobs of ours."""
-
-    now: datetime
-    losses: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +115,6 @@ async def join(connection: AsyncConnection, newcomer: Newcomer, *, lease: timede
             started_at=_clock(),
             until=_clock() + lease,
             ticked_at=_clock(),
-            losses=0,
         )
         .returning(replicas.c.started_at)
     )
@@ -132,11 +124,11 @@ async def join(connection: AsyncConnection, newcomer: Newcomer, *, lease: timede
 
 async def renew(
     connection: AsyncConnection, replica_id: str, *, lease: timedelta, tick_age: timedelta, stuck: bool
-) -> Renewed | None:
-    """Live on. None: others have all that was ours, or may have it now; begin anew.
+) -> datetime | None:
+    """Live on, to the database's time. None: others have what was ours, or may have it now.
 
-    A lease that has run out is in force again where nobody has taken anything. `stuck`: live on only while nobody else
-    is there.
+    A lease that has run out is in force again where nobody has inherited. `stuck`: live on only while nobody else is
+    there.
     """
     others = replicas.alias("others")
     somebody = (
@@ -146,13 +138,9 @@ async def renew(
     )
     mine = [replicas.c.id == replica_id, replicas.c.ended_at.is_(None), *([~somebody] if stuck else [])]
     found = await connection.execute(
-        update(replicas)
-        .where(*mine)
-        .values(until=_clock() + lease, ticked_at=_clock() - tick_age)
-        .returning(_clock().label("now"), replicas.c.losses)
+        update(replicas).where(*mine).values(until=_clock() + lease, ticked_at=_clock() - tick_age).returning(_clock())
     )
-    row = found.one_or_none()
-    return None if row is None else Renewed(now=row.now, losses=row.losses)
+    return found.scalar_one_or_none()
 
 
 async def leave(connection: AsyncConnection, replica_id: str) -> None:
@@ -161,6 +149,7 @@ async def leave(connection: AsyncConnection, replica_id: str) -> None:
         update(replicas).where(replicas.c.id == replica_id).values(until=_clock(), ended_at=_clock())
     )
     await _free(connection, leases.c.replica_id == replica_id)
+    await hint(connection, TICK, replica_id)
 
 
 async def hold(connection: AsyncConnection, fence: Fence | None, jobs: Iterable[str] = ()) -> None:
@@ -175,11 +164,11 @@ async def hold(connection: AsyncConnection, fence: Fence | None, jobs: Iterable[
         raise LeaseLost(f"job {strange[0]} is not ours")
     found = await connection.execute(
         select(replicas.c.id)
-        .where(replicas.c.id == fence.replica_id, _alive(), replicas.c.losses == fence.losses)
+        .where(replicas.c.id == fence.replica_id, _alive())
         .with_for_update(read=True, key_share=True)
     )
     if found.one_or_none() is None:
-        raise LeaseLost("the lease has run out, or others have taken jobs from this replica")
+        raise LeaseLost("the lease has run out")
 
 
 async def take_turn(
@@ -195,16 +184,15 @@ async def take_turn(
 
     `known`: epochs of the jobs held so far. Raises `LeaseLost` when the lease has run out.
     """
-    losses, live, dead = await _stand(connection, replica_id, lease)
+    live, dead = await _stand(connection, replica_id, lease)
     held = await _held(connection) if live > 1 else 0
-    inherited: dict[str, int] = {}
-    if dead:
-        inherited = await _take_over(connection, replica_id, Standing(held=held, free=0, mine=len(known), live=live))
+    # All of them, at once: who is over his share then gives up the rest, and that is free for everybody.
+    inherited = await _inherit(connection, replica_id) if dead else {}
     seen = await watched(connection, now, refined_for=refined_for, replica_id=replica_id)
     epochs = {item.key.job_key: item.epoch for item in seen if item.epoch is not None}
     over = [job for job in (*known, *inherited) if job not in epochs]
     if over:
-        # Their jobs are done with; those that others took are not ours to remove.
+        # They are done with.
         await connection.execute(
             delete(leases).where(leases.c.replica_id == replica_id, leases.c.job_key == any_id(over))
         )
@@ -217,7 +205,7 @@ async def take_turn(
     epochs = {job: epoch for job, epoch in {**epochs, **taken}.items() if job not in given}
     return Turn(
         keys=tuple(item.key for item in seen if item.key.job_key in epochs),
-        fence=Fence(replica_id=replica_id, losses=losses, epochs=epochs),
+        fence=Fence(replica_id=replica_id, epochs=epochs),
         live=live,
         came=frozenset(job for job, epoch in epochs.items() if known.get(job) != epoch),
         given=len(given),
@@ -225,8 +213,8 @@ async def take_turn(
     )
 
 
-async def _stand(connection: AsyncConnection, replica_id: str, lease: timedelta) -> tuple[int, int, bool]:
-    """Our losses, how many replicas tick, and whether a dead one has not been inherited yet. Ours is held from here."""
+async def _stand(connection: AsyncConnection, replica_id: str, lease: timedelta) -> tuple[int, bool]:
+    """How many replicas tick, and whether a dead one has not been inherited yet. Ours is held from here."""
     others = replicas.alias("others")
     live = (
         select(func.count())
@@ -240,14 +228,14 @@ async def _stand(connection: AsyncConnection, replica_id: str, lease: timedelta)
     )
     dead = select(others.c.id).where(others.c.ended_at.is_(None), others.c.until <= _clock()).exists()
     found = await connection.execute(
-        select(replicas.c.losses, live.label("live"), dead.label("dead"))
+        select(live.label("live"), dead.label("dead"))
         .where(replicas.c.id == replica_id, _alive())
         .with_for_update(read=True, key_share=True, of=replicas)
     )
     row = found.one_or_none()
     if row is None:
         raise LeaseLost("the lease has run out")
-    return row.losses, row.live, row.dead
+    return row.live, row.dead
 
 
 async def _held(connection: AsyncConnection) -> int:
@@ -255,8 +243,8 @@ async def _held(connection: AsyncConnection) -> int:
     return found.scalar_one()
 
 
-async def _take_over(connection: AsyncConnection, replica_id: str, standing: Standing) -> dict[str, int]:
-    """Jobs of dead replicas, as many as are our part. A row that is locked is somebody's: his writes, or his taking."""
+async def _inherit(connection: AsyncConnection, replica_id: str) -> dict[str, int]:
+    """All jobs of dead replicas. A row that is locked is somebody's: his write, or another heir's."""
     found = await connection.execute(
         select(replicas.c.id)
         .where(replicas.c.ended_at.is_(None), replicas.c.until <= _clock())
@@ -267,36 +255,15 @@ async def _take_over(connection: AsyncConnection, replica_id: str, standing: Sta
     dead = list(found.scalars())
     if not dead:
         return {}
-    orphans = list(
-        (
-            await connection.execute(
-                select(leases.c.job_key).where(leases.c.replica_id == any_id(dead)).with_for_update(skip_locked=True)
-            )
-        ).scalars()
-    )
-    room = to_take(
-        Standing(held=max(standing.held - len(orphans), 0), free=len(orphans), mine=standing.mine, live=standing.live)
-    )
-    taken = _chosen(sorted(orphans), replica_id, room)
     moved = await connection.execute(
         update(leases)
-        .where(leases.c.job_key == any_id(taken), leases.c.replica_id == any_id(dead))
+        .where(leases.c.replica_id == any_id(dead))
         .values(replica_id=replica_id, epoch=lease_epochs.next_value(), changed_at=_clock())
         .returning(leases.c.job_key, leases.c.epoch)
     )
     inherited = {row.job_key: row.epoch for row in moved}
-    left = select(leases.c.job_key).where(leases.c.replica_id == replicas.c.id).exists()
-    await connection.execute(
-        update(replicas)
-        .where(replicas.c.id == any_id(dead))
-        .values(losses=replicas.c.losses + 1, ended_at=func.coalesce(replicas.c.ended_at, _ended_unless(left)))
-    )
+    await connection.execute(update(replicas).where(replicas.c.id == any_id(dead)).values(ended_at=_clock()))
     return inherited
-
-
-def _ended_unless(left: ColumnElement[bool]) -> ColumnElement[object]:
-    # A dead replica with nothing left has ended; one with jobs left is looked at by whoever has room for them.
-    return case((left, None), else_=_clock())
 
 
 def _chosen(jobs: Sequence[str], replica_id: str, most: int) -> list[str]:

@@ -67,9 +67,14 @@ def require_server(version_number: int) -> None:
         raise SchemaMismatch(f"this is Postgres {version_number // 10_000}, and {POSTGRES_MIN} or newer is needed")
 
 
+def newest_revision() -> str:
+    """The schema that this code was made for."""
+    return ScriptDirectory.from_config(alembic_config()).get_current_head() or ""
+
+
 async def require_current_schema(connection: AsyncConnection) -> None:
     """Raises `SchemaMismatch` unless the database is at this build's revision."""
-    wanted = ScriptDirectory.from_config(alembic_config()).get_current_head()
+    wanted = newest_revision()
     found = await connection.run_sync(lambda plain: MigrationContext.configure(plain).get_current_revision())
     if found != wanted:
         raise SchemaMismatch(

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, insert, select, update
+from sqlalchemy import ColumnElement, Select, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.store.audit_log import append
@@ -29,6 +29,18 @@ _DETAIL_CHARACTERS_MAX = 2048
 _NODES_MAX = 65_536
 _EXPIRED, _SUPERSEDED = ReconciliationStatus.EXPIRED, ReconciliationStatus.SUPERSEDED
 _SEEN = re.compile(r"generation (\d{1,9})", re.ASCII)  # as the agent's guard words it
+# Sums of hashes: in whatever order the rows come, and without sorting them.
+_TOKEN = text(
+    """
+    SELECT concat_ws(' ',
+      (SELECT sum(hashtextextended(concat(decision_id, status, applied), 0)) FROM advice WHERE open),
+      (SELECT sum(hashtextextended(isolations::text, 0)) FROM isolations WHERE open),
+      (SELECT sum(hashtextextended(mode_settings::text, 0)) FROM mode_settings),
+      (SELECT sum(hashtextextended(pauses::text, 0)) FROM pauses),
+      (SELECT sum(hashtextextended(earned_autonomy::text, 0)) FROM earned_autonomy)
+    )
+    """
+)
 _ACCEPTED = frozenset({ReconciliationStatus.APPLIED, ReconciliationStatus.VERIFIED})
 
 
@@ -70,6 +82,12 @@ async def open_advice(connection: AsyncConnection, cluster: str, now: datetime) 
         )
         for row in found
     )
+
+
+async def token(connection: AsyncConnection) -> str:
+    """Another one whenever what is open, isolated, set, paused or earned may have changed."""
+    found = await connection.execute(_TOKEN)
+    return str(found.scalar_one())
 
 
 def reference_columns() -> tuple[ColumnElement[Any], ...]:

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import structlog
@@ -13,6 +14,7 @@ from sqlalchemy.pool import QueuePool
 
 from advisor.core.autonomy import Earned
 from advisor.core.leases import idle_seconds
+from advisor.core.model import Unavailable
 from advisor.core.modes import ModeChange, ModeSetting, Pause
 from advisor.core.node_isolation import Plan, Want
 from advisor.core.people import Correction, Said, ShadowRules
@@ -27,6 +29,7 @@ from advisor.store import (
     commit,
     corrections,
     event_queries,
+    hints,
     incarnation,
     isolations,
     leases,
@@ -51,8 +54,9 @@ from advisor.store import (
 )
 from advisor.store.audit_filters import Spans
 from advisor.store.engines import Door, Lives, pooled_engine, single_engine
+from advisor.store.errors import LeaseLost
 from advisor.store.history import History
-from advisor.store.leases import Fence, Newcomer, Renewed, StoredReplica, Turn
+from advisor.store.leases import Fence, Newcomer, StoredReplica, Turn
 from advisor.store.migrate import require_current_schema
 from advisor.store.order_records import OrderGiven, OrderWanted, SinceOrder, StoredOrder
 from advisor.store.records import (
@@ -275,6 +279,16 @@ class Store:
         async with self._engine.begin() as connection:
             return await agents.heartbeat(connection, cluster=cluster, session=session, mode=mode, now=now)
 
+    async def agent_says(self, *, cluster: str, session: str, unavailable: Sequence[Unavailable]) -> None:
+        """What it cannot read of its scheduler, for replicas that it is not connected to."""
+        async with self._engine.begin() as connection:
+            await agents.says(connection, cluster=cluster, session=session, unavailable=unavailable)
+
+    async def agent_views(self) -> tuple[tuple[StoredAgent, tuple[Unavailable, ...]], ...]:
+        """Every agent, and what it said last that it cannot read."""
+        async with self._engine.connect() as connection:
+            return await agents.said(connection)
+
     async def agents(self) -> tuple[StoredAgent, ...]:
         async with self._engine.connect() as connection:
             return await agents.list_agents(connection)
@@ -321,8 +335,8 @@ class Store:
         async with self._engine.begin() as connection:
             return await leases.join(connection, newcomer, lease=lease)
 
-    async def renew(self, replica_id: str, *, lease: timedelta, tick_age: timedelta, stuck: bool) -> Renewed | None:
-        """None: that life is over."""
+    async def renew(self, replica_id: str, *, lease: timedelta, tick_age: timedelta, stuck: bool) -> datetime | None:
+        """The database's time. None: that life is over."""
         async with self._engine.begin() as connection:
             return await leases.renew(connection, replica_id, lease=lease, tick_age=tick_age, stuck=stuck)
 
@@ -334,9 +348,16 @@ class Store:
     async def take_turn(self, replica_id: str, known: Mapping[str, int], *, now: datetime, lease: timedelta) -> Turn:
         """What this replica may tick. Raises `LeaseLost`."""
         async with self._engine.begin() as connection:
-            return await leases.take_turn(
+            turn = await leases.take_turn(
                 connection, replica_id, known, now=now, refined_for=self._refined_for, lease=lease
             )
+        return replace(turn, fence=replace(turn.fence, incarnation=self._incarnation))
+
+    async def _hold(self, connection: AsyncConnection, fence: Fence | None, jobs: Iterable[str] = ()) -> None:
+        """Before anything else of a tick's transaction: nobody else may write it. Raises `LeaseLost`."""
+        if fence is not None and fence.incarnation != self._incarnation:
+            raise LeaseLost("the store is another one since, and may have forgotten who holds what")
+        await leases.hold(connection, fence, jobs)
 
     async def replicas(self) -> tuple[StoredReplica, ...]:
         async with self._engine.connect() as connection:
@@ -350,6 +371,16 @@ class Store:
     @property
     def policy(self) -> Policy:
         return self._policy
+
+    async def hint(self, what: str, name: str) -> None:
+        """Tell other replicas where to look."""
+        async with self._engine.begin() as connection:
+            await hints.hint(connection, what, name)
+
+    async def board_token(self) -> str:
+        """Differs when what agents are shown may have changed."""
+        async with self._engine.connect() as connection:
+            return await open_advice.token(connection)
 
     async def load(self, keys: Sequence[AttemptKey], *, now: datetime) -> Mapping[AttemptKey, StoredAttempt]:
         """All that is known of each attempt, as of one moment; unknown keys are left out."""
@@ -367,7 +398,7 @@ class Store:
         if not states_by_key:
             return
         async with self._engine.begin() as connection:
-            await leases.hold(connection, fence, (key.job_key for key in states_by_key))
+            await self._hold(connection, fence, (key.job_key for key in states_by_key))
             writer = await states.save_states(connection, states_by_key, now=now)
         self._remembered.saved(states_by_key, writer)
 
@@ -391,7 +422,7 @@ class Store:
             async with self._engine.begin() as connection:
                 if current != self._incarnation:
                     continue  # settled just now: ids are made with it, and what is known to be stored is known no more
-                await leases.hold(connection, fence, (record.key.job_key for record in records))
+                await self._hold(connection, fence, (record.key.job_key for record in records))
                 outcomes = await commit.commit_decisions(connection, batch, incarnation=current, fence=fence)
             break
         # Only now are they surely there. Rules and policy come again with every decision.
@@ -415,7 +446,7 @@ class Store:
     async def expire_advice(self, now: datetime, *, fence: Fence | None = None) -> int:
         """Close advice past its time to live as EXPIRED; once per tick. Returns how many."""
         async with self._engine.begin() as connection:
-            await leases.hold(connection, fence)
+            await self._hold(connection, fence)
             current = await incarnation.newest_incarnation(connection)
             expired = await open_advice.expire_advice(connection, now)
         # An operator, or another replica, may have begun a new one.
@@ -449,7 +480,7 @@ class Store:
         `fence` is of the replica that ticks an attempt; what it says of the one before is of the same job.
         """
         async with self._engine.begin() as connection:
-            await leases.hold(connection, fence, (key.job_key for key in reached))
+            await self._hold(connection, fence, (key.job_key for key in reached))
             await milestones.record_milestones(connection, reached)
 
     # nodes
@@ -457,7 +488,7 @@ class Store:
     async def isolate(self, cluster: str, wants: Sequence[Want], *, now: datetime, fence: Fence | None = None) -> Plan:
         """Open what caps and breaker allow, with audit rows; idempotent while its node is held."""
         async with self._engine.begin() as connection:
-            await leases.hold(connection, fence)
+            await self._hold(connection, fence)
             return await isolations.isolate(connection, cluster, wants, policy=self._policy, now=now)
 
     async def isolate_by_hand(
@@ -472,7 +503,7 @@ class Store:
     async def expire_isolations(self, now: datetime, *, fence: Fence | None = None) -> tuple[StoredIsolation, ...]:
         """End what is past its time to live; once per tick."""
         async with self._engine.begin() as connection:
-            await leases.hold(connection, fence)
+            await self._hold(connection, fence)
             return await isolations.expire(connection, now)
 
     async def open_isolations(self, cluster: str) -> tuple[StoredIsolation, ...]:

@@ -142,8 +142,7 @@ agents = Table(
 )
 
 # One row per life of an advisor process, all times by the database's clock. What it holds is in force until `until`.
-# `place`: the lock of its socket, which the next process there holds only when this one is gone. `losses` counts how
-# often others took jobs from it: while that is what it knows, all that it holds is still its own.
+# `place`: the lock of its socket, which the next process there holds only when this one is gone.
 replicas = Table(
     "replicas",
     metadata,
@@ -157,7 +156,6 @@ replicas = Table(
     _time("started_at"),
     _time("until"),
     _time("ticked_at"),
-    Column("losses", BigInteger(), nullable=False),
     _time("ended_at", nullable=True),
 )
 

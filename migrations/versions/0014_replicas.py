@@ -27,7 +27,6 @@ def upgrade() -> None:
         sa.Column("started_at", _TIME, nullable=False),
         sa.Column("until", _TIME, nullable=False),
         sa.Column("ticked_at", _TIME, nullable=False),
-        sa.Column("losses", sa.BigInteger(), nullable=False),
         sa.Column("ended_at", _TIME, nullable=True),
         sa.PrimaryKeyConstraint("id", name="replicas_pkey"),
     )

@@ -44,6 +44,7 @@ def routes(
 
 def _from_memory(instruments: Instruments, board: Board, sources: Sequence[SourceHealth]) -> None:
     instruments.tick_age.set(board.pulse.age_seconds)
+    instruments.oldest_tick_age.set(board.tick_age_seconds)
     for gauge in (instruments.source_up, instruments.source_newest):
         gauge.clear()
     for source in sources:

@@ -64,7 +64,7 @@ async def test_a_report_in_flight_when_the_connection_is_renewed_is_lost_and_not
     def registration() -> agent_pb2.RegisterRequest:
         return agent_pb2.RegisterRequest(cluster="c", version=said[0])
 
-    link = Link(Reach(target=f"unix:{folder}/a.sock"), "c", registration, heard, SystemClock())
+    link = Link((Reach(target=f"unix:{folder}/a.sock"),), "c", registration, heard, SystemClock())
     running = asyncio.create_task(link.run())
     try:
         async with asyncio.timeout(20):
@@ -109,7 +109,7 @@ async def test_a_report_that_the_advisor_fails_on_does_not_hold_up_the_others(
     advisor, heard = FailingAdvisor(), Heard()
     advisor.code = code
     await advisor.start(folder / "a.sock")
-    link = Link(Reach(target=f"unix:{folder}/a.sock"), "c", agent_pb2.RegisterRequest, heard, SystemClock())
+    link = Link((Reach(target=f"unix:{folder}/a.sock"),), "c", agent_pb2.RegisterRequest, heard, SystemClock())
     for name in ("first", "poison", "last"):
         link.put(agent_pb2.ReportReconciliationRequest(cluster="c", advice_id=name))
     running = asyncio.create_task(link.run())
@@ -118,3 +118,47 @@ async def test_a_report_that_the_advisor_fails_on_does_not_hold_up_the_others(
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await advisor.stop()
+
+
+class FrozenAdvisor(FakeAdvisor):
+    """As a process that was stopped: connections stand, and nothing comes over them any more."""
+
+    frozen = False
+
+    async def Heartbeat(  # noqa: N802
+        self, request: agent_pb2.HeartbeatRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> agent_pb2.HeartbeatResponse:
+        if self.frozen:
+            await asyncio.sleep(600)
+        return await super().Heartbeat(request, context)
+
+    async def Register(  # noqa: N802
+        self, request: agent_pb2.RegisterRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> agent_pb2.RegisterResponse:
+        if self.frozen:
+            await asyncio.sleep(600)
+        return await super().Register(request, context)
+
+
+async def test_the_next_replica_is_gone_to_when_one_is_lost_or_falls_silent(folder: Path) -> None:
+    """Nobody at the first address: the second at once. A frozen one: the other within seconds, and with all reports."""
+    one, two, heard = FrozenAdvisor(), FakeAdvisor(), Heard()
+    await one.start(folder / "one.sock")
+    await two.start(folder / "two.sock")
+    targets = tuple(Reach(target=f"unix:{folder}/{name}.sock") for name in ("gone", "one", "two"))
+    link = Link(targets, "c", lambda: agent_pb2.RegisterRequest(cluster="c"), heard, SystemClock())
+    running = asyncio.create_task(link.run())
+    try:
+        async with asyncio.timeout(20):
+            await until(lambda: heard.connections == 1)
+            assert await link.report((), (), complete=False, unavailable=())
+            assert (len(one.reports), len(two.reports)) == (1, 0)
+            one.frozen = True
+            await until(lambda: heard.connections == 2)
+            assert await link.report((), (), complete=False, unavailable=())
+            assert (len(one.reports), len(two.reports)) == (1, 1)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await one.stop()
+        await two.stop()

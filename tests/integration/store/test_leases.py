@@ -1,0 +1,263 @@
+"""Leases in the database: who holds what, and that nobody writes what another has taken. No process, no tick."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from advisor.core.model import Progress
+from advisor.core.words import AttemptState
+from advisor.store.errors import LeaseLost
+from advisor.store.ids import new_id
+from advisor.store.leases import Newcomer, Turn
+from advisor.store.records import AttemptKey, DetectorState
+from advisor.store.store import Store
+from tests.integration.store.worlds import at, record, report, seen
+
+pytestmark = pytest.mark.postgres
+
+LEASE = timedelta(seconds=60)
+STATE = DetectorState(state=b"{}", progress=Progress(), signals=(), foreign=0)
+
+
+@dataclass(slots=True, kw_only=True)
+class Replica:
+    """What a process does with the store, step by step."""
+
+    store: Store
+    name: str
+    held: Turn | None = None
+
+    async def join(self, place: str = "") -> None:
+        newcomer = Newcomer(replica_id=self.name, host="h", pid=1, place=place, version="1", build="b", schema="0014")
+        await self.store.join(newcomer, lease=LEASE)
+
+    async def turn(self, seconds: float = 30.0) -> set[str]:
+        known = self.held.fence.epochs if self.held is not None else {}
+        self.held = await self.store.take_turn(self.name, known, now=at(seconds), lease=LEASE)
+        return set(self.held.fence.epochs)
+
+    async def write(self, *keys: AttemptKey) -> None:
+        assert self.held is not None
+        await self.store.save_states(dict.fromkeys(keys, STATE), now=at(31), fence=self.held.fence)
+
+    async def renew(self, *, stuck: bool = False) -> bool:
+        done = await self.store.renew(self.name, lease=LEASE, tick_age=timedelta(), stuck=stuck)
+        return done is not None
+
+
+@pytest.fixture
+async def engine(url: str) -> AsyncIterator[AsyncEngine]:
+    made = create_async_engine(url)
+    yield made
+    await made.dispose()
+
+
+async def replica(store: Store, place: str = "") -> Replica:
+    made = Replica(store=store, name=new_id(at(0)))
+    await made.join(place)
+    return made
+
+
+async def run_out(engine: AsyncEngine, who: Replica) -> None:
+    """Its lease has run out, whatever it thinks."""
+    async with engine.begin() as connection:
+        await connection.execute(
+            text("UPDATE replicas SET until = clock_timestamp() - interval '1 s' WHERE id = :id"), {"id": who.name}
+        )
+
+
+async def jobs(store: Store, count: int) -> list[AttemptKey]:
+    recorded = await report(store, *(seen(job_id=str(100 + at)) for at in range(count)), complete=False)
+    return sorted(recorded.changed)
+
+
+async def test_one_replica_holds_everything_and_ended_jobs_leave_nothing(store: Store, engine: AsyncEngine) -> None:
+    """Alone it takes all there is at its first turn; the lease of a job that is done with is removed."""
+    keys = await jobs(store, 5)
+    alone = await replica(store)
+    assert await alone.turn() == {key.job_key for key in keys}
+    await report(store, seen(AttemptState.CANCELLED, job_id="100", ended_at=at(20), observed_at=at(20)), complete=False)
+    assert len(await alone.turn(seconds=30.0 + 2 * 3600)) == 4
+    async with engine.connect() as connection:
+        assert (await connection.execute(text("SELECT count(*) FROM leases"))).scalar_one() == 4
+
+
+async def test_two_share_and_a_leaving_one_gives_all_up_at_once(store: Store) -> None:
+    """The first gives up its surplus at its next turn, the second takes it; who leaves is replaced without waiting."""
+    keys = {key.job_key for key in await jobs(store, 10)}
+    one = await replica(store)
+    await one.turn()
+    two = await replica(store)
+    assert await two.turn() == set()
+    assert len(await one.turn()) == 5
+    assert await two.turn() | await one.turn() == keys
+    assert len(await two.turn()) == 5
+    await store.leave(one.name)
+    assert await two.turn() == keys
+
+
+async def test_a_dead_replicas_jobs_are_taken_over_once_its_lease_has_run_out(
+    store: Store, engine: AsyncEngine
+) -> None:
+    """Not before; then by whoever comes, with a higher epoch, and what the dead one still wants to write is refused."""
+    keys = await jobs(store, 4)
+    dead, heir = await replica(store), await replica(store)
+    await dead.turn()
+    await heir.turn()
+    before = dict(dead.held.fence.epochs) if dead.held is not None else {}
+    assert len(await heir.turn()) + len(before) == 4
+    await run_out(engine, dead)
+    with pytest.raises(LeaseLost):
+        await dead.write(*[key for key in keys if key.job_key in before])
+    assert await heir.turn() == {key.job_key for key in keys}
+    assert heir.held is not None
+    assert all(heir.held.fence.epochs[job] > epoch for job, epoch in before.items())
+    await heir.write(*keys)
+    assert not await dead.renew(), "a life whose jobs are all with others is over"
+    with pytest.raises(LeaseLost):
+        await dead.turn()
+
+
+async def test_a_lease_that_ran_out_untaken_is_renewed(store: Store, engine: AsyncEngine) -> None:
+    """Whom nobody missed goes on where he was: same jobs, same epochs."""
+    keys = await jobs(store, 2)
+    one = await replica(store)
+    await one.turn()
+    assert one.held is not None
+    before = one.held.fence
+    await run_out(engine, one)
+    with pytest.raises(LeaseLost):
+        await one.turn()
+    assert await one.renew()
+    await one.turn()
+    assert one.held.fence == before
+    await one.write(*keys)
+
+
+async def test_a_write_in_flight_keeps_others_from_taking_over(store: Store, engine: AsyncEngine, url: str) -> None:
+    """Whoever has checked and not yet committed is waited for, though his lease has run out meanwhile."""
+    await jobs(store, 2)
+    one, two = await replica(store), await replica(store)
+    mine = await one.turn()
+    async with engine.begin() as writing:
+        await writing.execute(text("SELECT id FROM replicas WHERE id = :id FOR KEY SHARE"), {"id": one.name})
+        await run_out(engine, one)
+        assert not mine & await two.turn()
+    assert mine <= await two.turn()
+
+
+async def test_a_writer_that_waits_for_an_heir_is_refused(store: Store, engine: AsyncEngine) -> None:
+    """The check is made on the row as the heir leaves it, not as it was when the writer began to wait."""
+    keys = await jobs(store, 2)
+    one = await replica(store)
+    await one.turn()
+    async with engine.begin() as taking:
+        await taking.execute(text("SELECT id FROM replicas WHERE id = :id FOR UPDATE"), {"id": one.name})
+        await taking.execute(text("UPDATE replicas SET ended_at = clock_timestamp() WHERE id = :id"), {"id": one.name})
+        writing = asyncio.create_task(one.write(*keys))
+        async with engine.connect() as looking:
+            for _ in range(1000):
+                waiting = await looking.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+                if waiting.scalar_one():
+                    break
+    with pytest.raises(LeaseLost):
+        await writing
+
+
+async def test_what_is_not_held_is_not_written(store: Store) -> None:
+    """A living replica writes about its own jobs only."""
+    await jobs(store, 6)
+    one, two = await replica(store), await replica(store)
+    mine, others = await one.turn(), await two.turn()
+    assert mine
+    assert others
+    with pytest.raises(LeaseLost, match="not ours"):
+        await one.write(*[AttemptKey(job_key=job, number=0) for job in others])
+
+
+async def test_an_heir_takes_all_and_gives_up_what_is_over_its_share(store: Store, engine: AsyncEngine) -> None:
+    """Nobody's jobs wait for a second heir: the first to come inherits all, and what is over his share is free."""
+    keys = {key.job_key for key in await jobs(store, 12)}
+    dead = await replica(store)
+    await dead.turn()
+    heirs = [await replica(store) for _ in range(3)]
+    await run_out(engine, dead)
+    assert len(await heirs[0].turn()) == 4
+    assert len(await heirs[1].turn()) == 4
+    assert await heirs[2].turn() | await heirs[0].turn() | await heirs[1].turn() == keys
+
+
+async def test_decisions_of_whoever_lost_the_job_are_not_stored_and_the_heirs_name_him(
+    store: Store, engine: AsyncEngine
+) -> None:
+    """One decision, by the heir, whose audit row holds replica and epoch."""
+    (key,) = await jobs(store, 1)
+    dead, heir = await replica(store), await replica(store)
+    await dead.turn()
+    assert dead.held is not None
+    await run_out(engine, dead)
+    await heir.turn()
+    assert heir.held is not None
+    with pytest.raises(LeaseLost):
+        await store.commit_decisions([record(key)], fence=dead.held.fence)
+    await store.commit_decisions([record(key)], fence=heir.held.fence)
+    async with engine.connect() as connection:
+        found = await connection.execute(
+            text(
+                "SELECT detail::json ->> 'replica', detail::json ->> 'epoch' FROM audit "
+                "WHERE what = 'decision_committed'"
+            )
+        )
+        assert [tuple(row) for row in found] == [(heir.name, str(heir.held.fence.epochs[key.job_key]))]
+
+
+async def test_whoever_has_the_place_of_a_dead_one_does_not_wait_for_its_lease(store: Store) -> None:
+    """The next process on the same socket holds its lock: the one before is dead, whatever its row says."""
+    keys = {key.job_key for key in await jobs(store, 3)}
+    dead = await replica(store, place="boot 1 2")
+    await dead.turn()
+    other = await replica(store, place="boot 1 3")
+    assert await other.turn() == set()
+    heir = await replica(store, place="boot 1 2")
+    assert await heir.turn() | await other.turn() | await heir.turn() == keys
+
+
+async def test_two_takers_at_once_take_each_job_once(store: Store, engine: AsyncEngine) -> None:
+    """Five that come for the same free and orphaned jobs at once: every job is held by one of them."""
+    keys = {key.job_key for key in await jobs(store, 40)}
+    dead = await replica(store)
+    await dead.turn()
+    await jobs(store, 60)
+    await run_out(engine, dead)
+    others = [await replica(store) for _ in range(5)]
+    for _ in range(4):
+        await asyncio.gather(*(one.turn() for one in others))
+    held = [one.held.fence.epochs for one in others if one.held is not None]
+    assert sum(map(len, held)) == 60
+    assert keys <= {job for some in held for job in some}
+    epochs = [epoch for some in held for epoch in some.values()]
+    assert len(epochs) == len(set(epochs))
+    assert max(map(len, held)) - min(map(len, held)) <= 2
+
+
+async def test_a_stuck_replica_lives_on_only_while_it_is_alone(store: Store) -> None:
+    """A tick that does not get on keeps its jobs from nobody who could look at them."""
+    stuck = await replica(store)
+    assert await stuck.renew(stuck=True)
+    await replica(store)
+    assert not await stuck.renew(stuck=True)
+    assert await stuck.renew(stuck=False)
+
+
+async def test_the_board_is_known_to_have_changed(store: Store) -> None:
+    """The token differs after a decision, and is the same while nothing happens."""
+    (key,) = await jobs(store, 1)
+    before = await store.board_token()
+    assert await store.board_token() == before
+    await store.commit_decision(record(key))
+    assert await store.board_token() != before
