@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import cast
 
 import pytest
 
-from advisor.board import Board, OpenAdviceSource
+from advisor.board import Board, Elsewhere, OpenAdviceSource
 from advisor.ports import Clock
 
 
@@ -16,12 +17,13 @@ class Steps:
 
     def __init__(self) -> None:
         self.gate = asyncio.Semaphore(0)
+        self.seconds = 0.0
 
     def now(self) -> datetime:
         return datetime(2026, 3, 1, tzinfo=UTC)
 
     def monotonic(self) -> float:
-        return 0.0
+        return self.seconds
 
     async def sleep(self, seconds: float) -> None:
         await self.gate.acquire()
@@ -121,3 +123,24 @@ async def test_a_store_that_begins_anew_while_it_is_read_is_read_once_more(sourc
     await board.open_for("a")
     assert source.read == ["a", "a"]
     await board.close()
+
+
+async def test_the_age_that_the_watchdog_hears_is_that_of_the_oldest_tick(source: Source) -> None:
+    """A replica that is dead, or a job that is nobody's, counts and grows older; our own only while it holds jobs."""
+    clock = Steps()
+    board = Board(cast(OpenAdviceSource, source), cast(Clock, clock))
+    board.tick_completed(took_seconds=0.1, watched=3, failed_jobs=0)
+    assert board.tick_age_seconds == 0
+    board.elsewhere = Elsewhere(tick_age_seconds=7.0, free_seconds=0.0, seen_at=clock.monotonic(), alone=False)
+    assert board.tick_age_seconds == 7.0
+    clock.seconds += 5
+    assert board.tick_age_seconds == 12.0, "nobody has looked since, and nothing says that it ticked"
+    board.elsewhere = Elsewhere(tick_age_seconds=0.0, free_seconds=4.0, seen_at=clock.monotonic(), alone=False)
+    board.holds = True
+    assert board.tick_age_seconds == 5.0
+    board.holds = False
+    assert board.tick_age_seconds == 4.0
+    board.elsewhere = replace(board.elsewhere, free_seconds=0.0)
+    assert board.tick_age_seconds == 0.0
+    board.elsewhere = replace(board.elsewhere, alone=True)
+    assert board.tick_age_seconds == 5.0, "with nobody else there, our own tick is all there is"

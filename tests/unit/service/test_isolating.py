@@ -27,7 +27,7 @@ class Nodes:
         self.tripped = False
         self.asked: list[tuple[str, ...]] = []
 
-    async def isolate(self, cluster: str, wants: Sequence[Want], *, now: datetime) -> Plan:
+    async def isolate(self, cluster: str, wants: Sequence[Want], *, now: datetime, fence: object = None) -> Plan:
         self.asked.append(tuple(want.node for want in wants))
         known = Cluster(nodes=100, held=self.held, released={}, tripped=self.tripped)
         done = plan(wants, known, POLICY, now)

@@ -46,7 +46,7 @@ class EmptyStore:
     def __init__(self, away: Callable[[], bool]) -> None:
         self._away = away
 
-    async def expire_advice(self, now: datetime) -> int:
+    async def expire_advice(self, now: datetime, *, fence: object = None) -> int:
         if self._away():
             raise OSError("no database")
         return 0
@@ -63,7 +63,7 @@ class EmptyStore:
     async def pauses(self, now: datetime) -> tuple[()]:
         return ()
 
-    async def expire_isolations(self, now: datetime) -> tuple[()]:
+    async def expire_isolations(self, now: datetime, *, fence: object = None) -> tuple[()]:
         return ()
 
     async def earned(self) -> tuple[()]:
@@ -72,7 +72,7 @@ class EmptyStore:
     async def open_isolations(self, cluster: str) -> tuple[()]:
         return ()
 
-    async def save_states(self, states: object, *, now: datetime) -> None:
+    async def save_states(self, states: object, *, now: datetime, fence: object = None) -> None:
         pass
 
     @property
@@ -179,7 +179,7 @@ async def test_a_long_run_of_commits_is_told_as_it_goes() -> None:
     ages: list[float] = []  # of the pulse, before each transaction
 
     class SlowStore(EmptyStore):
-        async def commit_decisions(self, records: Sequence[object]) -> list[object]:
+        async def commit_decisions(self, records: Sequence[object], *, fence: object = None) -> list[object]:
             ages.append(board.pulse.age_seconds)
             clock.seconds += 0.4
             committed.extend(records)
@@ -200,7 +200,7 @@ async def test_one_decision_that_cannot_be_stored_keeps_no_other_back() -> None:
     """One of many is refused by the database and one was overtaken: the others are committed."""
 
     class PickyStore(EmptyStore):
-        async def commit_decisions(self, records: Sequence[DecisionRecord]) -> list[object]:
+        async def commit_decisions(self, records: Sequence[DecisionRecord], *, fence: object = None) -> list[object]:
             if any(record.key == refused for record in records):
                 raise ValueError("this one not")
             return [
@@ -223,7 +223,7 @@ async def test_without_a_database_the_process_stays() -> None:
     read: list[str] = []
 
     class LostStore(EmptyStore):
-        async def expire_advice(self, now: datetime) -> int:
+        async def expire_advice(self, now: datetime, *, fence: object = None) -> int:
             if self._away():
                 raise OperationalError("SELECT 1", None, Exception("connection refused"))
             return 0
