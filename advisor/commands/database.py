@@ -11,9 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from advisor.commands.output import CommandError
 from advisor.config import Config, ConfigError, read_dsn
 from advisor.core.codec import CodecError
+from advisor.store.binaries import find_binaries
 from advisor.store.embedded import running_url
 from advisor.store.errors import StoreError
 from advisor.store.migrate import require_current_schema
+from advisor.store.server_user import ServerUser, choose_server_user
 
 _SESSION = "-c timezone=UTC -c lock_timeout=10000"
 _CONNECT_SECONDS = 10
@@ -42,6 +44,23 @@ def database_url(config: Config, dsn_file: Path | None = None) -> str:
     if os.geteuid() != uid:
         os.seteuid(uid)
     return url
+
+
+def postgres_programs(config: Config, *, ours: bool) -> Path:
+    """The folder with pg_dump and the like that our own Postgres came with.
+
+    `ours`: its user can run them; else whoever calls.
+    """
+    folder = config.service.data_dir
+    try:
+        user = choose_server_user(folder, config.store.postgres_user or None) if ours else _caller()
+        return find_binaries(folder / "postgres", user).folder
+    except (StoreError, OSError) as error:
+        raise CommandError(f"Postgres' programs: {error}", code=2) from None
+
+
+def _caller() -> ServerUser:
+    return ServerUser(name="", uid=os.geteuid(), gid=os.getegid(), switch=False)
 
 
 @asynccontextmanager

@@ -27,6 +27,7 @@ from advisor.store.lives import LOOK, Life, look_of
 from advisor.store.open_advice import close_all
 from advisor.store.pauses import list_pauses, pause
 from advisor.store.records import AttemptKey, AuditEvent
+from advisor.store.sql import AnyRow
 from advisor.store.tables import agents, incarnations
 
 _log = structlog.get_logger(__name__)
@@ -52,7 +53,7 @@ async def current_incarnation(connection: AsyncConnection) -> Incarnation:
     newest = (await connection.execute(select(incarnations).order_by(incarnations.c.seq.desc()).limit(1))).one_or_none()
     if newest is None:
         return await _begin(connection, life, ADVISOR, "a new store", now)
-    former = Life(system_identifier=newest.system_identifier, timeline=newest.timeline, database=newest.database_oid)
+    former = _life_of(newest)
     if former.same_as(life):
         return Incarnation(id=newest.id, life=life)
     why = former.change_to(life)
@@ -65,9 +66,16 @@ async def current_incarnation(connection: AsyncConnection) -> Incarnation:
     return began
 
 
-async def newest_incarnation(connection: AsyncConnection) -> str | None:
-    found: str | None = await connection.scalar(select(incarnations.c.id).order_by(incarnations.c.seq.desc()).limit(1))
-    return found
+async def newest_incarnation(connection: AsyncConnection, life: Life) -> Incarnation:
+    """Whichever is current by now: an operator or another replica may have begun one, or put a backup in place."""
+    newest = (await connection.execute(select(incarnations).order_by(incarnations.c.seq.desc()).limit(1))).one_or_none()
+    if newest is None or not _life_of(newest).same_as(life):
+        return await current_incarnation(connection)
+    return Incarnation(id=newest.id, life=life)
+
+
+def _life_of(row: AnyRow) -> Life:
+    return Life(system_identifier=row.system_identifier, timeline=row.timeline, database=row.database_oid)
 
 
 async def begin_incarnation(connection: AsyncConnection, *, who: str, why: str, now: datetime) -> Incarnation:

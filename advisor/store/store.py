@@ -447,10 +447,14 @@ class Store:
         """Close advice past its time to live as EXPIRED; once per tick. Returns how many."""
         async with self._engine.begin() as connection:
             await self._hold(connection, fence)
-            current = await incarnation.newest_incarnation(connection)
+            life = self._lives.life
+            current = await (
+                incarnation.newest_incarnation(connection, life)
+                if life is not None
+                else incarnation.current_incarnation(connection)
+            )
             expired = await open_advice.expire_advice(connection, now)
-        # An operator, or another replica, may have begun a new one.
-        self._adopt(current or self._incarnation)
+        self._adopt(current.id)
         return expired
 
     async def open_advice(self, cluster: str, now: datetime) -> tuple[AdviceRow, ...]:

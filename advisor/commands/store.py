@@ -1,0 +1,212 @@
+"""`advisor store`: which lives the database has had, and saying that it was restored where it cannot tell by itself."""
+
+import asyncio
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Annotated, Self
+
+import typer
+from psycopg.conninfo import make_conninfo
+from sqlalchemy import make_url, select
+
+from advisor.clock import SystemClock
+from advisor.commands.audit import DsnOption
+from advisor.commands.database import database_url, opened, postgres_programs
+from advisor.commands.options import ConfigOption, FormatOption, load_config
+from advisor.commands.output import CommandError, Format, one_line, print_json, print_table, short_time
+from advisor.config import Config
+from advisor.store.incarnation import begin_incarnation
+from advisor.store.tables import incarnations
+
+app = typer.Typer(rich_markup_mode=None, help="The database itself: what lives it has had, and beginning a new one.")
+
+SHOWN_MAX = 100
+
+
+@app.command("incarnations")
+def show(dsn_file: DsnOption = None, configuration: ConfigOption = None, form: FormatOption = Format.TABLE) -> None:
+    """Show since when, and why, generations of advice are counted anew; the newest first.
+
+    One begins by itself when a dump was restored, a standby promoted, or an agent has seen what is not there any more.
+
+    \b
+    Examples:
+      advisor store incarnations
+    """
+    url = database_url(load_config(configuration).config, dsn_file)
+    rows = asyncio.run(_incarnations(url))
+    if form is not Format.TABLE:
+        print_json(rows, form)
+        return
+    table = [(row["began"], row["incarnation"], row["why"]) for row in rows]
+    print_table(("began", "incarnation", "why"), table, empty="no service has used this database yet")
+
+
+async def _incarnations(url: str) -> list[dict[str, str]]:
+    async with opened(url) as engine, engine.connect() as connection:
+        found = await connection.execute(select(incarnations).order_by(incarnations.c.seq.desc()).limit(SHOWN_MAX))
+        return [{"began": short_time(row.created_at), "incarnation": row.id, "why": row.why} for row in found]
+
+
+@app.command()
+def dump(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where it goes; a file that is there is not replaced.")],
+    dsn_file: DsnOption = None,
+    configuration: ConfigOption = None,
+) -> None:
+    """Write a backup of the database, while the service runs, as pg_dump makes it (custom format).
+
+    With the pg_dump of our own Postgres: one of an older release refuses a newer server.
+
+    \b
+    Examples:
+      advisor store dump /var/backups/advisor-2026-12-01.dump
+    """
+    with _created(file) as out:
+        tools = _Tools.of(load_config(configuration).config, dsn_file)
+        arguments = ("--format=custom", "--no-owner", f"--dbname={tools.address}")
+        dumping = tools.start("pg_dump", *arguments, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE)
+        said = dumping.communicate()[1].decode("utf-8", "replace").strip()
+        if dumping.returncode != 0:
+            raise CommandError(f"nothing was written: {one_line(said[:1000])}")
+    print(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `advisor store dump` or pg_dump -Fc has written.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Everything that the database holds now is replaced.")] = False,
+    dsn_file: DsnOption = None,
+    configuration: ConfigOption = None,
+) -> None:
+    """Replace the database by a backup: all of it, or nothing when anything of it fails.
+
+    The service may run meanwhile. It notices, begins a new incarnation and acts on nothing for an hour, unless
+    `advisor resume` ends that: modes, pauses and orders are those of the backup, so look at them first.
+
+    \b
+    Examples:
+      advisor store restore /var/backups/advisor-2026-12-01.dump --yes
+    """
+    if not yes:
+        raise CommandError("everything that the database holds now would be replaced: say --yes", code=2)
+    tools = _Tools.of(load_config(configuration).config, dsn_file)
+    try:
+        with file.open("rb") as given, tempfile.TemporaryFile() as complaints:
+            _restore(tools, given, complaints)
+    except OSError as error:
+        raise CommandError(f"{file} cannot be read: {error.strerror}", code=2) from None
+    print(
+        "restored. Look at `advisor mode get` and `advisor orders list`, which are the backup's; then `advisor resume`"
+    )
+
+
+_EMPTY = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
+
+
+@contextmanager
+def _created(file: Path) -> Iterator[IO[bytes]]:
+    """A new file of ours, and none where what was to be written to it failed."""
+    try:
+        out = os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+    except OSError as error:
+        raise CommandError(f"{file} cannot be made: {error.strerror}", code=2) from None
+    with out:
+        try:
+            yield out
+        except BaseException:
+            file.unlink(missing_ok=True)
+            raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tools:
+    """Postgres' own programs, and how they reach our database. A password goes where other users do not see it."""
+
+    folder: Path
+    address: str
+    environment: Mapping[str, str]
+    user: int | None  # the database lets in the service's user only, whose files ours are not
+
+    @classmethod
+    def of(cls, config: Config, dsn_file: Path | None) -> Self:
+        folder = postgres_programs(config, ours=dsn_file is None and config.store.dsn_file is None)
+        url = make_url(database_url(config, dsn_file))
+        uid = os.geteuid()
+        os.seteuid(os.getuid())
+        _, given = url.get_dialect()().create_connect_args(url)  # several hosts as libpq wants them
+        password = given.pop("password", None)
+        return cls(
+            folder=folder,
+            address=make_conninfo(**given),
+            environment={"PGPASSWORD": str(password)} if password is not None else {},
+            user=uid if uid != os.geteuid() else None,
+        )
+
+    def start(
+        self, program: str, *arguments: str, stdin: IO[bytes] | int, stdout: IO[bytes] | int, stderr: IO[bytes] | int
+    ) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [str(self.folder / program), *arguments],
+            cwd="/",
+            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C", "PGTZ": "UTC", **self.environment},
+            user=self.user,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+        )
+
+
+def _restore(tools: _Tools, given: IO[bytes], complaints: IO[bytes]) -> None:
+    """As a script in one transaction: pg_restore's own --clean cannot take away tables that lie in parts."""
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    script = tools.start("pg_restore", "--no-owner", "--file=-", stdin=given, stdout=pipe, stderr=complaints)
+    arguments = ("--single-transaction", "--set=ON_ERROR_STOP=1", "--quiet", "--no-psqlrc", f"--command={_EMPTY}")
+    database = f"--dbname={tools.address}"
+    target = tools.start("psql", *arguments, "--file=-", database, stdin=pipe, stdout=null, stderr=complaints)
+    if script.stdout is None or target.stdin is None:
+        raise RuntimeError("both were asked for")
+    with suppress(BrokenPipeError):  # psql has ended, and says why
+        shutil.copyfileobj(script.stdout, target.stdin)
+    script.stdout.close()
+    if script.wait() != 0:
+        target.kill()  # before it hears the end, and commits what there is
+    with suppress(BrokenPipeError):
+        target.stdin.close()
+    if target.wait() != 0:
+        complaints.seek(0)
+        raise CommandError(
+            f"nothing was restored: {one_line(complaints.read(2000).decode('utf-8', 'replace').strip())}"
+        )
+
+
+@app.command()
+def new_incarnation(
+    why: Annotated[str, typer.Option(help="For the audit: which backup, from when.")],
+    dsn_file: DsnOption = None,
+    configuration: ConfigOption = None,
+) -> None:
+    """Say that this database was put back to an earlier state: nothing that was advised before is acted on any more.
+
+    Needed only for a data folder or a disk that was copied back while Postgres was down: of every other restore the
+    service knows by itself. Whether or not it runs meanwhile does not matter.
+
+    \b
+    Examples:
+      advisor store new-incarnation --why "snapshot of the disk, Tuesday 03:00"
+    """
+    who = pwd.getpwuid(os.getuid()).pw_name  # who asks; root may look as the database's own user
+    url = database_url(load_config(configuration).config, dsn_file)
+    print(f"incarnation {asyncio.run(_begin(url, who=who, why=why))} began; open advice is closed and decided anew")
+
+
+async def _begin(url: str, *, who: str, why: str) -> str:
+    async with opened(url) as engine, engine.begin() as connection:
+        return (await begin_incarnation(connection, who=who, why=why, now=SystemClock().now())).id
