@@ -1,12 +1,10 @@
 """`advisor serve` as a process, and an agent that is a script and tells all again when the store is another one."""
 
 import asyncio
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -16,10 +14,8 @@ import grpc
 
 from advisor.app import Running
 from advisor.v1 import agent_pb2, common_pb2
+from tests.integration.service import programs
 from tests.integration.service.world import CLUSTER, World, configuration, now
-
-PROJECT = Path(__file__).resolve().parents[3]
-START_SECONDS = 60.0
 
 
 @contextmanager
@@ -27,7 +23,7 @@ def serving(folder: Path, dsn: str, more: str = "") -> "Iterator[subprocess.Pope
     """The service over the database of `dsn`, once it is ready. Its output is `folder/log`."""
     write_dsn(folder, dsn)
     configuration(folder, f'{more}\n[store]\ndsn_file = "{folder}/dsn"')
-    with process(folder) as started:
+    with programs.serving(folder, gently=True) as started:
         yield started
 
 
@@ -37,45 +33,6 @@ def write_dsn(folder: Path, dsn: str) -> None:
     aside.write_text(dsn.replace("+psycopg", ""))
     aside.chmod(0o600)
     aside.replace(path)
-
-
-@contextmanager
-def process(folder: Path) -> "Iterator[subprocess.Popen[bytes]]":
-    path = folder / "log"
-    begun = path.stat().st_size if path.exists() else 0
-    with path.open("ab") as log:
-        started = subprocess.Popen(
-            [sys.executable, "-m", "advisor", "serve", "--config", str(folder / "advisor.toml")],
-            cwd=PROJECT,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while b"service_ready" not in path.read_bytes()[begun:]:
-            assert started.poll() is None, path.read_text()[-3000:]
-            assert time.monotonic() < deadline, path.read_text()[-3000:]
-            time.sleep(0.05)
-        yield started
-    finally:
-        started.send_signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            started.wait(20)
-        if started.poll() is None:
-            started.kill()
-            started.wait()
-
-
-def advisor(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "advisor", *arguments, "--config", str(folder / "advisor.toml")],
-        capture_output=True,
-        text=True,
-        cwd=PROJECT,
-        timeout=120,
-        check=False,
-    )
 
 
 @dataclass(slots=True, kw_only=True)

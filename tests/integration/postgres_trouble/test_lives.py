@@ -7,10 +7,10 @@ from sqlalchemy.exc import OperationalError
 
 from advisor.store.errors import Conflict, NotPrimary
 from advisor.store.migrate import migrate
-from advisor.store.records import AgentMode, Reconciliation, ReconciliationReason, ReconciliationStatus
+from advisor.store.records import Reconciliation, ReconciliationReason, ReconciliationStatus
 from advisor.store.store import Store
 from tests.integration.postgres_trouble.servers import Server
-from tests.integration.store.worlds import CLUSTER, at, record, running
+from tests.integration.store.worlds import CLUSTER, at, record, register, running
 
 pytestmark = pytest.mark.postgres
 
@@ -109,17 +109,7 @@ async def test_a_dump_in_the_same_server_begins_anew_and_paused(primary: Server)
     key = await running(store)
     await store.commit_decision(record(key))
     before = store.incarnation
-    await store.register_agent(
-        cluster=CLUSTER,
-        host="ctl",
-        version="1",
-        mode=AgentMode.ACT,
-        scheduler="slurm",
-        requeue_delay=None,
-        job_memory=None,
-        missing_rights=(),
-        now=at(22),
-    )
+    await register(store, now=at(22))
     await store.close()
     dump = str(primary.data / "advisor.dump")
     primary.run("pg_dump", *primary.address, "-Fc", "-f", dump, "advisor")

@@ -11,9 +11,7 @@ import psycopg
 import pytest
 
 from advisor.commands.database import NOT_YOURS
-from tests.integration.service.test_program import PROJECT
-from tests.integration.service.test_program import _advisor as advisor
-from tests.integration.service.test_program import _serving as serving
+from tests.integration.service.programs import PROJECT, advisor, serving
 from tests.integration.service.world import configuration, short_folder
 
 pytestmark = pytest.mark.postgres

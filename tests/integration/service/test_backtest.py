@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from advisor.rules.policy import DEFAULTS_FILE
-from tests.integration.service.test_program import PROJECT
+from tests.integration.service.programs import PROJECT
 from tests.integration.service.world import NODES, World, iteration, short_folder, world_of
 
 pytestmark = pytest.mark.postgres

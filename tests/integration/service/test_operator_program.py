@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.service.test_program import PROJECT, _advisor, _serving
+from tests.integration.service.programs import PROJECT, advisor, serving
 from tests.integration.service.world import configuration, short_folder
 
 pytestmark = pytest.mark.postgres
@@ -74,7 +74,7 @@ class Terminal:
 
 def test_the_live_view_follows_the_window_and_leaves_the_terminal_as_it_was(folder: Path) -> None:
     """Drawn in the other screen, anew after a resize, and gone after Ctrl-C; one look for scripts needs no terminal."""
-    with _serving(folder):
+    with serving(folder):
         argv = [sys.executable, "-m", "advisor", "watch", "--every", "30", "--config", str(folder / "advisor.toml")]
         terminal = Terminal(argv, 100, 30)
         try:
@@ -87,15 +87,15 @@ def test_the_live_view_follows_the_window_and_leaves_the_terminal_as_it_was(fold
         assert terminal.text.count(ENTERS) == terminal.text.count(LEAVES) == 1
         assert terminal.text.rindex(SHOWS_CURSOR) > terminal.text.index(ENTERS)
         assert "Traceback" not in terminal.text
-        once = _advisor(folder, "watch", "--once")
+        once = advisor(folder, "watch", "--once")
         assert (once.returncode, "\x1b" in once.stdout) == (0, False)
         assert "no open incidents" in once.stdout
-        document = json.loads(_advisor(folder, "watch", "--once", "--format", "jsonl").stdout)
+        document = json.loads(advisor(folder, "watch", "--once", "--format", "jsonl").stdout)
         assert set(document) == {"at", "status", "incidents", "decisions", "pauses"}
         for command in (("incidents", "list"), ("attempts", "list"), ("actions", "list"), ("orders", "list")):
-            listed = _advisor(folder, *command, "--format", "jsonl")
+            listed = advisor(folder, *command, "--format", "jsonl")
             assert (listed.returncode, listed.stdout) == (0, ""), command
-        nobody = _advisor(folder, "explain", "4711")
+        nobody = advisor(folder, "explain", "4711")
         assert (nobody.returncode, nobody.stderr) == (1, "advisor: nothing is known of job 4711\n")
-        said = _advisor(folder, "audit", "list", "--format", "jsonl")
+        said = advisor(folder, "audit", "list", "--format", "jsonl")
         assert said.returncode == 0, said.stderr

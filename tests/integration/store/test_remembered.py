@@ -9,10 +9,21 @@ from advisor.core.model import Progress
 from advisor.core.modes import Pause
 from advisor.core.words import AttemptState, NodeState, OrderKind
 from advisor.store.order_records import OrderWanted
-from advisor.store.records import AgentMode, AttemptKey, DetectorState, Milestone, MilestoneKind, ObservedNode
+from advisor.store.records import AttemptKey, DetectorState, Milestone, MilestoneKind, ObservedNode
 from advisor.store.store import Store
 from tests.integration.store.test_loading import statements
-from tests.integration.store.worlds import CLUSTER, at, decision, implication, pending, record, report, running, seen
+from tests.integration.store.worlds import (
+    CLUSTER,
+    at,
+    decision,
+    implication,
+    pending,
+    record,
+    register,
+    report,
+    running,
+    seen,
+)
 
 pytestmark = pytest.mark.postgres
 
@@ -39,17 +50,7 @@ async def _milestone(store: Store, key: AttemptKey) -> None:
 
 
 async def _agent(store: Store, _: AttemptKey) -> None:
-    await store.register_agent(
-        cluster=CLUSTER,
-        host="h",
-        version="1",
-        mode=AgentMode.ACT,
-        scheduler="slurm",
-        requeue_delay=None,
-        job_memory=None,
-        missing_rights=(),
-        now=at(41),
-    )
+    await register(store, now=at(41))
 
 
 def _order(kind: OrderKind, node: str = "") -> Step:

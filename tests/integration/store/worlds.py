@@ -13,7 +13,7 @@ from advisor.core.model import (
     Signal,
 )
 from advisor.core.words import Action, AttemptState, Category, IncidentKind, Reason, Role, Trust
-from advisor.store.records import AttemptKey, DecisionRecord, ObservedJob
+from advisor.store.records import AgentMode, AttemptKey, DecisionRecord, ObservedJob
 from advisor.store.store import Store
 
 T0 = datetime(2026, 11, 1, 12, 0, 0, tzinfo=UTC)
@@ -58,6 +58,21 @@ def pending(**changes: Any) -> ObservedJob:
 async def report(store: Store, *jobs: ObservedJob, complete: bool = True, now: datetime | None = None) -> Any:
     return await store.record_observations(
         CLUSTER, jobs, (), complete=complete, now=now or max((job.observed_at for job in jobs), default=at(0))
+    )
+
+
+async def register(store: Store, *, now: datetime) -> None:
+    """An agent that may act, of whose scheduler nothing is known."""
+    await store.register_agent(
+        cluster=CLUSTER,
+        host="ctl",
+        version="1",
+        mode=AgentMode.ACT,
+        scheduler="slurm",
+        requeue_delay=None,
+        job_memory=None,
+        missing_rights=(),
+        now=now,
     )
 
 
