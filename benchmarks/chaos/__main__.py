@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if not _apart():
         return _enter(arguments)
-    _bring_network_up()
+    _furnish()
     without = frozenset(Kind(word) for word in options.without.split(",") if word)
     schedule = make(options.seed, options.minutes * 60, nodes=run.NODES, without=without)
     runtime = namespace.require().apart(f"x{os.getpid()}")
@@ -63,7 +63,7 @@ def _enter(arguments: list[str]) -> int:
     for at, word in enumerate(absolute[:-1]):
         if word in ("--report", "--log"):
             absolute[at + 1] = str(Path(absolute[at + 1]).absolute())
-    command = ["unshare", "--net", sys.executable, "-m", "benchmarks.chaos", *absolute]
+    command = ["unshare", "--net", "--mount", sys.executable, "-m", "benchmarks.chaos", *absolute]
     if namespace.inside() is not None:
         return subprocess.run(command, check=False).returncode
     try:
@@ -73,8 +73,12 @@ def _enter(arguments: list[str]) -> int:
         return 2
 
 
-def _bring_network_up() -> None:
-    """Loopback, and an address that is not loopback's: without one the resolver answers nobody, Slurm included."""
+def _furnish() -> None:
+    """Loopback, and an address that is not loopback's: without one the resolver answers nobody, Slurm included.
+
+    And shared memory of our own: libfaketime leaves a segment there for each process, named by its pid.
+    """
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "chaos", "/dev/shm"], check=True)  # noqa: S108
     for words in (
         "link set lo up",
         "link add chaos0 type veth peer name chaos1",

@@ -116,11 +116,11 @@ class Injector:
             case Kind.DRAIN:
                 return self._drain(item)
             case Kind.FLOOD:
-                job_id = tricks.submit_flood(self.stage, item.number, item.amount, item.seconds)
+                job_id = tricks.submit_flood(self.stage.cluster, item.number, item.amount, item.seconds)
                 self.hostile[job_id] = "flood"
                 return f"job {job_id}", None
             case Kind.TRICK:
-                job_id = tricks.submit(self.stage, item.target, item.number)
+                job_id = tricks.submit(self.stage.cluster, item.target, item.number)
                 self.hostile[job_id] = item.target
                 return f"job {job_id}", None
 
@@ -151,7 +151,7 @@ class Injector:
                 os.kill(pid, signal.SIGCONT)
 
     def _step_clock(self, item: Injection) -> tuple[str, Undo]:
-        if not FAKETIME.exists():
+        if item.target == "postgres" and not FAKETIME.exists():
             raise NotNowError("libfaketime is not installed")
         name = self._who(item)
         file = self.stage.clock_file(name)

@@ -2,8 +2,9 @@
 
 Everything lives in the demo's namespaces and in a network namespace of its own, in which packets can be dropped.
 Postgres, agent and advisor have small file systems of their own that can be filled. Whatever ends is started again, as
-by a supervisor, unless it is to stay away. Clocks are those that libfaketime shows a program, where it is installed:
-time namespaces do not move the wall clock.
+by a supervisor, unless it is to stay away. Clocks: time namespaces do not move the wall clock. Postgres is
+shown another one by libfaketime, where that is installed; our own programs, which Python's subprocess makes unfit for
+it, are started by `stepped.py`, which replaces the one place where they ask for the time.
 """
 
 import contextlib
@@ -142,7 +143,7 @@ class Stage:
             self._database = subprocess.Popen(
                 [self._postgres, "-D", str(folder / "data"), "-k", str(folder)],
                 cwd="/",
-                env={"LC_ALL": "C", "TZ": "UTC", **self._clock("postgres")},
+                env={"LC_ALL": "C", "TZ": "UTC", **self._postgres_clock()},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -268,7 +269,7 @@ class Stage:
         (self.etc / "agent.toml").write_text(self._agent_toml(), encoding="utf-8")
         (self.etc / "watchdog.toml").write_text(
             f'mode = "act"\ntick_file = "{self.disk("agent")}/tick.json"\n'
-            "poll_seconds = 1.0\ndead_after_seconds = 15.0\npending_minutes = 2.0\n"
+            "poll_seconds = 1.0\ndead_after_seconds = 20.0\npending_minutes = 2.0\n"
             f'[slurm]\nconf = "{self.cluster.conf}"\n'
             "[arithmetic]\ntake_over_seconds = 15.0\n",
             encoding="utf-8",
@@ -284,7 +285,8 @@ class Stage:
             [*relay, f"tcp:{DATABASE_RELAY_PORT}", f"tcp:{DATABASE_PORT}", str(self.relay_file("database"))],
         )
         for number, name in enumerate(self.advisors):
-            found[name] = SERVICE_USER, [python, "-m", "advisor", "serve", "--config", str(self.config_file(number))]
+            serve = ["serve", "--config", str(self.config_file(number))]
+            found[name] = SERVICE_USER, self._stepped(name, "advisor", *serve)
             found[f"relay-agent{number}"] = (
                 SLURM_USER,
                 [
@@ -295,7 +297,8 @@ class Stage:
                 ],
             )
         found["agent"] = SLURM_USER, [python, "-m", "slurm_plugin", "run", "--config", str(self.etc / "agent.toml")]
-        found["watchdog"] = SLURM_USER, [python, "-m", "watchdog", "--config", str(self.etc / "watchdog.toml")]
+        config = str(self.etc / "watchdog.toml")
+        found["watchdog"] = SLURM_USER, self._stepped("watchdog", "watchdog", "--config", config)
         return found
 
     def _socket(self, replica: int) -> Path:
@@ -307,10 +310,15 @@ class Stage:
         shutil.chown(folder, SLURM_USER, SLURM_USER)
         return folder / f"{replica}.sock"
 
-    def _clock(self, name: str) -> dict[str, str]:
-        """What makes a program see the clock of `clock_file(name)`."""
+    def _stepped(self, name: str, module: str, *arguments: str) -> list[str]:
+        self.clock_file(name).write_text("+0", encoding="ascii")
+        program = shutil.copy(Path(__file__).with_name("stepped.py"), self.etc / "stepped.py")
+        return [str(self.runtime.python), str(program), str(self.clock_file(name)), module, *arguments]
+
+    def _postgres_clock(self) -> dict[str, str]:
         if not FAKETIME.exists():
             return {}
+        name = "postgres"
         if not self.clock_file(name).exists():
             self.clock_file(name).write_text("+0", encoding="ascii")
         return {
@@ -322,7 +330,7 @@ class Stage:
         }
 
     def _program(self, name: str, user: str, argv: Sequence[str]) -> Program:
-        environment = {**self.runtime.environment, "HOME": str(self.root / name), "USER": user, **self._clock(name)}
+        environment = {**self.runtime.environment, "HOME": str(self.root / name), "USER": user}
         return Program(name=name, argv=argv, user=user, environment=environment, log=self.root / "log" / f"{name}.log")
 
     def _advisor_toml(self, replica: int) -> str:

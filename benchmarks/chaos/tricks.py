@@ -7,12 +7,12 @@ import pickle
 import shutil
 from pathlib import Path
 
+from advisor.demo.cluster import Cluster
 from benchmarks.chaos.schedule import HOSTILE
-from benchmarks.chaos.stage import Stage
 
 OPT_IN = {"advisor": {"enabled": True}}
 PROOF = "/tmp/chaos-proof"  # noqa: S108 - a name that everybody could write is the point
-_FOLDER = "tricks"
+FOLDER = "tricks"  # in her home
 
 
 class Bomb:
@@ -24,9 +24,9 @@ class Bomb:
         return os.system, (f"touch {PROOF}.pickle",)
 
 
-def submit(stage: Stage, trick: str, number: int) -> int:
+def submit(cluster: Cluster, trick: str, number: int) -> int:
     """Submit the job of one trick; its id. Raises `ClusterError` where Slurm refuses it."""
-    folder = stage.runtime.home(HOSTILE) / _FOLDER / str(number)
+    folder = cluster.runtime.home(HOSTILE) / FOLDER / str(number)
     folder.mkdir(parents=True)
     name, comment = f"m{number}", json.dumps(OPT_IN)
     script = "#!/usr/bin/python3 -IS\n" + _PRELUDE
@@ -61,7 +61,7 @@ def submit(stage: Stage, trick: str, number: int) -> int:
     for path in (folder.parent, folder, *folder.iterdir()):
         shutil.chown(path, HOSTILE, HOSTILE)
     options = (f"--job-name={name}", f"--comment={comment}", f"--output={folder}/out", "-N1", "-t2", "--oversubscribe")
-    return stage.cluster.submit(HOSTILE, script, *options)
+    return cluster.submit(HOSTILE, script, *options)
 
 
 def flood_script(megabytes: float, seconds: float) -> str:
@@ -69,13 +69,13 @@ def flood_script(megabytes: float, seconds: float) -> str:
     return f"#!/usr/bin/python3 -IS\nRATE, SECONDS = {megabytes!r} * 1e6, {seconds!r}\n" + _PRELUDE + _FLOOD
 
 
-def submit_flood(stage: Stage, number: int, megabytes: float, seconds: float) -> int:
-    folder = stage.runtime.home(HOSTILE) / _FOLDER / f"flood{number}"
+def submit_flood(cluster: Cluster, number: int, megabytes: float, seconds: float) -> int:
+    folder = cluster.runtime.home(HOSTILE) / FOLDER / f"flood{number}"
     folder.mkdir(parents=True)
     for path in (folder.parent, folder):
         shutil.chown(path, HOSTILE, HOSTILE)
     options = (f"--comment={json.dumps(OPT_IN)}", f"--output={folder}/out", "-N1", "-t2")
-    return stage.cluster.submit(HOSTILE, flood_script(megabytes, seconds), *options)
+    return cluster.submit(HOSTILE, flood_script(megabytes, seconds), *options)
 
 
 def proofs() -> list[str]:
@@ -171,8 +171,8 @@ _NAMES = (
     "--uid=0 -R / ../../../../etc/passwd %n%n%s\x1b[2J",
 )
 _COMMENTS = (
-    '{"advisor": ' + "[" * 5000 + "]" * 5000 + "}",
-    '{"advisor": {"enabled": true, "max_restarts": ' + "9" * 4000 + "}}",
+    '{"advisor": ' + "[" * 480 + "]" * 480 + "}",
+    '{"advisor": {"enabled": true, "max_restarts": ' + "9" * 900 + "}}",
     '{"advisor": {"enabled": NaN, "max_restarts": 1e999}}',
     '{"advisor": {"enabled": true}, "advisor": {"job": "x", "attempt": 0, "nodes": ["node1"], "start": 1}}',
     '{"APS": {"auto_resume_mode": "requeue", "max_requeue_times": 99999999999999999999}}',
