@@ -91,6 +91,7 @@ class Board:
         self._took = 0.0
         self._watched = 0
         self._failed = 0
+        self.failing = ""  # why no tick completes, while none does
         self._due: set[str] = set()  # clusters whose open advice is to be read again
         self._soon: asyncio.Task[None] | None = None
         self._told: dict[str, tuple[str, tuple[Unavailable, ...]]] = {}  # by which session
@@ -237,12 +238,17 @@ class Board:
         """A long tick has stored something: what is wrong when nothing moves is not wrong now."""
         self._completed = self._clock.monotonic()
 
+    def tick_failed(self, why: str) -> None:
+        """Said to whoever asks until one is completed again."""
+        self.failing = why
+
     def tick_completed(self, *, took_seconds: float, watched: int, failed_jobs: int) -> None:
         self._completed = self._clock.monotonic()
         self._ticks += 1
         self._took = took_seconds
         self._watched = watched
         self._failed = failed_jobs
+        self.failing = ""
 
     @property
     def pulse(self) -> Pulse:

@@ -82,6 +82,11 @@ DATABASE_AWAY = (OperationalError, InterfaceError, PoolTimeout)
 TICK_IS_OVER = (*DATABASE_AWAY, LeaseLost)
 
 
+def first_line(error: Exception) -> str:
+    """For people: without the statement that failed."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+
+
 class TicksFailedError(RuntimeError):
     """Ticks have failed for so long that a new process has the better chances."""
 
@@ -167,6 +172,7 @@ class Pipeline:
                     log.exception("tick_failed")
                 seconds = self._clock.monotonic() - failing_since
                 self._instruments.tick_failed()
+                self._board.tick_failed(first_line(error))
                 log.warning("tick_failing", error=f"{type(error).__name__}: {error}"[:300], seconds=round(seconds, 1))
                 # Without a database a new process fares no better, and nobody would be left to say what is wrong.
                 if seconds >= FAILING_SECONDS_MAX and not isinstance(error, DATABASE_AWAY):

@@ -325,7 +325,12 @@ def _readable(source: str, job: str, who: str, answer: LogBatch | Unavailable) -
 def _service(client: Client, chosen: Config) -> Iterator[Check]:
     status = client.status()
     yield Check(name="service", state=State.OK, found=f"version {status.version} answers")
-    yield Check(name="store", state=State.OK, found=f"answers, incarnation {status.incarnation}")
+    absent = next((source for source in status.sources if source.name == "store" and not source.available), None)
+    if absent is None:
+        yield Check(name="store", state=State.OK, found=f"answers, incarnation {status.incarnation}")
+    else:
+        to_do = "is its disk full, is it down, is it the primary? docs/runbook.md, store_absent"
+        yield Check(name="store", state=State.FAIL, found=absent.detail, to_do=to_do)
     yield _tick(status)
     yield from look_at_sources(status, chosen)
     yield from _agents(status, chosen)
@@ -374,6 +379,8 @@ def _tick(status: operator_pb2.Status) -> Check:
 def look_at_sources(status: operator_pb2.Status, chosen: Config) -> Iterator[Check]:
     measured = {source.name for source in chosen.metrics}
     for source in status.sources:
+        if source.name == "store":
+            continue  # told already
         if source.available and not source.reason:
             seen = f", answered {source.newest_at.ToDatetime(UTC):%H:%M:%S}" if source.HasField("newest_at") else ""
             yield Check(

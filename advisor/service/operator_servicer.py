@@ -17,7 +17,7 @@ from advisor.ports import Clock
 from advisor.service import wire
 from advisor.service.callers import Caller
 from advisor.service.correction_operations import CorrectionOperations
-from advisor.service.errors import BadRequestError, NotFoundError
+from advisor.service.errors import BadRequestError, FailureKind, NotFoundError, kind_of
 from advisor.service.node_operations import NodeOperations, why_of
 from advisor.service.order_operations import OrderOperations
 from advisor.store import errors as store_errors
@@ -40,6 +40,9 @@ class SourceHealth:
     reason: str = ""
     detail: str = ""
     newest_at: datetime | None = None
+
+
+STORE = "store"  # the name under which it is among the sources while no tick completes, or it does not answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +192,19 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         return notes
 
     async def GetStatus(self, request: operator_pb2.GetStatusRequest, context: Context) -> operator_pb2.Status:
+        """Also without a store, which is then named among the sources as what it is: absent."""
         services, pulse = self._services, self._services.board.pulse
+        sources = list(services.sources())
+        incidents, agents = 0, tuple[StoredAgent, ...]()
+        try:
+            incidents, agents = await services.store.open_incident_count(), await services.store.agents()
+        except Exception as error:
+            if kind_of(error) is not FailureKind.STORE_ABSENT:
+                raise
+            sources.append(_store_absent(str(error).splitlines()[0]))
+        else:
+            if services.board.failing:
+                sources.append(_store_absent(services.board.failing))
         return operator_pb2.Status(
             version=services.version,
             incarnation=services.store.incarnation,
@@ -198,10 +213,14 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
             tick_age=wire.duration(services.board.tick_age_seconds),
             tick_took=wire.duration(pulse.took_seconds),
             watched_jobs=pulse.watched,
-            open_incidents=await services.store.open_incident_count(),
-            sources=[_source_message(source) for source in services.sources()],
-            agents=[_agent_message(agent) for agent in await services.store.agents()],
+            open_incidents=incidents,
+            sources=[_source_message(source) for source in sources],
+            agents=[_agent_message(agent) for agent in agents],
         )
+
+
+def _store_absent(why: str) -> SourceHealth:
+    return SourceHealth(name=STORE, kind="the advisor's own", available=False, reason="failing", detail=why)
 
 
 def _place(given: operator_pb2.ModeSetting, mode: Mode) -> ModeSetting:

@@ -47,6 +47,7 @@ def test_a_restored_backup_acts_on_nothing_old_and_goes_on(world: World, tmp_pat
         Training(name="drill-3", nodes=1, steps=12, faults=[{"kind": "sigkill", "attempt": 0, "rank": 1, "step": 3}]),
     )
     late.wait("FAILED", seconds=60)
+    stack.stop_file.touch()  # an empty store knows of no mode, pause or veto: nobody acts on its word
     stack.advisor.start()
     stack.wait_ready()
     done = stack.cli("store", "restore", str(dump), "--yes")
@@ -57,6 +58,7 @@ def test_a_restored_backup_acts_on_nothing_old_and_goes_on(world: World, tmp_pat
     assert "restored" in newest["why"]
     (paused,) = [check for check in stack.ask("doctor") if check["name"] == "pause"]
     assert "advisor" in paused["found"]
+    stack.stop_file.unlink()
     assert holds_for(lambda: live.row.restarts == 1 and first.row.restarts == 1, seconds=10)
     assert late.row.state == "FAILED"
     assert stack.cli("resume", "--why", "modes looked at").returncode == 0

@@ -12,7 +12,7 @@ import grpc
 import psycopg
 import pytest
 
-from advisor.v1 import agent_pb2
+from advisor.v1 import agent_pb2, operator_pb2
 from tests.integration.service.world import CLUSTER, World, configuration, iteration, world_of
 
 pytestmark = [
@@ -100,6 +100,10 @@ async def test_a_full_disk_is_said_and_outlived(place: Path, disk: Path, panics:
                 assert isinstance(message, agent_pb2.WatchAdviceResponse)
                 age = message.tick_age.ToNanoseconds() / 1e9
         stream.cancel()
+        status = await world.operator.GetStatus(operator_pb2.GetStatusRequest())
+        (absent,) = [source for source in status.sources if source.name == "store"]
+        assert not absent.available
+        assert panics or "No space left on device" in absent.detail
         ballast.unlink()
         began = time.monotonic()
         while await _code(asyncio.ensure_future(world.report(world.job("FAILED")))) is not None:
