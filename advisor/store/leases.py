@@ -21,11 +21,11 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.leases import Standing, to_give, to_take
-from advisor.store.errors import LeaseLost
+from advisor.store.errors import LeaseLost, SchemaMismatch
 from advisor.store.hints import TICK, hint
 from advisor.store.records import AttemptKey
 from advisor.store.sql import any_id, storable
-from advisor.store.tables import lease_epochs, leases, replicas
+from advisor.store.tables import lease_epochs, leases, replicas, schema_support
 from advisor.store.watching import watched
 
 _KEPT_FOR = timedelta(days=1)  # rows of replicas that have ended, to be looked at
@@ -92,7 +92,13 @@ def _alive() -> ColumnElement[bool]:
 
 
 async def join(connection: AsyncConnection, newcomer: Newcomer, *, lease: timedelta) -> datetime:
-    """Begin a life. Whoever was at its place is dead, whatever its lease says. Returns the database's time."""
+    """Begin a life. Whoever was at its place is dead, whatever its lease says. Returns the database's time.
+
+    Raises `SchemaMismatch` when the schema is no longer for code as old as this.
+    """
+    oldest = await connection.scalar(select(schema_support.c.oldest).with_for_update(read=True))
+    if oldest is not None and oldest > newcomer.schema:
+        raise SchemaMismatch(f"the database was migrated, and is for builds of schema {oldest} or newer: run one")
     await connection.execute(
         update(replicas)
         .where(replicas.c.place == newcomer.place, replicas.c.ended_at.is_(None), replicas.c.place != "")

@@ -103,24 +103,26 @@ async def _load_anew(
     reached = await _milestones(connection, keys)
     before = await _predecessor_states(connection, keys)
     standing = await in_force(connection, {key.job_key for key in keys})
-    loaded = {
-        key: _stored(
-            key,
-            row,
-            chains[key],
-            applied=applied.get(key, frozenset()),
-            reached=reached.get(key, {}),
-            predecessor=before.get(key, b""),
-            nodes=memory.nodes.facts(row, policy=policy, now=now),
-            other_nodes=tuple(
-                fact for name in avoided[key] if (fact := memory.nodes.fact(row.cluster, name)) is not None
-            ),
-            dependents_running=memory.beside(row),
-            put_back=put_back.get(row.cluster, {}),
-            orders=orders_for(standing.get(key.job_key, ()), key.number),
-        )
-        for key, row in rows.items()
-    }
+    loaded = {}
+    for key, row in rows.items():
+        try:
+            loaded[key] = _stored(
+                key,
+                row,
+                chains[key],
+                applied=applied.get(key, frozenset()),
+                reached=reached.get(key, {}),
+                predecessor=before.get(key, b""),
+                nodes=memory.nodes.facts(row, policy=policy, now=now),
+                other_nodes=tuple(
+                    fact for name in avoided[key] if (fact := memory.nodes.fact(row.cluster, name)) is not None
+                ),
+                dependents_running=memory.beside(row),
+                put_back=put_back.get(row.cluster, {}),
+                orders=orders_for(standing.get(key.job_key, ()), key.number),
+            )
+        except ValueError as error:  # a word that only a newer build knows: this attempt is its replicas'
+            _log.warning("attempt_unreadable", attempt=str(key), error=str(error)[:300])
     memory.take(rows, loaded, alone={key for key, chain in chains.items() if len(chain) == 1})
     return loaded
 

@@ -2,6 +2,10 @@
 
 The migrations lie in `migrations/` of a checkout and in `advisor/store/migrations` of an installed wheel (a top-level
 folder of that name in site-packages would belong to several distributions).
+
+Two builds may run side by side. Migrations expand: what an older build reads and writes stays, so that it runs on, and
+even starts, on a newer schema. One that contracts says so by `oldest_code`, the oldest schema whose code may still run:
+it is refused while an older replica lives, and older code is refused from then on (`schema_support`).
 """
 
 import asyncio
@@ -12,10 +16,11 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from advisor.store.errors import STANDBY, NotPrimary, SchemaMismatch
+from advisor.store.tables import replicas, schema_support
 
 # Parts of a table share its serial numbers from here on.
 POSTGRES_MIN = 17
@@ -29,17 +34,19 @@ def migrations_folder() -> Path:
     return shipped if shipped.is_dir() else Path(__file__).resolve().parents[2] / "migrations"
 
 
-def alembic_config(connection: Connection | None = None) -> Config:
+def alembic_config(connection: Connection | None = None, folder: Path | None = None) -> Config:
     config = Config()
-    config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
+    config.set_main_option("script_location", str(folder or migrations_folder()).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
 
 
-async def migrate(url: str) -> None:
+async def migrate(url: str, *, folder: Path | None = None) -> None:
     """Upgrade to the newest revision, under an advisory lock that dies with the connection.
 
-    Raises `SchemaMismatch` for a server that is too old, `NotPrimary` for a standby.
+    A newer one that says that we may run on it is left as it is. Raises `SchemaMismatch` for one that does not, for a
+    migration that replicas of an older schema stand in the way of, and for a server that is too old; `NotPrimary` for
+    a standby. `folder`: with the migrations.
     """
     engine = create_async_engine(url, hide_parameters=True)
     try:
@@ -51,7 +58,8 @@ async def migrate(url: str) -> None:
                     raise NotPrimary(STANDBY)
                 version = await connection.scalar(text("SHOW server_version_num"))
                 require_server(int(version or 0))
-                await connection.run_sync(lambda plain: command.upgrade(alembic_config(plain), "head"))
+                if not await _is_newer(connection, folder):
+                    await _upgrade(connection, folder)
                 await connection.commit()
             finally:
                 await connection.rollback()
@@ -67,16 +75,63 @@ def require_server(version_number: int) -> None:
         raise SchemaMismatch(f"this is Postgres {version_number // 10_000}, and {POSTGRES_MIN} or newer is needed")
 
 
-def newest_revision() -> str:
+def newest_revision(folder: Path | None = None) -> str:
     """The schema that this code was made for."""
-    return ScriptDirectory.from_config(alembic_config()).get_current_head() or ""
+    return _scripts(folder).get_current_head() or ""
+
+
+def _scripts(folder: Path | None = None) -> ScriptDirectory:
+    return ScriptDirectory.from_config(alembic_config(folder=folder))
+
+
+async def _revision(connection: AsyncConnection) -> str | None:
+    return await connection.run_sync(lambda plain: MigrationContext.configure(plain).get_current_revision())
+
+
+async def _is_newer(connection: AsyncConnection, folder: Path | None = None) -> bool:
+    """Whether the database is at a revision that a newer build made, on which we may run. Raises `SchemaMismatch`."""
+    found, wanted = await _revision(connection), newest_revision(folder)
+    known = {script.revision for script in _scripts(folder).walk_revisions()}
+    if found is None or found in known:
+        return False
+    oldest = await connection.scalar(select(schema_support.c.oldest))
+    if oldest is None or oldest > wanted:
+        raise SchemaMismatch(
+            f"the database is at revision {found}, for code of {oldest or 'no other'} or newer, and this build is of "
+            f"{wanted}: run a newer build"
+        )
+    return True
+
+
+async def _upgrade(connection: AsyncConnection, folder: Path | None) -> None:
+    found = await _revision(connection)
+    scripts = _scripts(folder)
+    pending = [script for script in scripts.iterate_revisions("head", found or "base") if script.revision != found]
+    oldest = max((getattr(script.module, "oldest_code", "") for script in pending), default="")
+    if oldest:
+        older = [replicas.c.schema < oldest, replicas.c.ended_at.is_(None)]
+        living = await connection.execute(
+            select(replicas.c.host, replicas.c.pid, replicas.c.schema).where(
+                *older, replicas.c.until > func.clock_timestamp()
+            )
+        )
+        names = [f"{row.host} (pid {row.pid}, schema {row.schema})" for row in living]
+        if names:
+            raise SchemaMismatch(
+                f"replicas of an older build live, and cannot on the new schema: stop {', '.join(names)} first"
+            )
+        # One that is frozen has its end: when it wakes up it finds that it may not begin again.
+        await connection.execute(update(replicas).where(*older).values(ended_at=func.clock_timestamp()))
+    await connection.run_sync(lambda plain: command.upgrade(alembic_config(plain, folder), "head"))
+    if oldest:
+        await connection.execute(update(schema_support).values(oldest=func.greatest(schema_support.c.oldest, oldest)))
 
 
 async def require_current_schema(connection: AsyncConnection) -> None:
-    """Raises `SchemaMismatch` unless the database is at this build's revision."""
+    """Raises `SchemaMismatch` unless the database is at this build's revision, or at a newer one that is for it too."""
     wanted = newest_revision()
-    found = await connection.run_sync(lambda plain: MigrationContext.configure(plain).get_current_revision())
-    if found != wanted:
+    found = await _revision(connection)
+    if found != wanted and not await _is_newer(connection):
         raise SchemaMismatch(
             f"the database is at revision {found or 'none'}, and this build needs {wanted}: "
             + ("run the migrations" if found is None else "migrate it, or run the build that it belongs to")

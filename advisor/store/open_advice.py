@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import structlog
 from sqlalchemy import ColumnElement, Select, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.store.audit_log import append
 from advisor.store.documents import unpack_decision
-from advisor.store.errors import NotFound
+from advisor.store.errors import NotFound, Unreadable
 from advisor.store.ids import as_id
 from advisor.store.records import (
     AdviceRow,
@@ -23,6 +24,8 @@ from advisor.store.records import (
 )
 from advisor.store.sql import AnyRow, of_advice, of_attempt, storable, wanted_attempts
 from advisor.store.tables import advice, attempts, decisions, incidents, jobs, reconciliations
+
+_log = structlog.get_logger(__name__)
 
 _OPEN_MAX = 10_000
 _DETAIL_CHARACTERS_MAX = 2048
@@ -67,20 +70,27 @@ async def open_advice(connection: AsyncConnection, cluster: str, now: datetime) 
         .order_by(advice.c.created_at, advice.c.decision_id)
         .limit(_OPEN_MAX)
     )
-    return tuple(
-        AdviceRow(
-            advice_id=row.decision_id,
-            attempt=reference(row),
-            generation=row.generation,
-            decision=unpack_decision(row.decision_id, row.build, row.decision),
-            created_at=row.created_at,
-            expires_at=row.expires_at,
-            status=ReconciliationStatus(row.status),
-            applied=row.applied,
-            partition=row.partition,
-            account=row.account,
-        )
-        for row in found
+    return tuple(item for row in found if (item := _readable(row)) is not None)
+
+
+def _readable(row: AnyRow) -> AdviceRow | None:
+    """None for what a newer build wrote in a form that this one does not know: its own replicas tell it."""
+    try:
+        decision = unpack_decision(row.decision_id, row.build, row.decision)
+    except Unreadable as error:
+        _log.warning("advice_unreadable", advice=row.decision_id, error=str(error)[:300])
+        return None
+    return AdviceRow(
+        advice_id=row.decision_id,
+        attempt=reference(row),
+        generation=row.generation,
+        decision=decision,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        status=ReconciliationStatus(row.status),
+        applied=row.applied,
+        partition=row.partition,
+        account=row.account,
     )
 
 
