@@ -27,14 +27,14 @@ def test_a_restored_backup_acts_on_nothing_old_and_goes_on(world: World, tmp_pat
     stack = world.stack
     first = world.launch("alice", Training(name="drill-1", steps=12, faults=[_FAULT]))
     first.wait("COMPLETED", restarts=1, seconds=90)
-    live = world.launch("alice", Training(name="drill-2", steps=60, faults=[{**_FAULT, "step": 30}]))
+    live = world.launch("alice", Training(name="drill-2", steps=260, faults=[{**_FAULT, "step": 200}]))
     live.wait_step(3)
     dump = tmp_path / "advisor.dump"
     done = stack.cli("store", "dump", str(dump))
     assert done.returncode == 0, done.stderr
     before = stack.ask("store", "incarnations")[0]["incarnation"]
     # Decided and acted on after the backup: the store that comes back knows nothing of it.
-    row = live.wait("PENDING", "RUNNING", restarts=1, seconds=90)
+    row = live.wait("PENDING", "RUNNING", "COMPLETED", restarts=1, seconds=120)
     assert row.excluded == {"node2"}
     forgotten = {item["advice"]["advice_id"] for item in live.decisions()}
     seals = tmp_path / "seals.jsonl"
