@@ -26,6 +26,7 @@ log = structlog.get_logger(__name__)
 
 ROUNDS_MAX = 16  # reads of one attempt in one tick; what is left comes with the next
 SCAN_SECONDS_MAX = 1.0  # of one source in one tick; what was read beyond it is read again in the next
+SCAN_SECONDS_SHARED = 0.4  # of it for second and later turns where several users' jobs wait for their tick
 READ_SECONDS_MAX = 10.0  # connectors have deadlines of their own; this one keeps a defect from stopping the tick
 BEFORE_START = timedelta(seconds=5)  # clocks of nodes and scheduler
 
@@ -152,9 +153,10 @@ class Gatherer:
 
     async def _gather_from(self, source: LogSource, sightings: Sequence[Sighting]) -> None:
         asked = [sighting for sighting in sightings if _wants(sighting, source.name)]
+        shared = len({_user(sighting) for sighting in asked}) > 1
         left = SCAN_SECONDS_MAX
-        for _ in range(ROUNDS_MAX):
-            if not asked or left <= 0:
+        for turn in range(ROUNDS_MAX):
+            if not asked or left <= (SCAN_SECONDS_MAX - SCAN_SECONDS_SHARED if shared and turn else 0):
                 break
             requests = {str(item.key): self._request(item, source) for item in asked}
             asked_at, asked_from = self._clock.now(), self._clock.monotonic()
@@ -163,7 +165,7 @@ class Gatherer:
             self._instruments.source_answered(source.name, self._clock.monotonic() - asked_from, answers)
             async with self._absorbing:  # sources answer side by side, but write into a sighting one after the other
                 began = self._clock.monotonic()
-                again = await asyncio.to_thread(self._absorb_all, source, asked, answers, seen_at, began + left)
+                again = await asyncio.to_thread(self._absorb_all, source, asked, answers, seen_at, began + left, shared)
                 left -= self._clock.monotonic() - began
             self._looked.update(_looked_through(source, asked, answers, again, asked_at))
             self._remember(source, answers, {key: request.job_id for key, request in requests.items()}, seen_at)
@@ -215,25 +217,30 @@ class Gatherer:
         answers: Mapping[str, LogBatch | Unavailable],
         seen_at: datetime,
         until: float,
+        shared: bool,
     ) -> list[Sighting]:
         """Scan answers until it is late; returns the sightings that have more to read.
 
         Every user has a turn before anybody has a second one, and the first is scanned however late it is: whatever
-        one user's jobs write, it delays those of others by one read at most.
+        one user's jobs write, it delays those of others by one read at most. When all have had theirs and others than
+        the loud one wait for the tick to end, it ends earlier: nobody's failure is decided on before that.
         """
         again = []
         waiting = {sighting.key: sighting for sighting in asked}
         pieces = [
             Piece(key=key, user=_user(item), size=bytes_of(answers.get(str(key)))) for key, item in waiting.items()
         ]
+        firsts = len({piece.user for piece in pieces if piece.size})
+        soon = until - (SCAN_SECONDS_MAX - SCAN_SECONDS_SHARED) if shared else until
         for place, piece in enumerate(self._turns.order(source.name, pieces)):
             sighting = waiting[piece.key]
             missing = Unavailable(source=source.name, reason=UnavailableReason.GARBLED, detail="no answer to a request")
             answer = answers.get(str(sighting.key), missing)
             began = self._clock.monotonic()
-            if piece.size and place and began >= until:
+            if piece.size and place and began >= (until if firsts > 0 else soon):
                 again.append(sighting)  # its cursor stays: the same bytes are read again
                 continue
+            firsts -= piece.size > 0
             self._turns.served(source.name, piece)
             try:
                 if self._absorb(source, sighting, answer, seen_at):

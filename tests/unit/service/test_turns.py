@@ -121,3 +121,38 @@ async def test_a_tick_scans_for_a_bounded_time_and_nobody_is_starved() -> None:
         await gatherer.gather(sightings)
         scanned.append({sighting.key.job_key for sighting in sightings if sighting.changed})
     assert scanned[4:] == [{"0"}, {"1"}, {"2"}, {"3"}]
+
+
+@dataclass
+class Ticking:
+    """A clock by which every look at it takes a tenth of a second."""
+
+    seconds: float = 0.0
+
+    def now(self) -> datetime:
+        return T
+
+    def monotonic(self) -> float:
+        self.seconds += 0.1
+        return self.seconds
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+async def scanned_of(users: Sequence[str]) -> int:
+    """How many of 20 jobs of the first of these users, who write much, one tick has time for."""
+    gatherer = Gatherer(
+        sources=(Flood(),), scanner=Scanner(load_rules(())), clock=Ticking(), read_bytes_max=1 << 20, signals_max=10
+    )
+    sightings = gatherer.sight(
+        [*(item(number, users[0]) for number in range(20)), *(item(99, user) for user in users[1:])]
+    )
+    await gatherer.gather(sightings)
+    return sum(sighting.changed for sighting in sightings if sighting.item.job.user == users[0])
+
+
+async def test_a_tick_that_others_wait_for_ends_earlier() -> None:
+    """Alone a user's output is scanned for the whole time; with another's job watched, further turns are fewer."""
+    alone, beside = await scanned_of(["mallory"]), await scanned_of(["mallory", "alice"])
+    assert 0 < beside <= alone * 0.6
