@@ -3,18 +3,19 @@
 For each log source, in one run:
 
     SOURCE_lines_s, SOURCE_mb_s   pulled end to end: from the source to batches in order, each line once
-    SOURCE_lines_cpu_s            lines per second of our own CPU, whoever else uses the machine
     SOURCE_bare_lines_s           a bare client that asks the same, reads and drops (httpx; for files the same bytes by
                                   `read`, and where their lines end: copying alone is what memory can do)
     SOURCE_share                  the one by the other; the target is in `TARGETS`
+    SOURCE_lines_cpu_s, SOURCE_bare_lines_cpu_s   both per second of our own CPU, whoever else uses the machine
+                                  (all medians over `--rounds`, in each of which one is between two of the other)
     SOURCE_paced_lines_s          the same within five questions per second, as the service asks
     SOURCE_signal_p50_ms, p95     from a crash line written to its signal, at one look per second
     SOURCE_questions_job_minute   to the server, with 1,000 jobs that are looked at once per second
     rss_mb                        of this process, after a million lines from each
 
 Stores are real where LOKI_BIN or VICTORIA_LOGS_BIN names a program (`SOURCE_server` says so), else stand-ins in a
-process of their own (`benchmarks/_store_server.py`), which are slower than a real VictoriaLogs. Shares are told and
-end nothing: they are of wall time, and on a machine that others use they say little (`SOURCE_lines_cpu_s` says more).
+process of their own (`benchmarks/_store_server.py`). Shares are told and end nothing: they are of wall time, and on a
+machine that others use (`load`) they say less than figures per second of CPU do.
 Memory above its target ends the program with 1.
 """
 
@@ -31,7 +32,9 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import httpx
 import orjson
@@ -196,11 +199,20 @@ async def shop_of(kind: str, lines: int) -> AsyncIterator[Shop]:
                     pipe.close()
 
 
-async def pull(shop: Shop, *, paced: bool, seconds: float = 1e9) -> tuple[float, float]:
-    """Lines and megabytes per second, until all came or the time is up."""
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Per second, and lines per second of our CPU."""
+
+    lines: float
+    lines_cpu: float
+    megabytes: float = 0.0
+
+
+async def pull(shop: Shop, *, paced: bool, seconds: float = 1e9) -> Speed:
+    """Until all lines came or the time is up."""
     source, _ = shop.source(paced=paced)
     lines = size = 0
-    cursor, began = "", time.monotonic()
+    cursor, began, spent = "", time.monotonic(), time.process_time()
     while lines < shop.lines and time.monotonic() - began < seconds:
         answer = (await source.read([shop.request(cursor)]))["1/0"]
         assert isinstance(answer, LogBatch), answer
@@ -208,22 +220,29 @@ async def pull(shop: Shop, *, paced: bool, seconds: float = 1e9) -> tuple[float,
             lines += chunk.data.count(b"\n")
             size += len(chunk.data)
         cursor = answer.cursor
-    took = time.monotonic() - began
+    took, spent = time.monotonic() - began, time.process_time() - spent
     await source.close()
     assert lines <= shop.lines, f"{lines} lines of {shop.lines}: some came twice"
-    return lines / took, size / took / 1e6
+    return Speed(lines / took, lines / max(spent, 1e-6), size / took / 1e6)
 
 
-async def bare(shop: Shop) -> float:
-    """Lines per second of a client that asks for the same windows, reads and drops."""
-    began = time.monotonic()
+async def bare(shop: Shop) -> Speed:
+    """A client that asks for windows as full, reads and drops."""
+    began, spent = time.monotonic(), time.process_time()
     if shop.kind == "files":
         with (shop.folder / "job.log").open("rb", buffering=0) as file:
             while data := file.read(1 << 20):
                 data.count(b"\n")
-        return shop.lines / (time.monotonic() - began)
+    else:
+        await bare_store(shop)
+    return Speed(shop.lines / (time.monotonic() - began), shop.lines / (time.process_time() - spent))
+
+
+async def bare_store(shop: Shop) -> None:
+    # The same bytes as we are sent: as they are, and from Loki with labels apart.
+    headers = {"Accept-Encoding": "identity", "X-Loki-Response-Encoding-Flags": "categorize-labels"}
     end_ns = shop.first_ns + shop.lines * shop.step_ns
-    async with httpx.AsyncClient(base_url=shop.url, timeout=120, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=shop.url, timeout=120, trust_env=False, headers=headers) as client:
         per_question = 5_000 if shop.kind == "loki" else 35_000
         for start_ns in range(shop.first_ns, end_ns, per_question * shop.step_ns):
             until_ns = min(end_ns, start_ns + per_question * shop.step_ns)
@@ -247,7 +266,6 @@ async def bare(shop: Shop) -> float:
                 assert response.status_code == 200
                 async for _ in response.aiter_raw():
                     pass
-    return shop.lines / (time.monotonic() - began)
 
 
 async def latency(shop: Shop, scanner: Scanner, samples: int) -> tuple[float, float]:
@@ -322,23 +340,35 @@ def rss_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-async def measure(kind: str, lines: int, samples: int, scanner: Callable[[], Scanner]) -> dict[str, float | str]:
+async def speeds(shop: Shop, rounds: int) -> dict[str, float | str]:
+    """Rounds of one between two of the other, so that what else the machine does meets both alike."""
+    kind, pulled, bares = shop.kind, [], [await bare(shop)]
+    for _ in range(rounds):
+        pulled.append(await pull(shop, paced=False))
+        bares.append(await bare(shop))
+    shares = [2 * one.lines / (a.lines + b.lines) for one, (a, b) in zip(pulled, pairwise(bares), strict=True)]
+    return {
+        f"{kind}_lines_s": round(median(one.lines for one in pulled)),
+        f"{kind}_mb_s": round(median(one.megabytes for one in pulled), 2),
+        f"{kind}_bare_lines_s": round(median(one.lines for one in bares)),
+        f"{kind}_share": round(median(shares), 3),
+        f"{kind}_shares": " ".join(f"{share:.2f}" for share in sorted(shares)),
+        f"{kind}_lines_cpu_s": round(median(one.lines_cpu for one in pulled)),
+        f"{kind}_bare_lines_cpu_s": round(median(one.lines_cpu for one in bares)),
+    }
+
+
+async def measure(
+    kind: str, lines: int, samples: int, rounds: int, scanner: Callable[[], Scanner]
+) -> dict[str, float | str]:
     async with shop_of(kind, lines) as shop:
         figures: dict[str, float | str] = {}
         if kind != "files":
             figures[f"{kind}_server"] = "real" if shop.real else "stand-in"
-        bares = [await bare(shop)]
-        spent = time.process_time()
-        speed, megabytes = await pull(shop, paced=False)
-        spent = time.process_time() - spent
-        bares.append(await bare(shop))
-        figures[f"{kind}_lines_s"] = round(speed)
-        figures[f"{kind}_mb_s"] = round(megabytes, 2)
-        figures[f"{kind}_lines_cpu_s"] = round(lines / spent)
-        figures[f"{kind}_bare_lines_s"] = round(sum(bares) / 2)
-        figures[f"{kind}_share"] = round(speed / (sum(bares) / 2), 3)
+        figures |= await speeds(shop, rounds)
+        figures[f"{kind}_load"] = round(os.getloadavg()[0], 1)
         if kind != "files":
-            figures[f"{kind}_paced_lines_s"] = round((await pull(shop, paced=True, seconds=15))[0])
+            figures[f"{kind}_paced_lines_s"] = round((await pull(shop, paced=True, seconds=15)).lines)
         figures["rss_mb"] = round(rss_mb(), 1)  # before the rules are loaded: of reading alone
         p50, p95 = await latency(shop, scanner(), samples)
         figures[f"{kind}_signal_p50_ms"], figures[f"{kind}_signal_p95_ms"] = round(p50), round(p95)
@@ -352,6 +382,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--lines", type=int, default=1_000_000)
     parser.add_argument("--samples", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sources", default=",".join(SOURCES))
     parser.add_argument("--one", choices=SOURCES, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -362,14 +393,14 @@ def main() -> None:
             rules.append(Scanner(load_rules()))
             return rules[0]
 
-        print(json.dumps(asyncio.run(measure(options.one, options.lines, options.samples, scanner))))
+        print(json.dumps(asyncio.run(measure(options.one, options.lines, options.samples, options.rounds, scanner))))
         return
     figures: dict[str, float | str] = {"lines": options.lines}
     worst = 0.0
     for kind in options.sources.split(","):
         # A process for each: memory is measured by its highest point.
-        arguments = ("--one", kind, "--lines", str(options.lines), "--samples", str(options.samples))
-        command = [sys.executable, "-m", "benchmarks.connectors", *arguments]
+        numbers = ("--lines", str(options.lines), "--samples", str(options.samples), "--rounds", str(options.rounds))
+        command = [sys.executable, "-m", "benchmarks.connectors", "--one", kind, *numbers]
         found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
         worst = max(worst, found.pop("rss_mb"))
         figures |= found

@@ -16,14 +16,14 @@ import json
 import re
 import zlib
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from itertools import pairwise
-from operator import itemgetter
+from itertools import groupby, pairwise
 from typing import Any
 
 import orjson
 
 from advisor.core.line_filter import LineFilter
 from advisor.core.words import UnavailableReason
+from connectors.logs.decoding import uncollected
 from connectors.logs.store import NS, Answer, Ask, Labels, Seen, Stream, proved, stream_name
 from connectors.web.server import AskError, Server
 
@@ -40,8 +40,6 @@ MADE_UP = frozenset({MADE_UP_LEVEL, "service_name"})
 _HEADERS = {"X-Loki-Response-Encoding-Flags": "categorize-labels"}
 _ENTRIES = re.compile(r"max_entries_limit\w* ?\(?\d* ?>? ?(\d+)\)")
 _SELECTOR = re.compile(r"\{[^{}]*\}")
-
-Entry = tuple[str, int, bytes, int]  # name of the stream, nanosecond, text, mark
 
 
 class Loki:
@@ -134,7 +132,7 @@ class Loki:
         got.take(page, end_ns)
         label, node = self._labels.job, self._labels.node
         jobs = {item[label] for item in series if label in item} | {stream.job for stream in got.streams}
-        counted = [(stream, len(stream.lines)) for stream in got.streams]
+        counted = [(stream, len(stream.times)) for stream in got.streams]
         nodes = {item[node] for item in series if node in item} | {s.node for s in got.streams if s.node}
         notes = []
         if label and series and not any(label in item for item in series) and self._labels.indexed:
@@ -188,7 +186,9 @@ class Loki:
                 "direction": "backward" if backward else "forward",
             }
             try:
-                return _Page(await self._json("/loki/api/v1/query_range", form, urgent=urgent))
+                data = await self._server.fetch("/loki/api/v1/query_range", form, headers=_HEADERS, urgent=urgent)
+                with uncollected():
+                    return _Page(_decoded(data))
             except AskError as error:
                 allowed = _ENTRIES.search(error.detail) if error.status == 400 else None
                 if allowed is None or int(allowed[1]) >= lines or not int(allowed[1]):
@@ -229,36 +229,51 @@ class Loki:
         except (KeyError, TypeError, IndexError) as error:
             raise AskError(UnavailableReason.GARBLED, f"an answer without {error}") from error
 
-    async def _json(self, path: str, form: Mapping[str, str], *, urgent: bool = True) -> dict[str, Any]:
-        data = await self._server.fetch(path, form, headers=_HEADERS, urgent=urgent)
-        try:
-            body = orjson.loads(data)
-        except ValueError as error:
-            text = f"an answer of {len(data)} bytes that is no JSON: {error}"
-            raise AskError(UnavailableReason.GARBLED, text, broken=True) from error
-        if not isinstance(body, dict) or body.get("status") != "success":
-            raise AskError(UnavailableReason.GARBLED, "an answer without success and without an error")
-        return body
+    async def _json(self, path: str, form: Mapping[str, str]) -> dict[str, Any]:
+        return _decoded(await self._server.fetch(path, form, headers=_HEADERS))
+
+
+def _decoded(data: bytes) -> dict[str, Any]:
+    """Raises `AskError` for what is no answer."""
+    try:
+        body = orjson.loads(data)
+    except ValueError as error:
+        text = f"an answer of {len(data)} bytes that is no JSON: {error}"
+        raise AskError(UnavailableReason.GARBLED, text, broken=True) from error
+    if not isinstance(body, dict) or body.get("status") != "success":
+        raise AskError(UnavailableReason.GARBLED, "an answer without success and without an error")
+    return body
 
 
 class _Page:
-    """One answer of `query_range`."""
+    """One answer of `query_range`: a column each for times, texts and metadata, which is empty where no line has any.
+    `parts`: labels of a stream, and where its lines begin and end.
+    """
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         try:
             data = body["data"]
             _expect(data["resultType"], "streams")
-            self.parts: list[tuple[dict[str, str], list[list[Any]]]] = [
-                (item["stream"], item["values"]) for item in data["result"]
-            ]
-            self.times = [int(value[0]) for _, values in self.parts for value in values]
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise AskError(UnavailableReason.GARBLED, f"an answer without {error}") from error
+            self.parts: list[tuple[dict[str, str], int, int]] = []
+            rows: list[Sequence[Any]] = []
+            for item in data["result"]:
+                labels, first = item["stream"], len(rows)
+                _expect_texts(labels)
+                rows += item["values"]
+                self.parts.append((labels, first, len(rows)))
+            if len(set(map(len, rows))) > 1:
+                rows = [(row[0], row[1], row[2] if len(row) > 2 else {}) for row in rows]
+            times, texts, *more = zip(*rows, strict=True) if rows else ((), ())
+            self.times = list(map(int, times))
+            self.texts = list(map(str.encode, texts))
+            self.metadata: Sequence[Mapping[str, Any]] = more[0] if more and any(more[0]) else ()
+        except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+            raise AskError(UnavailableReason.GARBLED, f"an answer without {str(error)[:100]}") from error
 
     def label_sets(self) -> set[tuple[tuple[str, str], ...]]:
         return {
             tuple(sorted((key, value) for key, value in labels.items() if key not in MADE_UP))
-            for labels, _ in self.parts
+            for labels, _, _ in self.parts
         }
 
 
@@ -268,7 +283,8 @@ class _Gathered:
     def __init__(self, labels: Labels) -> None:
         self._labels = labels
         self._by_key: dict[tuple[str, str], Stream] = {}
-        self._once: set[tuple[str, str, int, str, int]] = set()
+        self._plain: dict[tuple[tuple[str, str], ...], Stream] = {}  # by labels, of lines without metadata of their own
+        self._once: set[tuple[str, str, int, bytes, int]] = set()
         self.gaps: list[str] = []
         self.size = 0
 
@@ -277,51 +293,53 @@ class _Gathered:
         return list(self._by_key.values())
 
     def answer(self, until_ns: int) -> Answer:
-        for stream in self._by_key.values():
-            stream.lines.sort(key=itemgetter(0))  # pages are in order, parts of one nanosecond are not
-        return Answer(streams=self.streams, until_ns=until_ns, gaps=tuple(self.gaps))
+        # Pages are in order, parts of one nanosecond are not.
+        streams = [stream.in_order() for stream in self.streams]
+        return Answer(streams=streams, until_ns=until_ns, gaps=tuple(self.gaps))
 
     def take(self, page: _Page, before_ns: int) -> None:
-        for labels, values in page.parts:
-            plain: Stream | None = None
-            known: dict[str, tuple[Stream, int]] = {}  # by what Loki made up of a line alone: a handful of levels
-            for value in values:
-                ns = int(value[0])
-                if ns >= before_ns:
-                    continue
-                metadata = value[2].get("structuredMetadata") if len(value) > 2 else None
-                if not metadata:
-                    stream, mark = plain or self._stream(labels, {}), 0
-                    plain = stream
-                elif len(metadata) == 1 and MADE_UP_LEVEL in metadata:
-                    level = metadata[MADE_UP_LEVEL]
-                    if level not in known:
-                        known[level] = self._stream(labels, metadata), _mark(metadata)
-                    stream, mark = known[level]
-                else:
-                    stream, mark = self._stream(labels, metadata), _mark(metadata)
-                data = value[1].encode("utf-8", "replace")
-                stream.lines.append((ns, data, mark))
-                self.size += len(data) + 1
+        metadata = page.metadata
+        uniform = not metadata or metadata.count(metadata[0]) == len(metadata)  # as a rule: a level, made up by Loki
+        own = _own(metadata[0]) if metadata else {}
+        for labels, low, high in page.parts:
+            times = page.times[low:high]
+            if not times or max(times) >= before_ns:
+                places = [at for at in range(low, high) if page.times[at] < before_ns]
+                self._put(page, labels, places)
+            elif uniform:
+                self._stream(labels, own).add(times, page.texts[low:high], [_mark(own)] * len(times))
+            else:
+                self._put(page, labels, range(low, high))
+        self.size += sum(map(len, page.texts)) + len(page.texts)
+
+    def _put(self, page: _Page, labels: Mapping[str, str], places: Iterable[int]) -> None:
+        for own, alike in groupby(places, lambda at: page.metadata[at] if page.metadata else {}):
+            chosen, known = list(alike), _own(own)
+            times, texts = [page.times[at] for at in chosen], [page.texts[at] for at in chosen]
+            self._stream(labels, known).add(times, texts, [_mark(known)] * len(chosen))
 
     def take_once(self, page: _Page, before_ns: int) -> None:
         """Lines that several pages may hold."""
-        for labels, values in page.parts:
-            for value in values:
-                ns = int(value[0])
-                metadata = (value[2].get("structuredMetadata") if len(value) > 2 else None) or {}
-                stream, mark = self._stream(labels, metadata), _mark(metadata)
-                key = (stream.job, stream.name, ns, value[1], mark)
+        for labels, low, high in page.parts:
+            for at in range(low, high):
+                ns, text, own = page.times[at], page.texts[at], _own(page.metadata[at] if page.metadata else {})
+                stream, mark = self._stream(labels, own), _mark(own)
+                key = (stream.job, stream.name, ns, text, mark)
                 if ns < before_ns and key not in self._once:
                     self._once.add(key)
-                    self._put(stream, ns, value[1], mark)
-
-    def _put(self, stream: Stream, ns: int, text: str, mark: int) -> None:
-        data = text.encode("utf-8", "replace")
-        stream.lines.append((ns, data, mark))
-        self.size += len(data) + 1
+                    stream.add((ns,), (text,), (mark,))
+                    self.size += len(text) + 1
 
     def _stream(self, labels: Mapping[str, str], metadata: Mapping[str, str]) -> Stream:
+        if metadata.keys() - MADE_UP:
+            return self._named(labels, metadata)
+        key = tuple(labels.items())
+        known = self._plain.get(key)
+        if known is None:
+            known = self._plain[key] = self._named(labels, metadata)
+        return known
+
+    def _named(self, labels: Mapping[str, str], metadata: Mapping[str, str]) -> Stream:
         chosen = self._labels
         if chosen.proof is not None:
             proved(labels.get(chosen.proof[0], metadata.get(chosen.proof[0], "")), chosen.proof)
@@ -336,6 +354,21 @@ class _Gathered:
             known = Stream(job=job, name=name, node=named.get(chosen.node) or None)
             self._by_key[job, name] = known
         return known
+
+
+def _own(metadata: Mapping[str, Any]) -> Mapping[str, str]:
+    """What a line has besides the labels of its stream. Raises `AskError`."""
+    try:
+        own: Mapping[str, str] = metadata.get("structuredMetadata") or {}
+        _expect_texts(own)
+    except (AttributeError, TypeError) as error:
+        raise AskError(UnavailableReason.GARBLED, f"metadata without {str(error)[:100]}") from error
+    return own
+
+
+def _expect_texts(labels: Mapping[str, str]) -> None:
+    if not all(type(value) is str for value in labels.values()):
+        raise TypeError("labels that are text")
 
 
 async def _all(questions: Iterable[Coroutine[Any, Any, _Page]]) -> list[_Page]:

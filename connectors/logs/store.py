@@ -4,8 +4,9 @@ Times are whole nanoseconds since 1970: both stores keep them, and a `datetime` 
 """
 
 import zlib
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from advisor.core.words import UnavailableReason
@@ -60,12 +61,54 @@ class Ask:
 
 @dataclass(slots=True)
 class Stream:
-    """Lines of one stream of one job, by time. `name` tells the job's streams apart."""
+    """Lines of one stream of one job, by time. `name` tells the job's streams apart.
+
+    A column each for nanosecond, text and mark: an object per line costs more than decoding what the server sent.
+    """
 
     job: str
     name: str
     node: str | None
-    lines: list[Line] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    texts: list[bytes] = field(default_factory=list)
+    marks: list[int] = field(default_factory=list)
+
+    @property
+    def lines(self) -> list[Line]:
+        return list(zip(self.times, self.texts, self.marks, strict=True))
+
+    def add(self, times: Sequence[int], texts: Sequence[bytes], marks: Sequence[int]) -> None:
+        self.times += times
+        self.texts += texts
+        self.marks += marks
+
+    def chosen(self, places: Sequence[int]) -> "Stream":
+        """Only the lines at these places, in this order."""
+        return replace(
+            self,
+            times=[self.times[at] for at in places],
+            texts=[self.texts[at] for at in places],
+            marks=[self.marks[at] for at in places],
+        )
+
+    def between(self, first_ns: int, last_ns: int) -> "Stream":
+        """Only lines with `first_ns` <= time < `last_ns`, of lines that are in order."""
+        low, high = bisect_left(self.times, first_ns), bisect_left(self.times, last_ns)
+        if high - low == len(self.times):
+            return self
+        return replace(self, times=self.times[low:high], texts=self.texts[low:high], marks=self.marks[low:high])
+
+    def without_repeats(self) -> "Stream":
+        """Each line only where it came first."""
+        lines = self.lines
+        first = dict(zip(reversed(lines), range(len(lines) - 1, -1, -1), strict=True))
+        return self.chosen(sorted(first.values()))
+
+    def in_order(self) -> "Stream":
+        """By time; lines of one nanosecond as they came."""
+        if self.times == sorted(self.times):
+            return self
+        return self.chosen(sorted(range(len(self.times)), key=self.times.__getitem__))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

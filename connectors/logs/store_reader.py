@@ -26,12 +26,10 @@ a line is looked for without the filter, and answered `Unavailable(missing)` unt
 """
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import accumulate, repeat
-from operator import add, itemgetter
 from typing import Any
 
 from advisor.core.hostlist import short
@@ -40,8 +38,9 @@ from advisor.core.words import Trust, UnavailableReason
 from advisor.ports import Clock, LogBatch, LogChunk, LogRequest
 from connectors.logs.ahead import Ahead
 from connectors.logs.cursor import CursorError
+from connectors.logs.pile import Pile, Stretch
 from connectors.logs.store import NS, Answer, Ask, LogStore, Stream
-from connectors.logs.store_cursor import Position, decode, encode, line_sum, stream_hash
+from connectors.logs.store_cursor import Known, Position, decode, encode, line_sum, stream_hash
 from connectors.web.server import AskError
 
 LATE = " (late)"
@@ -50,7 +49,6 @@ SWEEP_ANSWERS_MAX = 8
 COUNT_SECONDS_MAX = 86_400.0  # servers bound how far back a count may go
 EVER_SECONDS = 30 * 86_400.0
 NEVER_SEEN = "no stream was ever seen for this selector, no line of any job: are tenant and selector right?"
-Item = tuple[int, int, bytes, int]  # nanosecond, number of the stream, text, mark
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -112,16 +110,10 @@ class _Pass:
 
 @dataclass(slots=True)
 class _Left:
-    """What was read for one attempt and did not fit into its last batch, for the cursor that this batch ended with.
-
-    `sums`: how long the lines, which are in order, are up to each of them. `given`: how many were in batches already.
-    """
+    """What was read for one attempt and did not fit into its last batch, for the cursor that this batch ended with."""
 
     cursor: str
-    lines: list[Item]
-    sums: list[int]
-    given: int
-    streams: Sequence[Stream]
+    pile: Pile
     until_ns: int
     wish: _Wish
 
@@ -246,7 +238,7 @@ class StoreLogs:
         left = self._left.pop(request.key, None)
         if left is not None and left.cursor == request.cursor:
             left.wish.request, left.wish.position = request, position
-            return self._cut(left.wish, left.lines, left.sums, left.given, left.streams, left.until_ns, (), now_ns)
+            return self._cut(left.wish, left.pile, left.until_ns, (), now_ns)
         if not position.read_ns:
             position = replace(position, read_ns=first_ns, settled_ns=first_ns, swept_ns=now_ns)
         elif position.settled_ns > now_ns:
@@ -345,7 +337,7 @@ class StoreLogs:
             absent = self._absent(error.reason, error.detail)
             return {key: absent for key in running.wishes if key in wishes}
         self._window_seconds = min(limits.window_seconds, self._window_seconds * 2)
-        if running.ask.whole and sum(len(stream.lines) for stream in answer.streams) >= limits.filter_lines > 0:
+        if running.ask.whole and sum(len(stream.times) for stream in answer.streams) >= limits.filter_lines > 0:
             self._filtering_until = self._clock.monotonic() + limits.filter_seconds
         by_subject: dict[str, list[Stream]] = {}
         for stream in answer.streams:
@@ -369,36 +361,14 @@ class StoreLogs:
 
     def _batch(self, wish: _Wish, streams: Sequence[Stream], answer: Answer, asked_ns: int) -> LogBatch:
         """What is new for one attempt."""
-        lines: list[Item] = []
-        first_ns, last_ns = wish.start_ns, wish.last_ns
-        for number, stream in enumerate(streams):
-            known = wish.position.streams.get(stream_hash(stream.name))
-            mine = stream.lines
-            if known:
-                mine = [item for item in mine if (item[0], line_sum(item[1], item[2])) not in known]
-            if mine and not (first_ns <= mine[0][0] and mine[-1][0] < last_ns):
-                mine = [item for item in mine if first_ns <= item[0] < last_ns]
-            lines += [(ns, number, text, mark) for ns, text, mark in mine]
-        lines.sort(key=itemgetter(0))  # lines of one nanosecond stay as they came, stream by stream
-        sums = list(accumulate(map(add, map(len, map(itemgetter(2), lines)), repeat(1))))  # with their newlines
-        until_ns = min(answer.until_ns, asked_ns)
-        return self._cut(wish, lines, sums, 0, streams, until_ns, answer.gaps, asked_ns)
+        fresh = [_new(wish, stream).between(wish.start_ns, wish.last_ns) for stream in streams]
+        return self._cut(wish, Pile(fresh), min(answer.until_ns, asked_ns), answer.gaps, asked_ns)
 
-    def _cut(
-        self,
-        wish: _Wish,
-        lines: list[Item],
-        sums: list[int],
-        given: int,
-        streams: Sequence[Stream],
-        until_ns: int,
-        gaps: tuple[str, ...],
-        now_ns: int,
-    ) -> LogBatch:
+    def _cut(self, wish: _Wish, pile: Pile, until_ns: int, gaps: tuple[str, ...], now_ns: int) -> LogBatch:
         """The next lines that fit, and the cursor after them; the rest is kept for that cursor."""
-        end = _fitting(lines, sums, given, wish.request.bytes_max)
-        taken, rest = lines[given:end], end < len(lines)
-        reached_ns = min(until_ns, lines[end][0]) if rest else until_ns
+        taken, next_ns = pile.take(wish.request.bytes_max)
+        rest = next_ns is not None
+        reached_ns = min(until_ns, next_ns) if next_ns is not None else until_ns
         complete = not rest and until_ns >= min(now_ns, wish.last_ns)
         over = complete and wish.sweep and wish.request.ended_at is not None and wish.last_ns <= now_ns
         horizon_ns = now_ns - int(self._limits.overlap_seconds * NS)
@@ -409,15 +379,15 @@ class StoreLogs:
         swept = wish.sweep and (complete or flooded)
         if not complete and not swept:
             self._passes[wish.request.key] = _Pass(reached_ns, wish.sweep, answers)
-        position = self._advanced(wish, taken, streams, reached_ns, now_ns, swept=swept)
+        position = self._advanced(wish, taken, reached_ns, now_ns, swept=swept)
         young = now_ns - wish.position.read_ns < self._limits.sweep_seconds * NS
         if complete and not (taken or over or swept or gaps) and young and wish.request.cursor:
             return LogBatch(chunks=(), cursor=wish.request.cursor)  # nothing to remember: writing it is saved
         cursor = encode(position)
         if rest:
-            self._left[wish.request.key] = _Left(cursor, lines, sums, end, streams, until_ns, wish)
+            self._left[wish.request.key] = _Left(cursor, pile, until_ns, wish)
         batch = LogBatch(
-            chunks=self._chunks(wish, taken, streams),
+            chunks=self._chunks(wish, taken),
             cursor=cursor,
             more=not complete,
             unavailable=tuple(self._absent(UnavailableReason.LIMIT, gap) for gap in gaps),
@@ -427,14 +397,7 @@ class StoreLogs:
         return batch
 
     def _advanced(
-        self,
-        wish: _Wish,
-        taken: Sequence[Item],
-        streams: Sequence[Stream],
-        reached_ns: int,
-        now_ns: int,
-        *,
-        swept: bool,
+        self, wish: _Wish, taken: Sequence[Stretch], reached_ns: int, now_ns: int, *, swept: bool
     ) -> Position:
         limits, before = self._limits, wish.position
         read_ns = max(before.read_ns, reached_ns)
@@ -443,10 +406,12 @@ class StoreLogs:
             # Only a read that began at the oldest moment settles, and only what was old enough when it was read.
             settled_ns = max(settled_ns, min(reached_ns, now_ns - int(limits.overlap_seconds * NS)))
         known = {name: {entry for entry in item if entry[0] >= settled_ns} for name, item in before.streams.items()}
-        names = [stream_hash(stream.name) for stream in streams]
-        for ns, number, text, mark in taken if taken and taken[-1][0] >= settled_ns else ():
-            if ns >= settled_ns:
-                known.setdefault(names[number], set()).add((ns, line_sum(text, mark)))
+        for part in taken:
+            times, texts, marks = part.stream.times, part.stream.texts, part.stream.marks
+            first = bisect_left(times, settled_ns, part.low, part.high)
+            if first < part.high:
+                entries = ((times[at], line_sum(texts[at], marks[at])) for at in range(first, part.high))
+                known.setdefault(stream_hash(part.stream.name), set()).update(entries)
         times = sorted(entry[0] for item in known.values() for entry in item)
         if len(times) > limits.known_max:
             # Too many to remember: what was written before is not asked for again.
@@ -460,38 +425,28 @@ class StoreLogs:
             streams={name: item for name, item in kept.items() if item},
         )
 
-    def _chunks(self, wish: _Wish, taken: Sequence[Item], streams: Sequence[Stream]) -> tuple[LogChunk, ...]:
+    def _chunks(self, wish: _Wish, taken: Sequence[Stretch]) -> tuple[LogChunk, ...]:
         """One chunk per stream, and one for its late lines."""
-        newest: list[int] = []
-        for stream in streams:
-            known = wish.position.streams.get(stream_hash(stream.name), ())
-            newest.append(max((entry[0] for entry in known), default=0))
-        parts: dict[tuple[int, bool], list[bytes]] = {}
-        last: dict[tuple[int, bool], int] = {}
+        chunks = []
+        for part in taken:
+            stream = part.stream
+            known = _delivered(wish, stream)
+            newest = max(known)[0] if known else 0
+            punctual = bisect_left(stream.times, newest, part.low, part.high) if known else part.low
+            if part.low < punctual:
+                chunks.append(self._chunk(stream, part.low, punctual, stream.name + LATE))
+            if punctual < part.high:
+                chunks.append(self._chunk(stream, punctual, part.high, stream.name))
+        return tuple(chunks)
+
+    def _chunk(self, stream: Stream, low: int, high: int, name: str) -> LogChunk:
+        texts = stream.texts[low:high]
         if self._written is not None:
-            taken = [(ns, at, self._written(ns, streams[at], text), mark) for ns, at, text, mark in taken]
-        if not any(newest):
-            texts: list[list[bytes]] = [[] for _ in streams]
-            moments = [0] * len(streams)
-            for ns, number, text, _ in taken:
-                texts[number].append(text)
-                moments[number] = ns
-            parts = {(number, False): some for number, some in enumerate(texts) if some}
-            last = {(number, False): moments[number] for number, _ in parts}
-        for ns, number, text, _ in taken if any(newest) else ():
-            place = number, ns < newest[number]
-            parts.setdefault(place, []).append(text)
-            last[place] = ns
-        return tuple(
-            LogChunk(
-                file=streams[number].name + (LATE if late else ""),
-                offset=0,
-                data=b"\n".join(texts) + b"\n",
-                node=streams[number].node,
-                modified_at=from_ns(last[number, late]),
-            )
-            for (number, late), texts in parts.items()
-        )
+            moments = stream.times[low:high]
+            texts = [self._written(ns, stream, text) for ns, text in zip(moments, texts, strict=True)]
+        texts.append(b"")
+        modified_at = from_ns(stream.times[high - 1])
+        return LogChunk(file=name, offset=0, data=b"\n".join(texts), node=stream.node, modified_at=modified_at)
 
     # Absence
 
@@ -603,10 +558,15 @@ class StoreLogs:
         return Unavailable(source=self.name, reason=reason, detail=detail)
 
 
-def _fitting(lines: Sequence[Item], sums: Sequence[int], first: int, bytes_max: int) -> int:
-    """Where the lines from `first` on that fit end. Lines of one nanosecond go together, whatever they weigh."""
-    before = sums[first - 1] if first else 0
-    at = max(first + 1, bisect_right(sums, before + bytes_max, first))
-    while at < len(lines) and lines[at - 1][0] == lines[at][0]:
-        at += 1
-    return min(at, len(lines))
+def _new(wish: _Wish, stream: Stream) -> Stream:
+    """Without the lines that were delivered already."""
+    known = _delivered(wish, stream)
+    if not known:
+        return stream
+    sums = map(line_sum, stream.texts, stream.marks)
+    return stream.chosen([at for at, entry in enumerate(zip(stream.times, sums, strict=True)) if entry not in known])
+
+
+def _delivered(wish: _Wish, stream: Stream) -> Known:
+    known = wish.position.streams
+    return known.get(stream_hash(stream.name), frozenset()) if known else frozenset()

@@ -16,17 +16,21 @@ What was measured on real servers and shapes this module:
 """
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from advisor.core.line_filter import LineFilter, escaped
 from advisor.core.lines import cap, decode
 from advisor.core.words import UnavailableReason
-from connectors.logs.store import NS, Answer, Ask, Labels, Line, Seen, Stream, proved, stream_name
+from connectors.logs.decoding import uncollected
+from connectors.logs.store import NS, Answer, Ask, Labels, Seen, Stream, proved, stream_name
 from connectors.web.server import AskError, Server
 
 QUERY = "/select/logsql/query"
@@ -36,10 +40,10 @@ SPAN_NS_MAX = 3_600 * NS
 LINE_BYTES_MAX = 8 * 1024 * 1024
 PIECE_BYTES = 256 * 1024
 ROW_BYTES = 64  # that a row takes besides its text: empty lines are not free
-_NOBODY = "\0"  # no field is called that
-_SCALE = tuple(10 ** (9 - digits) for digits in range(10))  # by how many digits of a second there are
+_SCALE = 10 ** np.arange(8, -1, -1, dtype=np.int64)  # of the digits of a second
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 _DECIMAL = re.compile(rb"-?\d{1,20}\.\d{1,20}")
+Moments = NDArray[np.int64]  # nanoseconds
 _PAIR = re.compile(r'([^\s={},"]+)="((?:[^"\\]|\\.)*)"')
 
 
@@ -187,95 +191,139 @@ class VictoriaLogs:
 
 
 class _Gathered:
-    """Rows put together: streams of jobs, without exact repeats."""
+    """Rows put together: streams of jobs, without exact repeats. A column each for time, text, stream and mark."""
 
     def __init__(self, labels: Labels) -> None:
         self._labels = labels
-        names = ("_time", "_msg", "_stream", labels.job, labels.node, labels.rank)
-        self._names = tuple(name or _NOBODY for name in names)
-        self._by_key: dict[tuple[str, str, str, str], list[Line]] = {}
-        self._by_name: dict[tuple[str, str], Stream] = {}
-        self._rows: dict[int, list[Line]] = {}  # by stream; the mark is the sequence
-        self._numbers: dict[int, Stream] = {}
+        self._streams = _Streams(labels)
+        self._key = itemgetter(*self._streams.names)
+        self._times: list[str] = []
+        self._texts: list[bytes] = []
+        self._places: list[int] = []
+        self._marks: list[int] = []
         self.size = 0
 
     def take(self, piece: bytes) -> None:
-        """Column by column: a loop over rows costs twice as much. Raises `AskError` for what is no documented shape."""
-        rows, labels = rows_of(piece), self._labels
-        if not rows:
-            return
-        try:
-            times, texts, *keys = (_column(rows, name) for name in self._names)
-            moments = _moments(times)
-            data = [text.encode("utf-8", "replace") for text in texts]
-            numbers = [int(text) if text.isdigit() else 0 for text in _column(rows, labels.sequence or _NOBODY)]
-        except (KeyError, ValueError, AttributeError, TypeError) as error:
-            raise AskError(UnavailableReason.GARBLED, f"a line without a usable {error}") from error
-        if labels.proof is not None:
-            for value in set(_column(rows, labels.proof[0])):
-                proved(value, labels.proof)
-        if "0\n" in "\n".join((*texts, "")):
-            data = [_number(text) for text in data]
-        items = list(zip(moments, data, numbers, strict=True))
-        places = list(zip(*keys, strict=True))
-        first = 0
-        for last, key in enumerate(places[1:], 1):
-            if key != places[first]:
-                self._rows_of(places[first]).extend(items[first:last])
-                first = last
-        self._rows_of(places[first]).extend(items[first:])
+        """Column by column: a loop over rows costs several times as much. Raises `AskError` for what is no documented
+        shape.
+        """
+        labels, proof = self._labels, self._labels.proof
+        with uncollected():
+            rows = rows_of(piece)
+            try:
+                times = _column(rows, "_time")
+                data = list(map(str.encode, _column(rows, "_msg")))
+                places = list(map(self._streams.__getitem__, self._keys(rows)))
+                marks = [0] * len(data)
+                if labels.sequence:
+                    marks = [int(text) if text.isdigit() else 0 for text in _column(rows, labels.sequence)]
+                if proof is not None:
+                    for value in set(_column(rows, proof[0])):
+                        proved(value, proof)
+            except (KeyError, ValueError, AttributeError, TypeError, OverflowError) as error:
+                raise AskError(UnavailableReason.GARBLED, f"a line without a usable {error}") from error
+            del rows
+        if b"0\n" in b"\n".join((*data, b"")):
+            data = [_number(text) if text[-1:] == b"0" else text for text in data]
+        self._times += times
+        self._texts += data
+        self._places += places
+        self._marks += marks
         self.size += sum(map(len, data)) + len(data) * ROW_BYTES
 
-    def _rows_of(self, key: tuple[str, str, str, str]) -> list[Line]:
-        rows = self._by_key.get(key)
-        if rows is None:
-            rows = self._by_key[key] = self._rows[id(self._stream(key))]
-        return rows
+    def _keys(self, rows: Sequence[Mapping[str, str]]) -> Iterable[tuple[str, ...]]:
+        try:
+            return list(map(self._key, rows))
+        except KeyError:
+            return zip(*(_column(rows, name) for name in self._streams.names), strict=True)
 
-    def _stream(self, key: tuple[str, str, str, str]) -> Stream:
-        chosen = self._labels
-        named = {name: _unquoted(value) for name, value in _PAIR.findall(key[0])}
-        fields = ((chosen.node, key[2]), (chosen.rank, key[3]))
-        named.update({label: value for label, value in fields if label and value})
-        name = stream_name(named, chosen)
-        known = self._by_name.get((key[1], name))
-        if known is None:
-            known = Stream(job=key[1], name=name, node=named.get(chosen.node) or None)
-            self._by_name[key[1], name] = known
-            self._rows[id(known)] = []
-        return known
+    def _moments(self) -> Moments:
+        try:
+            return moments(self._times)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise AskError(UnavailableReason.GARBLED, f"a line without a usable {error}") from error
 
     def middle_ns(self) -> int:
-        times = sorted(row[0] for rows in self._rows.values() for row in rows)
-        return times[len(times) // 2] if times else 0
+        """Raises `AskError`."""
+        times = self._moments()
+        return int(np.partition(times, len(times) // 2)[len(times) // 2])
 
     def streams(self) -> list[Stream]:
-        for stream in self._by_name.values():
-            rows = self._rows[id(stream)]
-            rows.sort(key=itemgetter(0, 2) if self._labels.sequence else itemgetter(0))
-            alike = len({row[0] for row in rows}) < len(rows)
-            stream.lines = list(dict.fromkeys(rows)) if alike else rows
-        return list(self._by_name.values())
+        """To be asked for once, when all rows have been taken. Raises `AskError`."""
+        if not self._texts:
+            return []
+        times, places = self._moments(), np.array(self._places, np.int32)
+        marks = np.array(self._marks, object if max(self._marks) >= 2**63 else np.int64)
+        # Lines of one nanosecond stay as they came, unless they are numbered.
+        order = np.lexsort((marks, times, places))
+        times, places, marks = times[order], places[order], marks[order]
+        alike = (np.diff(times) == 0) & (np.diff(places) == 0)
+        repeated = set(places[1:][alike].tolist())
+        found = self._streams.found
+        ends = np.searchsorted(places, np.arange(len(found) + 1)).tolist()
+        columns = times.tolist(), [self._texts[at] for at in order.tolist()], marks.tolist()
+        for stream, (low, high) in zip(found, pairwise(ends), strict=True):
+            stream.add(*(column[low:high] for column in columns))
+        return [stream.without_repeats() if at in repeated else stream for at, stream in enumerate(found)]
 
 
 def _column(rows: Sequence[Mapping[str, str]], name: str) -> list[str]:
     """What every row has under a name; where one has nothing, "" (but a row without a time is none)."""
-    if name == _NOBODY:
-        return [""] * len(rows)
     try:
-        return [row[name] for row in rows]
+        return list(map(itemgetter(name), rows))
     except KeyError:
         if name == "_time":
             raise
         return [row.get(name, "") for row in rows]
 
 
-def _moments(times: Sequence[str]) -> list[int]:
-    """`parse_time` of each. Raises `ValueError`."""
+class _Streams(dict[tuple[str, ...], int]):
+    """Numbers of streams by what rows have under `names`; what is new is one more. Raises `TypeError`.
+
+    (Not part of who gathers: a cycle of the two would keep each answer until garbage is collected.)
+    """
+
+    def __init__(self, labels: Labels) -> None:
+        super().__init__()
+        self._labels = labels
+        self._by_name: dict[tuple[str, str], int] = {}
+        named = dict.fromkeys(name for name in (labels.job, labels.node, labels.rank) if name)
+        self.names = "_stream", *(named or ("_stream",))  # two at least, so that a key is a tuple
+        self.found: list[Stream] = []
+
+    def __missing__(self, key: tuple[str, ...]) -> int:
+        if not all(type(value) is str for value in key):
+            raise TypeError("label that is text")
+        chosen, values = self._labels, dict(zip(self.names, key, strict=True))
+        named = {name: _unquoted(value) for name, value in _PAIR.findall(values["_stream"])}
+        named.update({name: value for name in (chosen.node, chosen.rank) if name and (value := values[name])})
+        job, name = values.get(chosen.job, ""), stream_name(named, chosen)
+        number = self[key] = self._by_name.setdefault((job, name), len(self.found))
+        if number == len(self.found):
+            self.found.append(Stream(job=job, name=name, node=named.get(chosen.node) or None))
+        return number
+
+
+def moments(times: Sequence[str]) -> Moments:
+    """`parse_time` of each, all at once. Raises `ValueError`, `TypeError` and `OverflowError`."""
     try:
-        return [_seconds[text[:19]] + int(text[20:-1]) * _SCALE[len(text) - 21] for text in times]
-    except (KeyError, ValueError, IndexError):
-        return [parse_time(text) for text in times]  # a second that is new, or one without digits
+        table = np.array(times, "S31").view(np.uint8).reshape(len(times), 31)
+    except ValueError:  # of other characters, or no texts at all
+        return np.array([parse_time(text) for text in times], np.int64)
+    # Up to nine digits after the point, then Z and nothing; or no point at all.
+    digits = table[:, 20:30] - 48
+    leading = np.logical_and.accumulate(digits <= 9, axis=1)
+    count = leading.sum(axis=1)
+    size = (table != 0).sum(axis=1)
+    rows = np.arange(len(times))
+    fraction = (table[:, 19] == ord(".")) & (count < 10) & (table[rows, 20 + count] == ord("Z")) & (size == 21 + count)
+    if not np.all(fraction & (count > 0) | (size == 20) & (table[:, 19] == ord("Z"))):
+        return np.array([parse_time(text) for text in times], np.int64)
+    # Neighbouring lines share their second.
+    starts = np.flatnonzero(np.append(True, (table[1:, :19] != table[:-1, :19]).any(axis=1)))
+    seconds = np.array([parse_time(times[at][:19] + "Z") for at in starts.tolist()], np.int64)
+    whole = np.repeat(seconds, np.diff(np.append(starts, len(times))))
+    return whole + np.where(leading[:, :9], digits[:, :9], 0).astype(np.int64) @ _SCALE
 
 
 def _number(text: bytes) -> bytes:
@@ -324,7 +372,7 @@ _seconds: dict[str, int] = {}  # by text: neighbouring lines share their second
 
 def parse_time(text: str) -> int:
     """Nanoseconds of RFC 3339 with up to nine digits of a second. Raises `ValueError`."""
-    if len(text) >= 20 and text[-1] == "Z":
+    if len(text) >= 20 and text[-1] == "Z" and (len(text) == 20 or text[19] == "."):
         whole = _seconds.get(text[:19])
         if whole is not None:
             digits = text[20:-1]
