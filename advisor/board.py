@@ -99,6 +99,7 @@ class Board:
         self.wake = asyncio.Event()  # set: something was reported, tick now
         self.hinted: Callable[[str], None] = lambda _what: None  # who tells other replicas
         self.elsewhere: Elsewhere | None = None
+        self.replica_id = ""  # this process among those of the database
         self.holds = True  # this replica holds jobs: without, its tick keeps nobody waiting
         self.closed = False
 

@@ -86,6 +86,7 @@ class Leasing:
         before = self._clock.monotonic()
         began = await self._store.join(self._newcomer, lease=self._lease)
         self._clock.follow(began, before)
+        self._board.replica_id = self.replica_id
         log.info("replica_joined", replica=self.replica_id, place=self._newcomer.place)
 
     async def leave(self) -> None:

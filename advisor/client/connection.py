@@ -13,6 +13,7 @@ import grpc
 
 from advisor.client.channels import unix_channel
 from advisor.client.errors import BadRequest, ClientError, NotFound, Refused, Unreachable
+from advisor.client.replicas import ReplicaChannel
 from advisor.v1 import (
     agent_pb2_grpc,
     audit_pb2,
@@ -84,7 +85,7 @@ class Client:
         where: str = "",
         patience_seconds: float = 0.0,
     ) -> None:
-        self._where = where or str(socket)
+        self._named = where or str(socket)
         self._seconds = seconds
         self._patience = patience_seconds
         self._held: dict[str, bytes] = {}  # rules and policies by hash, the last used last
@@ -93,6 +94,10 @@ class Client:
         self.audit = audit_pb2_grpc.AuditServiceStub(self._channel)
         self.operators = operator_pb2_grpc.OperatorServiceStub(self._channel)
         self.reports = report_pb2_grpc.ReportServiceStub(self._channel)
+
+    @property
+    def _where(self) -> str:
+        return self._channel.where if isinstance(self._channel, ReplicaChannel) else self._named
 
     def __enter__(self) -> Self:
         return self
@@ -112,11 +117,14 @@ class Client:
 
     def read(self, method: Callable[..., Answer], request: object) -> Answer:
         """A call that changes nothing: tried again while nobody answers, as long as we are patient."""
-        until = time.monotonic() + self._patience
+        until, others = time.monotonic() + self._patience, isinstance(self._channel, ReplicaChannel)
         while True:
             try:
                 return self.call(method, request)
             except Unreachable:
+                if others:
+                    others = False  # another replica may answer at once
+                    continue
                 if time.monotonic() + _AGAIN_SECONDS > until:
                     raise
             time.sleep(_AGAIN_SECONDS)

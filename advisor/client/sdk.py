@@ -1,6 +1,6 @@
 """`connect()` and what it gives: the audit API for programs and notebooks, in values instead of messages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +13,7 @@ from advisor.client.channels import remote_channel, unix_channel
 from advisor.client.connection import CALL_SECONDS, Client
 from advisor.client.errors import ClientError
 from advisor.client.listing import FetchPage, Listing
+from advisor.client.replicas import Place, ReplicaChannel
 from advisor.client.values import (
     Action,
     Attempt,
@@ -55,7 +56,7 @@ class Filters(TypedDict, total=False):
 
 
 def connect(
-    target: str | Path = SOCKET,
+    target: str | Path | Sequence[str | Path] = SOCKET,
     *,
     token_file: str | Path | None = None,
     ca_file: str | Path | None = None,
@@ -65,23 +66,30 @@ def connect(
 ) -> "Advisor":
     """The service's Unix socket on this host, or `"host:port"` over TLS with a token or a certificate.
 
+    Several targets are replicas over one database: whichever answers is asked, and another one when it is lost.
     `seconds`: for one answer. `patience_seconds`: reads are tried again for so long while the service is away.
     Raises `ClientError` when nobody can be there.
     """
-    remote = isinstance(target, str) and "/" not in target and ":" in target
-    if remote:
+    targets = [target] if isinstance(target, str | Path) else list(target)
+    if not targets:
+        raise ClientError("no target was given")
+
+    def place(one: str | Path) -> Place:
+        if not (isinstance(one, str) and "/" not in one and ":" in one):
+            return str(one), lambda: unix_channel(Path(one))
         if token_file is None and certificate is None:
-            raise ClientError(f"{target}: from afar a token_file or a certificate tells who you are")
-        channel = remote_channel(
-            str(target),
+            raise ClientError(f"{one}: from afar a token_file or a certificate tells who you are")
+        return one, lambda: remote_channel(
+            one,
             token_file=_path(token_file),
             ca_file=_path(ca_file),
             certificate=(Path(certificate[0]), Path(certificate[1])) if certificate is not None else None,
         )
-    else:
-        channel = unix_channel(Path(target))
+
+    places = [place(one) for one in targets]
+    channel = ReplicaChannel(places) if len(places) > 1 else places[0][1]()
     client = Client(
-        Path(target), seconds=seconds, channel=channel, where=str(target), patience_seconds=patience_seconds
+        Path(targets[0]), seconds=seconds, channel=channel, where=places[0][0], patience_seconds=patience_seconds
     )
     return Advisor(client)
 

@@ -333,6 +333,7 @@ def _service(client: Client, chosen: Config) -> Iterator[Check]:
         yield Check(name="store", state=State.FAIL, found=absent.detail, to_do=to_do)
     yield _tick(status)
     yield from look_at_sources(status, chosen)
+    yield from _replicas(status)
     yield from _agents(status, chosen)
     yield _modes(client, chosen)
     yield from _withheld(client)
@@ -362,6 +363,25 @@ def _withheld(client: Client) -> Iterator[Check]:
     if held:
         names = " ".join(f"{item.node}{' (on paper)' if item.dry_run else ''}" for item in held[:MODES_SHOWN])
         yield Check(name="isolation", state=State.OK, found=f"{len(held)} nodes: {names} (advisor nodes isolations)")
+
+
+def _replicas(status: operator_pb2.Status) -> Iterator[Check]:
+    """Several processes over one database; a single one is what all other checks are about."""
+    if len(status.replicas) < 2:
+        return
+    for item in status.replicas:
+        if not item.alive and item.jobs:
+            found = f"{item.host} pid {item.pid} is dead or frozen, and {item.jobs} jobs wait to be taken over"
+            to_do = "others take them with their next tick: if not, see their logs"
+            yield Check(name="replicas", state=State.WARN, found=found, to_do=to_do)
+    alive = [item for item in status.replicas if item.alive]
+    builds = {(item.version, item.build) for item in alive}
+    shares = ", ".join(f"{item.host} pid {item.pid}: {item.jobs}" for item in alive)
+    if len(builds) > 1:
+        to_do = "finish the upgrade: docs/upgrade.md"
+        yield Check(name="replicas", state=State.WARN, found=f"{len(builds)} builds run: jobs {shares}", to_do=to_do)
+    elif len(alive) > 1:
+        yield Check(name="replicas", state=State.OK, found=f"{len(alive)} live: jobs {shares}")
 
 
 def _tick(status: operator_pb2.Status) -> Check:

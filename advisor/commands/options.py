@@ -1,6 +1,7 @@
 """Options that several commands share, and how they become a configuration or a client."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -9,6 +10,7 @@ import typer
 from advisor import config
 from advisor.client.channels import remote_channel
 from advisor.client.connection import Client
+from advisor.client.replicas import ReplicaChannel
 from advisor.commands import remote
 from advisor.commands.output import CommandError, Format
 
@@ -46,8 +48,10 @@ def open_client(socket: Path | None, configuration: Path | None) -> Client:
     far = remote.given(os.environ) if socket is None else None
     if far is None:
         return Client(find_socket(socket, configuration))
-    channel = remote_channel(far.server, token_file=far.token_file, ca_file=far.ca_file, certificate=far.certificate)
-    return Client(Path(), channel=channel, where=far.server)
+    reach = partial(remote_channel, token_file=far.token_file, ca_file=far.ca_file, certificate=far.certificate)
+    if len(far.servers) == 1:
+        return Client(Path(), channel=reach(far.servers[0]), where=far.servers[0])
+    return Client(Path(), channel=ReplicaChannel([(server, partial(reach, server)) for server in far.servers]))
 
 
 def find_socket(given: Path | None, configuration: Path | None) -> Path:

@@ -22,9 +22,9 @@ OPTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """`server` is host:port of gRPC over TLS; by a token or a certificate it knows who we are."""
+    """`servers` are host:port of gRPC over TLS, of replicas; by a token or a certificate they know who we are."""
 
-    server: str
+    servers: tuple[str, ...]
     token_file: Path | None = None
     ca_file: Path | None = None
     certificate: tuple[Path, Path] | None = None
@@ -65,10 +65,11 @@ def given(environment: Mapping[str, str]) -> Remote | None:
         raise CommandError("--client-certificate and --client-key go together", code=2)
     if not certificate and not paths["--token-file"]:
         raise CommandError(f"--server {server}: give --token-file, or --client-certificate and --client-key", code=2)
-    if ":" not in server or "/" in server:
-        raise CommandError(f"--server {server}: write host:port", code=2)
+    servers = tuple(part.strip() for part in server.split(","))
+    if not all(":" in part and "/" not in part for part in servers):
+        raise CommandError(f"--server {server}: write host:port, or several with commas between", code=2)
     return Remote(
-        server=server,
+        servers=servers,
         token_file=Path(paths["--token-file"]) if paths["--token-file"] else None,
         ca_file=Path(paths["--ca-file"]) if paths["--ca-file"] else None,
         certificate=(Path(certificate), Path(key)) if certificate else None,

@@ -61,6 +61,8 @@ def status_lines(found: operator_pb2.Status, now: datetime) -> list[str]:
         f"advisor {found.version}: {_many(found.watched_jobs, 'attempt')} watched, "
         f"{_many(found.open_incidents, 'open incident')}, last tick {age} ago"
     ]
+    if len(found.replicas) > 1:
+        lines += [replica_line(item) for item in found.replicas]
     for agent in found.agents:
         heard = seconds_text(max((now - agent.last_seen_at.ToDatetime(UTC)).total_seconds(), 0.0))
         missing = f", lacks: {'; '.join(agent.missing_rights)}" if agent.missing_rights else ""
@@ -69,6 +71,17 @@ def status_lines(found: operator_pb2.Status, now: datetime) -> list[str]:
         state = "ok" if source.available else f"{source.reason}: {source.detail}"
         lines.append(f"source {source.name} ({source.kind}): {state}")
     return lines
+
+
+def replica_line(item: operator_pb2.ReplicaStatus) -> str:
+    """Of several; a single one is what all other lines are about."""
+    age = seconds_text(item.tick_age.ToTimedelta().total_seconds())
+    state = "" if item.alive else ", dead: others take its jobs"
+    this = " (answers this)" if item.answering else ""
+    return (
+        f"replica {item.host} pid {item.pid}{this}: {_many(item.jobs, 'job')}, last tick {age} ago, "
+        f"version {item.version}, schema {item.schema}{state}"
+    )
 
 
 def _many(count: int, what: str) -> str:

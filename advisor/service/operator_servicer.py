@@ -21,6 +21,7 @@ from advisor.service.errors import BadRequestError, FailureKind, NotFoundError, 
 from advisor.service.node_operations import NodeOperations, why_of
 from advisor.service.order_operations import OrderOperations
 from advisor.store import errors as store_errors
+from advisor.store.leases import StoredReplica
 from advisor.store.records import AgentMode, StoredAgent
 from advisor.store.store import Store
 from advisor.v1 import operator_pb2, operator_pb2_grpc
@@ -195,9 +196,10 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         """Also without a store, which is then named among the sources as what it is: absent."""
         services, pulse = self._services, self._services.board.pulse
         sources = list(services.sources())
-        incidents, agents = 0, tuple[StoredAgent, ...]()
+        incidents, agents, replicas = 0, tuple[StoredAgent, ...](), tuple[StoredReplica, ...]()
         try:
             incidents, agents = await services.store.open_incident_count(), await services.store.agents()
+            replicas = await services.store.replicas()
         except Exception as error:
             if kind_of(error) is not FailureKind.STORE_ABSENT:
                 raise
@@ -216,6 +218,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
             open_incidents=incidents,
             sources=[_source_message(source) for source in sources],
             agents=[_agent_message(agent) for agent in agents],
+            replicas=[_replica_message(item, services.board.replica_id) for item in replicas if item.ended_at is None],
         )
 
 
@@ -303,6 +306,22 @@ def _source_message(source: SourceHealth) -> operator_pb2.SourceStatus:
         reason=source.reason,
         detail=wire.clean(source.detail),
         newest_at=wire.stamp(source.newest_at),
+    )
+
+
+def _replica_message(item: StoredReplica, ours: str) -> operator_pb2.ReplicaStatus:
+    return operator_pb2.ReplicaStatus(
+        replica_id=item.replica_id,
+        host=wire.clean(item.host),
+        pid=item.pid,
+        version=item.version,
+        build=item.build,
+        schema=item.schema,
+        started_at=wire.stamp(item.started_at),
+        tick_age=wire.duration(item.tick_age),
+        jobs=item.jobs,
+        alive=item.alive,
+        answering=item.replica_id == ours,
     )
 
 

@@ -320,6 +320,63 @@ class AgentStatus(_message.Message):
 Global___AgentStatus: _TypeAlias = AgentStatus  # noqa: Y015
 
 @_typing.final
+class ReplicaStatus(_message.Message):
+    """One life of an advisor process. Ages are by the database's clock."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    BUILD_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    STARTED_AT_FIELD_NUMBER: _builtins.int
+    TICK_AGE_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    ALIVE_FIELD_NUMBER: _builtins.int
+    ANSWERING_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.str
+    host: _builtins.str
+    pid: _builtins.int
+    version: _builtins.str
+    build: _builtins.str
+    schema: _builtins.str
+    """that its code was made for"""
+    jobs: _builtins.int
+    """that it holds"""
+    alive: _builtins.bool
+    """false: its lease has run out, and others take its jobs"""
+    answering: _builtins.bool
+    """it is the one that answers this"""
+    @_builtins.property
+    def started_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def tick_age(self) -> _duration_pb2.Duration: ...
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.str = ...,
+        host: _builtins.str = ...,
+        pid: _builtins.int = ...,
+        version: _builtins.str = ...,
+        build: _builtins.str = ...,
+        schema: _builtins.str = ...,
+        started_at: _timestamp_pb2.Timestamp | None = ...,
+        tick_age: _duration_pb2.Duration | None = ...,
+        jobs: _builtins.int = ...,
+        alive: _builtins.bool = ...,
+        answering: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["started_at", b"started_at", "tick_age", b"tick_age"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "answering", b"answering", "build", b"build", "host", b"host", "jobs", b"jobs", "pid", b"pid", "replica_id", b"replica_id", "schema", b"schema", "started_at", b"started_at", "tick_age", b"tick_age", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaStatus: _TypeAlias = ReplicaStatus  # noqa: Y015
+
+@_typing.final
 class Status(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -333,6 +390,7 @@ class Status(_message.Message):
     OPEN_INCIDENTS_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
     AGENTS_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     incarnation: _builtins.str
     ticks: _builtins.int
@@ -348,6 +406,10 @@ class Status(_message.Message):
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceStatus]: ...
     @_builtins.property
     def agents(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentStatus]: ...
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaStatus]:
+        """Those that live, and those that died and still have jobs."""
+
     def __init__(
         self,
         *,
@@ -361,10 +423,11 @@ class Status(_message.Message):
         open_incidents: _builtins.int = ...,
         sources: _abc.Iterable[Global___SourceStatus] | None = ...,
         agents: _abc.Iterable[Global___AgentStatus] | None = ...,
+        replicas: _abc.Iterable[Global___ReplicaStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["started_at", b"started_at", "tick_age", b"tick_age", "tick_took", b"tick_took"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "incarnation", b"incarnation", "open_incidents", b"open_incidents", "sources", b"sources", "started_at", b"started_at", "tick_age", b"tick_age", "tick_took", b"tick_took", "ticks", b"ticks", "version", b"version", "watched_jobs", b"watched_jobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "incarnation", b"incarnation", "open_incidents", b"open_incidents", "replicas", b"replicas", "sources", b"sources", "started_at", b"started_at", "tick_age", b"tick_age", "tick_took", b"tick_took", "ticks", b"ticks", "version", b"version", "watched_jobs", b"watched_jobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

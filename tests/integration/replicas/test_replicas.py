@@ -2,10 +2,16 @@
 
 import asyncio
 import signal
+from collections.abc import Sequence
 
 import pytest
 
+from advisor.client import connect
 from advisor.v1 import agent_pb2, common_pb2
+from slurm_plugin.clock import SystemClock as AgentClock
+from slurm_plugin.guard import Advice
+from slurm_plugin.link import SILENT_SECONDS, Link, Pulse
+from slurm_plugin.reach import Reach
 from tests.integration.replicas.fleet import LEASE_SECONDS, Fleet
 from tests.integration.service.world import CLUSTER, World
 
@@ -141,6 +147,69 @@ async def test_what_is_done_on_one_shows_on_the_other(fleet: Fleet) -> None:
     assert max(ages) > 0.7 * LEASE_SECONDS, "its jobs wait for it, and nobody has them yet"
     await fleet.until(lambda: _young(other))
     fleet.processes["a"].signal(signal.SIGCONT)
+
+
+async def test_clients_and_agents_go_to_whoever_answers(fleet: Fleet) -> None:
+    """A program's connection, and a real agent's link, over two replicas: one is killed, one is frozen, both go on."""
+    await fleet.start("a", "b")
+    sockets = [fleet.processes[name].socket for name in ("a", "b")]
+    heard = Heard()
+    link = Link(
+        tuple(Reach(target=f"unix:{socket}") for socket in sockets),
+        CLUSTER,
+        lambda: agent_pb2.RegisterRequest(
+            cluster=CLUSTER, host="ctl", version="1", mode=agent_pb2.AGENT_MODE_ACT, scheduler="slurm 22.05.8"
+        ),
+        heard,
+        AgentClock(),
+    )
+    running = asyncio.create_task(link.run())
+    try:
+        with await asyncio.to_thread(connect, sockets) as advisor:
+            (first,) = {
+                item.pid for item in (await asyncio.to_thread(advisor.client.status)).replicas if item.answering
+            }
+            assert first == fleet.processes["a"].process.pid
+            await fleet.until(lambda: _connections(heard, 1))
+            fleet.processes["a"].kill()
+            status = await asyncio.to_thread(advisor.client.status)
+            (second,) = {item.pid for item in status.replicas if item.answering}
+            assert second == fleet.processes["b"].process.pid
+            await fleet.until(lambda: _connections(heard, 2))
+        await fleet.start("a")
+        fleet.processes["b"].signal(signal.SIGSTOP)
+        frozen_for = await fleet.until(lambda: _connections(heard, 3))
+        assert frozen_for < SILENT_SECONDS + BUSY_SECONDS
+        with await asyncio.to_thread(connect, list(reversed(sockets))) as advisor:
+            status = await asyncio.to_thread(advisor.client.status)
+            assert {item.pid for item in status.replicas if item.answering} == {fleet.processes["a"].process.pid}
+        assert heard.incarnations == {status.incarnation}
+    finally:
+        fleet.processes["b"].signal(signal.SIGCONT)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+class Heard:
+    """What an agent's link tells: how often it connected, and to which store."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.incarnations: set[str] = set()
+
+    def connected(self) -> None:
+        self.connections += 1
+
+    def advice_heard(self, open_advice: Sequence[Advice]) -> None: ...
+
+    def nodes_heard(self, nodes: Sequence[agent_pb2.NodeAdvice]) -> None: ...
+
+    def pulse_heard(self, pulse: Pulse) -> None:
+        self.incarnations.add(pulse.incarnation)
+
+
+async def _connections(heard: Heard, count: int) -> bool:
+    return heard.connections >= count
 
 
 async def _shown(world: World, jobs: list[str]) -> float:

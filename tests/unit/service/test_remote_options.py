@@ -22,7 +22,7 @@ def test_the_options_may_stand_anywhere_and_are_gone_afterwards(line: list[str])
     """Before, within or behind the command, joined by = or not."""
     environment: dict[str, str] = {}
     assert take_out(line, environment) == ["decisions", "list"]
-    assert given(environment) == Remote(server="a:1", token_file=Path("/t"))
+    assert given(environment) == Remote(servers=("a:1",), token_file=Path("/t"))
 
 
 def test_without_them_the_line_and_the_host_stay() -> None:
@@ -99,3 +99,11 @@ def test_a_line_that_is_none_is_left_out_and_never_quoted(line: str, word: str) 
     assert len(problems) == 2
     assert word in problems[0]
     assert "secret" not in problems[0]
+
+
+def test_several_replicas_may_be_named() -> None:
+    """With commas between; one that is no address spoils the line."""
+    environment = {"ADVISOR_SERVER": "a:1, b:2", "ADVISOR_TOKEN_FILE": "/t"}
+    assert given(environment) == Remote(servers=("a:1", "b:2"), token_file=Path("/t"))
+    with pytest.raises(CommandError, match="host:port, or several"):
+        given(environment | {"ADVISOR_SERVER": "a:1,b"})

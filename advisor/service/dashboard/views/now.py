@@ -64,6 +64,13 @@ class BreakerLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLine:
+    name: str
+    state: Chip
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NowPage:
     summary: str
     alarms: tuple[str, ...]  # what keeps the advisor from working, worst first
@@ -80,6 +87,7 @@ class NowPage:
     version: str
     watched: int
     tick: str
+    replicas: tuple[ReplicaLine, ...] = ()  # of several
 
 
 def now_page(
@@ -117,6 +125,15 @@ def now_page(
         watched=status.watched_jobs,
         tick=f"{plural(status.ticks, 'tick')}, the last {span_text(status.tick_age.ToTimedelta())} ago "
         f"in {span_text(status.tick_took.ToTimedelta())}",
+        replicas=tuple(map(_replica, status.replicas)) if len(status.replicas) > 1 else (),
+    )
+
+
+def _replica(item: operator_pb2.ReplicaStatus) -> ReplicaLine:
+    return ReplicaLine(
+        name=f"{item.host}, pid {item.pid}",
+        state=Chip(text=plural(item.jobs, "job")) if item.alive else Chip(text="dead", tone="bad"),
+        detail=f"version {item.version}, last tick {span_text(item.tick_age.ToTimedelta())} ago",
     )
 
 
