@@ -179,17 +179,20 @@ class Instruments:
         """One request to a source, with what it gave about each attempt."""
         self._asked.labels(source).observe(seconds)
         read, samples = 0, 0
+        reasons: dict[str, int] = {}
         for answer in answers.values():
             match answer:
                 case Unavailable():
-                    self._answers.labels(source, answer.reason.value).inc()
+                    reasons[answer.reason.value] = reasons.get(answer.reason.value, 0) + 1
                     continue
                 case LogBatch():
                     # What a defective connector gives instead of bytes is noticed where its attempt is looked at.
                     read += sum(len(chunk.data) for chunk in answer.chunks if isinstance(chunk.data, bytes))
                 case MetricsBatch():
                     samples += len(answer.samples)
-            self._answers.labels(source, "").inc()
+            reasons[""] = reasons.get("", 0) + 1
+        for reason, count in reasons.items():
+            self._answers.labels(source, reason).inc(count)
         self._bytes.labels(source).inc(read)
         self._samples.labels(source).inc(samples)
 

@@ -34,10 +34,12 @@ from advisor.isolating import Isolating
 from advisor.leasing import Leasing
 from advisor.measuring import Measurer
 from advisor.opining import Opining
+from advisor.packed import plain_hash
 from advisor.ports import Clock, LogSource, MetricsSource, OpinionSource
 from advisor.recoveries import Passed
 from advisor.replay import Inputs
 from advisor.sighting import Sighting, reports_of, scheduler_absent, snapshot_of
+from advisor.state_writing import StateWriter
 from advisor.store.errors import Conflict, LeaseLost, NotFound
 from advisor.store.leases import Fence
 from advisor.store.records import (
@@ -143,6 +145,7 @@ class Pipeline:
         self._packed_policy = codec.encode(rulebook.policy)
         self._isolating = Isolating(store, rulebook.policy, self._instruments)
         self._calm = Calm(rulebook.policy)
+        self._writer = StateWriter()
         self._over: set[AttemptKey] = set()
         self._reached: set[tuple[AttemptKey, MilestoneKind]] = set()
         self._failing: set[AttemptKey] = set()
@@ -295,7 +298,9 @@ class Pipeline:
                     sighting.failed = error
             return verdicts
 
-        self._calm.keep({sighting.key for sighting in sightings})
+        keys = {sighting.key for sighting in sightings}
+        self._calm.keep(keys)
+        self._writer.keep(keys)
         verdicts = await asyncio.to_thread(conclude_all)
         for sighting in sightings:
             if sighting.failed is not None:
@@ -351,7 +356,7 @@ class Pipeline:
         again = answers or (sighting.item.generation < GENERATIONS_MAX and lapsed(sighting.item, decision, now))
         if not again and not self._differs(sighting, decision, essence):
             return Verdict(sighting=sighting, decision=decision, essence=essence)
-        detector = codec.content_hash(codec.encode(sighting.state))
+        detector = plain_hash(self._writer.write(sighting.key, sighting.state))
         record = DecisionRecord(
             key=sighting.key,
             seen_generation=sighting.item.generation,
@@ -457,7 +462,7 @@ class Pipeline:
         states: dict[AttemptKey, DetectorState] = {}
         for sighting in due:
             try:
-                states[sighting.key] = detector_state(sighting)
+                states[sighting.key] = detector_state(sighting, self._writer)
             except codec.CodecError as error:
                 self._fail(sighting, error)
         try:

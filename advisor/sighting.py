@@ -17,6 +17,7 @@ from advisor.core.job_watch import Watch
 from advisor.core.model import NodeFact, Progress, Signal, Snapshot, SourceReport, Unavailable
 from advisor.core.scan import FileState
 from advisor.core.words import Mode, NodeState, Trust, UnavailableReason
+from advisor.packed import plain
 from advisor.ports import LogSource, MetricsSource, OpinionSource
 from advisor.store.records import AttemptKey, StoredAttempt
 
@@ -100,7 +101,7 @@ def decoded_state(key: AttemptKey, data: bytes) -> TickState:
     if not data:
         return TickState()
     try:
-        return codec.decode(TickState, data)
+        return codec.decode(TickState, plain(data))
     except codec.CodecError as error:
         # Written by another build: reading starts again at the attempt's beginning, signals are kept by their ids.
         log.warning("detector_state_unreadable", attempt=str(key), error=str(error))

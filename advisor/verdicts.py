@@ -9,6 +9,7 @@ from advisor.core.model import Decision
 from advisor.core.policy import Policy
 from advisor.core.words import Action, AttemptState, IncidentKind, Mode
 from advisor.sighting import Sighting
+from advisor.state_writing import StateWriter
 from advisor.store.records import (
     AttemptKey,
     DecisionRecord,
@@ -67,9 +68,9 @@ def outline_of(decision: Decision) -> tuple[object, ...]:
     )
 
 
-def detector_state(sighting: Sighting) -> DetectorState:
+def detector_state(sighting: Sighting, writer: StateWriter) -> DetectorState:
     return DetectorState(
-        state=codec.encode(sighting.state),
+        state=writer.write(sighting.key, sighting.state),
         progress=sighting.progress,
         signals=sighting.signals,
         foreign=sighting.foreign,

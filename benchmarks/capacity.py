@@ -30,6 +30,7 @@ from typing import Any
 import httpx
 import psycopg
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -110,17 +111,20 @@ async def steady(
 
 async def stages(replica: world.Replica) -> Mapping[str, float]:
     """Seconds spent in each stage so far."""
+    wanted = "recovery_advisor_tick_stage_duration_seconds_sum"
+    return {sample.labels["stage"]: sample.value for sample in await samples(replica, wanted)}
+
+
+async def value_of(replica: world.Replica, name: str) -> float:
+    return float(sum(sample.value for sample in await samples(replica, name)))
+
+
+async def samples(replica: world.Replica, name: str) -> list[Sample]:
     transport = httpx.AsyncHTTPTransport(uds=str(replica.socket.with_name("a-http.sock")))
-    async with httpx.AsyncClient(transport=transport, base_url="http://advisor", timeout=30) as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://advisor", timeout=60) as client:
         answer = await client.get("/metrics")
-    if answer.status_code != 200:
-        return {}
-    return {
-        sample.labels["stage"]: sample.value
-        for family in text_string_to_metric_families(answer.text)
-        for sample in family.samples
-        if sample.name == "recovery_advisor_tick_stage_duration_seconds_sum"
-    }
+    families = text_string_to_metric_families(answer.text) if answer.status_code == 200 else ()
+    return [sample for family in families for sample in family.samples if sample.name == name]
 
 
 async def lock_waits(url: str) -> dict[str, float]:
@@ -240,12 +244,15 @@ async def mass(options: argparse.Namespace, folder: Path, server: EmbeddedPostgr
             while not agent.open and time.monotonic() - began < EVENT_SECONDS_MAX:  # noqa: ASYNC110 - a look
                 await asyncio.sleep(0.02)
             first = time.monotonic() - began
-            await settled(replica, began)
+            read = await settled(replica, size, began)
+            digested = time.monotonic() - began
+            await asyncio.sleep(3.0)  # refined
             said = next(iter(agent.open.values()), None)
             return {
                 "bytes": size,
+                "bytes_read": read,
                 "advice_seconds": first,
-                "digested_seconds": time.monotonic() - began,
+                "digested_seconds": digested,
                 "cpu_seconds": world.cpu_seconds([replica.process.pid]) - spent,
                 "tick_seconds_max": max((t["took"] for t in replica.ticks(0, 1e12)), default=None),
                 "rss_mb_quiet": quiet,
@@ -255,13 +262,14 @@ async def mass(options: argparse.Namespace, folder: Path, server: EmbeddedPostgr
             }
 
 
-async def settled(replica: world.Replica, began: float) -> None:
-    """Until everything is read: three short ticks in a row that read nothing more."""
-    while time.monotonic() - began < EVENT_SECONDS_MAX:
-        newest = replica.ticks(world.now() - 4.0, world.now())[-3:]
-        if len(newest) == 3 and all(tick["took"] < 0.5 for tick in newest) and time.monotonic() - began > 4.0:
-            return
-        await asyncio.sleep(0.1)
+async def settled(replica: world.Replica, size: int, began: float) -> float:
+    """Until as many bytes of logs were read; how many were."""
+    read, still = 0.0, 0
+    while read < size and still < 40 and time.monotonic() - began < EVENT_SECONDS_MAX:
+        before, read = read, await value_of(replica, "recovery_advisor_source_read_bytes_total")
+        still = still + 1 if read == before else 0
+        await asyncio.sleep(0.2)
+    return read
 
 
 @contextmanager

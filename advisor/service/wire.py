@@ -5,9 +5,10 @@ becomes OTHER, from which nothing is ever concluded.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
@@ -66,13 +67,19 @@ def to_wire(word: StrEnum) -> Any:
 
 def from_wire(kind: type[Word], number: int, field: str, *, otherwise: Word | None = None) -> Word:
     """Our word for a number; `otherwise` stands for unset and for numbers of a newer contract."""
-    enumeration, prefix = _WORDS[kind]
-    name = next((name for name, value in enumeration.items() if value == number), "").removeprefix(prefix)
-    if name in kind.__members__:
-        return kind[name]
+    word: Word | None = _words_of(kind).get(number)
+    if word is not None:
+        return word
     if otherwise is None:
         raise BadRequestError(f"{field}: {number} is not one of {', '.join(kind)}")
     return otherwise
+
+
+@cache
+def _words_of(kind: type[Word]) -> Mapping[int, Word]:
+    enumeration, prefix = _WORDS[kind]
+    named = {value: name.removeprefix(prefix) for name, value in enumeration.items()}
+    return {value: kind[name] for value, name in named.items() if name in kind.__members__}
 
 
 def stamp(moment: datetime | None) -> Timestamp | None:
@@ -91,7 +98,12 @@ def moment_of(message: Any, name: str, field: str) -> datetime | None:
     value: Timestamp = getattr(message, name)
     if not (0 <= value.nanos < 1_000_000_000) or not (0 <= value.seconds < 4_102_444_800):
         raise BadRequestError(f"{field}.{name}: not a time between 1970 and 2100")
-    return value.ToDatetime(UTC)
+    return _moment(value.seconds, value.nanos)
+
+
+@lru_cache(maxsize=4096)  # of thousands of nodes in one report, all have been looked at in the same moment
+def _moment(seconds: int, nanos: int) -> datetime:
+    return Timestamp(seconds=seconds, nanos=nanos).ToDatetime(UTC)
 
 
 def needed_moment(message: Any, name: str, field: str) -> datetime:
@@ -141,9 +153,16 @@ def cluster_of(value: str, field: str = "cluster") -> str:
     return _matching(_CLUSTER, value, field, "a cluster name")
 
 
+@lru_cache(maxsize=131_072)  # every report names the same ones again
+def _is_node_name(value: str) -> bool:
+    return _NODE.fullmatch(value) is not None
+
+
 def node_names(values: Sequence[str], field: str) -> tuple[str, ...]:
     if len(values) > NODES_MAX:
         raise BadRequestError(f"{field}: more than {NODES_MAX} nodes")
+    if all(map(_is_node_name, values)):
+        return tuple(values)
     return tuple(_matching(_NODE, value, f"{field}[{at}]", "a node name") for at, value in enumerate(values))
 
 
@@ -237,8 +256,9 @@ def _whole(value: int, field: str) -> int:
 
 def observed_node(message: agent_pb2.NodeObservation, field: str, now: datetime) -> ObservedNode:
     """Never later than `now`: a clock that was ahead for a moment must not outweigh all that is seen after it."""
+    name = message.name
     return ObservedNode(
-        name=_matching(_NODE, message.name, f"{field}.name", "a node name"),
+        name=name if _is_node_name(name) else _matching(_NODE, name, f"{field}.name", "a node name"),
         state=from_wire(NodeState, message.state, f"{field}.state", otherwise=NodeState.OTHER),
         observed_at=min(needed_moment(message, "observed_at", field), now),
         reason=text_of(message.reason, f"{field}.reason"),

@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.words import NodeState
+from advisor.store.node_book import NodeBook
 from advisor.store.records import AttemptKey, ObservedNode
 from advisor.store.sql import AnyRow, any_text, storable, text_array
 from advisor.store.tables import attempts, node_changes, node_states
@@ -21,24 +22,34 @@ _DRAINED = frozenset({NodeState.DRAINED, NodeState.DRAINING})
 _OUT_OF_SERVICE = _DRAINED | {NodeState.DOWN}
 
 
+def node_rows() -> NodeBook:
+    """What reports are compared with."""
+    return NodeBook(
+        columns=("cluster", "name", "state", "reason", "partitions", "since", "observed_at", "reinstated_at")
+    )
+
+
 async def record_nodes(
-    connection: AsyncConnection, cluster: str, observed: Sequence[ObservedNode]
+    connection: AsyncConnection, cluster: str, observed: Sequence[ObservedNode], book: NodeBook
 ) -> tuple[AttemptKey, ...]:
-    """Write changed nodes. Returns the open attempts that run on a node whose state changed."""
+    """Write changed nodes. Returns the open attempts that run on a node whose state changed.
+
+    `book`: of `node_rows`, used for this cluster alone, within the lock of its reports.
+    """
+    if not observed:
+        return ()
+    await book.refresh(connection, (cluster,))
+    once = len({node.name for node in observed}) == len(observed)
     newest: dict[str, ObservedNode] = {}
     for node in observed:
+        if once and _as_known(book.rows.get((cluster, node.name)), node):
+            continue
         name = storable(node.name)
         if name not in newest or newest[name].observed_at <= node.observed_at:
             newest[name] = node
-    if not newest:
-        return ()
-    found = await connection.execute(
-        select(node_states).where(node_states.c.cluster == cluster, node_states.c.name == any_text(newest))
-    )
-    known: Mapping[str, AnyRow] = {row.name: row for row in found}
     rows, changed, history = [], [], []
     for name, node in newest.items():
-        before = known.get(name)
+        before = book.rows.get((cluster, name))
         if before is not None and before.observed_at > node.observed_at:
             continue
         same_state = before is not None and before.state == node.state.value
@@ -90,6 +101,16 @@ async def record_nodes(
         )
     )
     return tuple(AttemptKey(job_key=row.job_key, number=row.number) for row in touched)
+
+
+def _as_known(before: AnyRow | None, node: ObservedNode) -> bool:
+    """Nothing is new of it. True of nearly all, so it is asked first."""
+    return (
+        before is not None
+        and before.state == node.state
+        and before.reason == node.reason
+        and before.partitions == list(node.partitions)
+    )
 
 
 def _worth_keeping(before: AnyRow | None, state: NodeState, reason: str) -> bool:

@@ -25,6 +25,7 @@ from advisor.store.merging import (
     without_predecessors,
     worth_a_look,
 )
+from advisor.store.node_book import NodeBook
 from advisor.store.node_states import record_nodes
 from advisor.store.records import AttemptKey, Notice, ObservedJob, ObservedNode, Recorded
 from advisor.store.sql import AnyRow, all_ids, all_text, any_text, named_in, of_attempt, storable, wanted_attempts
@@ -101,8 +102,10 @@ async def record_observations(
     complete: bool,
     now: datetime,
     listed: Sequence[str] = (),
+    book: NodeBook,
 ) -> Recorded:
-    """Work one report in. Idempotent: the same report again changes nothing. `listed`: see `Store`."""
+    """Work one report in. Idempotent: the same report again changes nothing. `listed`: see `Store`; `book`: what is
+    known of the cluster's nodes."""
     await connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"observations {cluster}", 0))))
     report = _Report(cluster=cluster, now=now, complete=complete)
     accepted = _acceptable(observed_jobs, report)
@@ -113,7 +116,7 @@ async def record_observations(
     if complete:
         listed_at = max((job.observed_at for job in accepted), default=now)
         await _forget_absent(connection, report, listed_at, listed)
-    for key in await record_nodes(connection, cluster, observed_nodes):
+    for key in await record_nodes(connection, cluster, observed_nodes, book):
         report.changed[key] = None
     return Recorded(
         changed=tuple(report.changed),

@@ -119,7 +119,7 @@ def _table(keys: Sequence[AttemptKey], columns: Mapping[str, tuple[Any, Sequence
     return func.unnest(*arrays).table_valued(*named, name="given").render_derived()
 
 
-_LENGTH = 2**24  # a part's length and its end in one number: no part is longer
+_LENGTH = 2**28  # a part's length and its end in one number: no part is longer
 
 
 def _ends(parts: Sequence[bytes]) -> list[int]:

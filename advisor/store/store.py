@@ -58,6 +58,8 @@ from advisor.store.errors import LeaseLost
 from advisor.store.history import History
 from advisor.store.leases import Fence, Newcomer, StoredReplica, Turn
 from advisor.store.migrate import require_current_schema
+from advisor.store.node_book import NodeBook
+from advisor.store.node_states import node_rows
 from advisor.store.order_records import OrderGiven, OrderWanted, SinceOrder, StoredOrder
 from advisor.store.records import (
     ActionRow,
@@ -123,6 +125,7 @@ _AUDIT_CONNECTIONS = 4
 _SPANS_SECONDS = 300
 _AUDIT_WAIT_SECONDS = 10
 _KNOWN_BLOBS_MAX = 1000
+_CLUSTERS_MAX = 100
 _KNOWN_BLOBS_FOR = timedelta(days=1)
 
 
@@ -170,6 +173,7 @@ class Store:
         self._incarnation = ""
         self._policy = policy
         self._known_blobs: Mapping[str, datetime] = {}
+        self._node_rows: dict[str, NodeBook] = {}  # of each cluster, as reports are compared with
         self._remembered = Remembered()
         self._loading = asyncio.Lock()  # what is remembered is of one transaction
         self._known_spans: dict[str, tuple[float, Spans]] = {}
@@ -308,9 +312,19 @@ class Store:
         `listed`: jobs that it holds besides, by `identity.slot_of`: a long listing comes in several reports, and the
         last one is complete.
         """
+        if len(self._node_rows) > _CLUSTERS_MAX:
+            self._node_rows.clear()
+        book = self._node_rows.setdefault(cluster, node_rows())
         async with self._engine.begin() as connection:
             return await observations.record_observations(
-                connection, cluster, jobs, nodes, complete=complete, now=now, listed=listed
+                connection,
+                cluster,
+                jobs,
+                nodes,
+                complete=complete,
+                now=now,
+                listed=listed,
+                book=book,
             )
 
     async def resolve(self, refs: Sequence[AttemptRef]) -> tuple[AttemptKey | None, ...]:
@@ -389,7 +403,7 @@ class Store:
 
     def forget_loaded(self) -> None:
         """Read all of it anew the next time."""
-        self._remembered = Remembered()
+        self._remembered, self._node_rows = Remembered(), {}
 
     async def save_states(
         self, states_by_key: Mapping[AttemptKey, DetectorState], *, now: datetime, fence: Fence | None = None

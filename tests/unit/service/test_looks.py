@@ -15,6 +15,7 @@ from advisor.gathering import Gatherer
 from advisor.ports import LogBatch, LogChunk, LogRequest
 from advisor.rules.loader import load_rules
 from advisor.sighting import decoded_state
+from advisor.state_writing import StateWriter
 from advisor.store.records import StoredAttempt
 from advisor.verdicts import detector_state
 from tests.unit.service.test_turns import T, item
@@ -97,7 +98,7 @@ async def _ticks(count: int, gatherer: Gatherer, clock: Ticking, watched: Stored
         clock.at += timedelta(seconds=2)
         sightings = gatherer.sight([watched])
         await gatherer.gather(sightings)
-        watched = replace(watched, detector_state=detector_state(sightings[0]).state)
+        watched = replace(watched, detector_state=detector_state(sightings[0], StateWriter()).state)
     return watched
 
 
