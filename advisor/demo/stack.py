@@ -19,6 +19,7 @@ from advisor.commands.decisions import as_document
 from advisor.demo.cluster import CLUSTER_NAME, SLURM_USER, Cluster
 from advisor.demo.namespace import SERVICE_USER, Runtime
 from advisor.demo.waiting import wait_for
+from advisor.store.embedded import running_url
 from advisor.v1 import audit_pb2, common_pb2, operator_pb2
 
 READY_SECONDS = 60.0
@@ -118,6 +119,7 @@ class Stack:
     policy: Mapping[str, object] = field(default_factory=dict)
     watchdog_dead_after_seconds: float = 10.0  # since the last completed tick
     agent_sections: str = ""  # more of the agent's configuration, as TOML
+    other_sockets: tuple[Path, ...] = ()  # of more advisors, which the agent asks first
     slurm_bin: Path | None = None  # a folder of Slurm's tools for the agent, instead of PATH
     advisor: Program = field(init=False)
     agent: Program = field(init=False)
@@ -188,6 +190,21 @@ class Stack:
         self._policy_file.write_text(_toml(policy), encoding="utf-8")
         self.advisor.start()
         self.wait_ready()
+
+    def another_advisor(self, name: str, *, lease_seconds: float) -> Program:
+        """One more over the first one's database, with a socket of its own in `name`. Started by whoever asks."""
+        folder = self.root / name
+        folder.mkdir(exist_ok=True)
+        dsn, config = folder / "dsn", folder / "advisor.toml"
+        dsn.write_text(running_url(self.root / "advisor" / "data")[0], encoding="utf-8")
+        dsn.chmod(0o600)
+        own = self._advisor_toml().replace(f'"{self.root}/advisor/', f'"{folder}/')
+        more = f'[store]\ndsn_file = "{dsn}"\n[replicas]\nlease_seconds = {lease_seconds}\n'
+        config.write_text(own + more, encoding="utf-8")
+        for path in (folder, dsn, config):
+            shutil.chown(path, SERVICE_USER, SERVICE_USER)
+        argv = [str(self.cluster.runtime.python), "-m", "advisor", "serve", "--config", str(config)]
+        return self._program(name, SERVICE_USER, argv)
 
     def restart_agent(self, sections: str) -> None:
         """Start the agent again with other sections in its configuration."""
@@ -310,7 +327,7 @@ class Stack:
     def _agent_toml(self) -> str:
         return (
             f'cluster = "{CLUSTER_NAME}"\n'
-            f'socket = "{self.socket}"\n'
+            f"socket = {json.dumps([str(path) for path in (*self.other_sockets, self.socket)])}\n"
             f'mode = "{self.agent_mode}"\n'
             f'tick_file = "{self.tick_file}"\n'
             f'hook_socket = "{self._hook_socket}"\n'
