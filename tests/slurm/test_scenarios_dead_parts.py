@@ -57,13 +57,15 @@ def test_g_the_advisor_dies_before_deciding(world: World) -> None:
 
 
 @pytest.fixture
-def leasing(world: World) -> Iterator[World]:
+def leasing(world: World, request: pytest.FixtureRequest) -> Iterator[World]:
     """A policy under which exclusions may still change after Slurm's own delay, so that StartTime is leased."""
-    world.stack.restart_advisor({**world.stack.policy, "settle_seconds": {"gpu_hardware": _SETTLE_SECONDS}})
+    seconds = getattr(request, "param", _SETTLE_SECONDS)
+    world.stack.restart_advisor({**world.stack.policy, "settle_seconds": {"gpu_hardware": seconds}})
     yield world
     world.stack.restart_advisor(world.stack.policy)
 
 
+@pytest.mark.parametrize("leasing", [15.0], indirect=True)
 def test_g_a_leased_job_starts_by_its_deadline_with_all_of_us_dead(leasing: World) -> None:
     """g: everything of ours is dead while a lease keeps the job pending: Slurm starts it when the lease ends."""
     run = leasing.launch("alice", Training(name="scenario-g6", steps=12, faults=[_FAULT]))
@@ -120,7 +122,7 @@ def test_g_after_a_restart_of_everything_nothing_is_done_twice(world: World) -> 
     world.stack.start()
     row = run.wait("COMPLETED", restarts=1)
     assert row.excluded == {"node2"}
-    assert holds_for(lambda: _at_rest(run), seconds=8)
+    assert holds_for(lambda: _at_rest(run), seconds=6)
 
 
 def _lease_end(run: Run) -> int | None:

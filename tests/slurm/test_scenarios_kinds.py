@@ -130,7 +130,7 @@ def test_other_peoples_holds_are_never_released(world: World) -> None:
         world.stack.agent.thaw()
     before = [_held(_row(world, job)) for job in (admins, users)]
     assert {state for state, *_ in before} == {"SPECIAL_EXIT"}
-    assert holds_for(lambda: [_held(_row(world, job)) for job in (admins, users)] == before, seconds=12)
+    assert holds_for(lambda: [_held(_row(world, job)) for job in (admins, users)] == before, seconds=8)
     for job in (admins, users):
         world.cluster.must("scancel", str(job))
 

@@ -28,7 +28,7 @@ def test_a_job_that_its_user_requeued_is_not_cancelled_by_a_stop(world: World, c
     finally:
         world.stack.agent.thaw()
     run.wait("FAILED", restarts=2, seconds=40)
-    assert holds_for(lambda: (run.row.state, run.row.restarts) == ("FAILED", 2), seconds=8)
+    assert holds_for(lambda: (run.row.state, run.row.restarts) == ("FAILED", 2), seconds=6)
 
 
 def test_only_the_failed_task_of_an_array_is_requeued(world: World) -> None:

@@ -98,7 +98,7 @@ def test_e_monitor_mode_gives_the_same_advice_and_touches_nothing(world: World) 
     assert decision["advice"]["mode"] == "MODE_MONITOR"
     assert decision["advice"]["category"] == "gpu_hardware"
     row = run.wait("FAILED", seconds=20)
-    assert holds_for(lambda: _untouched(run), seconds=10)
+    assert holds_for(lambda: _untouched(run), seconds=6)
     assert run.row == row
     assert world.cluster.completions(run.job_id) == ["FAILED"]
 
@@ -108,7 +108,7 @@ def test_i_a_job_out_of_scope_gets_advice_and_nothing_else(world: World) -> None
     run = world.launch("alice", Training(name="scenario-i", nodes=3, steps=20, faults=[_xid79("node2")], opt_in=False))
     decision = run.wait_decision("advice", _restart_of(0, "node2"), seconds=40)
     run.wait("FAILED", seconds=20)
-    assert holds_for(lambda: _untouched(run), seconds=8)
+    assert holds_for(lambda: _untouched(run), seconds=6)
     assert world.cluster.completions(run.job_id) == ["FAILED"]
     shown = world.stack.ask("decisions", "show", decision["advice"]["advice_id"])
     assert shown.get("status") not in {"RECONCILIATION_STATUS_APPLIED", _VERIFIED}, json.dumps(shown, indent=1)

@@ -27,7 +27,7 @@ def test_c_a_deterministic_failure_is_stopped_after_one_confirmation(world: Worl
     assert any("KeyError" in item["text"] for item in stop["advice"]["evidence"])
     row = run.wait("FAILED", restarts=1, seconds=20)
     assert row.excluded == frozenset()
-    assert holds_for(lambda: (run.row.state, run.row.restarts) == ("FAILED", 1), seconds=8)
+    assert holds_for(lambda: (run.row.state, run.row.restarts) == ("FAILED", 1), seconds=6)
     restarts = [item for item in run.decisions() if item["advice"]["action"] == "ACTION_RESTART"]
     assert not any(item["advice"].get("exclude_nodes") for item in restarts)
     assert {item["advice"]["reason"] for item in restarts} == {"confirmation_retry"}
@@ -39,15 +39,16 @@ def test_d_a_cancelled_job_stays_cancelled(world: World) -> None:
     run.wait_step(3)
     world.cluster.must("scancel", str(run.job_id), user="alice")
     run.wait("CANCELLED", seconds=20)
-    assert holds_for(lambda: _stays_cancelled(run, 0), seconds=8)
+    assert holds_for(lambda: _stays_cancelled(run, 0), seconds=6)
     assert not [item for item in run.decisions() if item["advice"]["action"] == "ACTION_RESTART"]
 
 
 def test_d_a_cancel_while_the_agent_is_about_to_act_wins(world: World) -> None:
     """d: the decision to restart is made, the user cancels, and only then the agent acts: the job stays cancelled."""
-    fault = {"kind": "xid79", "attempt": 0, "node": "node2", "step": 6}
-    run = world.launch("alice", Training(name="scenario-d2", steps=50, collective_seconds=600, faults=[fault]))
-    run.wait_step(5)
+    # What is there within the first five seconds ends no start-up.
+    fault = {"kind": "xid79", "attempt": 0, "node": "node2", "step": 70}
+    run = world.launch("alice", Training(name="scenario-d2", steps=90, collective_seconds=600, faults=[fault]))
+    run.wait_step(60)
     world.stack.agent.freeze()
     try:
         run.wait_decision("a restart", lambda item: item["advice"]["action"] == "ACTION_RESTART", seconds=40)
@@ -55,7 +56,7 @@ def test_d_a_cancel_while_the_agent_is_about_to_act_wins(world: World) -> None:
         run.wait("CANCELLED", seconds=20)
     finally:
         world.stack.agent.thaw()
-    assert holds_for(lambda: _stays_cancelled(run, 0), seconds=10)
+    assert holds_for(lambda: _stays_cancelled(run, 0), seconds=6)
     # The agent refuses, unless newer advice that does nothing has overtaken the restart by then.
     wait_for(
         "the refusal, or advice that knows of the cancel",
@@ -72,7 +73,7 @@ def test_d_a_cancel_in_the_moment_of_the_failure_wins(world: World) -> None:
     wait_for("the fault", lambda: world.cluster.kernel_log("node2").read_bytes() != before, seconds=20)
     world.cluster.must("scancel", str(run.job_id), user="alice")
     run.wait("CANCELLED", seconds=20)
-    assert holds_for(lambda: _stays_cancelled(run, 0), seconds=10)
+    assert holds_for(lambda: _stays_cancelled(run, 0), seconds=6)
 
 
 def test_d_a_cancel_of_the_requeued_job_wins(world: World) -> None:
@@ -82,7 +83,7 @@ def test_d_a_cancel_of_the_requeued_job_wins(world: World) -> None:
     run.wait("PENDING", restarts=1, seconds=30)
     world.cluster.must("scancel", str(run.job_id), user="alice")
     run.wait("CANCELLED", seconds=20)
-    assert holds_for(lambda: _stays_cancelled(run, 1), seconds=10)
+    assert holds_for(lambda: _stays_cancelled(run, 1), seconds=6)
 
 
 def test_a_job_is_not_started_beside_those_that_waited_for_its_end(world: World, client: Client) -> None:
@@ -162,7 +163,7 @@ def test_a_requeue_in_the_moment_in_which_a_dependent_is_let_go_is_taken_back(cl
     result = carry_out(request, let_go_first)
     assert (result.status, result.reason) == (Status.WITHHELD, Reason.DEPENDENT_RELEASED), result
     assert [verb.name for verb in result.done] == ["requeue", "cancel"]
-    assert holds_for(lambda: (cluster.job(job).state, cluster.job(job).restarts) == ("CANCELLED", 1), seconds=8)
+    assert holds_for(lambda: (cluster.job(job).state, cluster.job(job).restarts) == ("CANCELLED", 1), seconds=6)
     cluster.must("scancel", str(waits))
 
 

@@ -40,7 +40,7 @@ async def test_output_path_is_where_slurm_wrote(cluster: Cluster) -> None:
 async def test_absence_in_its_kinds(cluster: Cluster) -> None:
     """No such job, and no such Slurm, are two different answers."""
     assert await SlurmCli(conf=str(cluster.conf)).job("4000000") is None
-    answer = await SlurmCli(conf="/nonexistent/slurm.conf").job("1")
+    answer = await SlurmCli(conf="/nonexistent/slurm.conf", timeout_seconds=2.0).job("1")
     assert isinstance(answer, Unavailable)
 
 
