@@ -86,8 +86,7 @@ class Door:
         async with AsyncExitStack() as stack:
             connection = await self._enter(stack)
             if self._seconds is not None:
-                driver = await _driver_of(connection)
-                timer = asyncio.get_running_loop().call_later(self._seconds, _cut, driver)
+                timer = asyncio.get_running_loop().call_later(self._seconds, _cut, _driver_of(connection))
                 stack.callback(timer.cancel)
             yield connection
 
@@ -231,8 +230,9 @@ def _cut_after(seconds: float, connection: Any) -> Any:
         timer.cancel()
 
 
-async def _driver_of(connection: AsyncConnection) -> Any:
-    return (await connection.get_raw_connection()).driver_connection
+def _driver_of(connection: AsyncConnection) -> Any:
+    held = connection.sync_connection
+    return None if held is None else held.connection.driver_connection
 
 
 def _cut(driver: Any) -> None:

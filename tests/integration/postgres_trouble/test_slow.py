@@ -1,6 +1,7 @@
 """A database that is slow or does not answer: what comes in is bounded, what is said is true, and it goes on."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ import grpc
 import psycopg
 import pytest
 
-from advisor.v1 import agent_pb2
+from advisor.v1 import agent_pb2, audit_pb2
 from tests.integration.postgres_trouble.servers import Gate, Server
 from tests.integration.service.world import CLUSTER, World, configuration, world_of
 
@@ -32,6 +33,9 @@ async def _told(call: "asyncio.Future[object]") -> grpc.StatusCode | None:
     except grpc.aio.AioRpcError as error:
         return error.code()
     return None
+
+
+_ABSENT = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
 async def test_reports_to_a_database_that_does_not_answer_are_sent_away(place: Path, server: Server) -> None:
@@ -59,6 +63,47 @@ async def test_reports_to_a_database_that_does_not_answer_are_sent_away(place: P
         await world.ticks(2)
         stream.cancel()
         await world.report(world.job("RUNNING"))
+
+
+async def test_questions_that_wait_leave_the_tick_alone(place: Path, server: Server) -> None:
+    """What people ask hangs on a lock, on all connections that there are for it: ticks and reports do not notice."""
+    async with world_behind(place, server) as world:
+        world.log().write_text("")
+        await world.report(world.job("RUNNING"))
+        await world.ticks(1)
+        with psycopg.connect(server.url().replace("+psycopg", "")) as holder:
+            holder.execute("LOCK TABLE audit IN ACCESS EXCLUSIVE MODE")
+            ask = audit_pb2.ListAuditRequest()
+            questions = [asyncio.ensure_future(_told(world.audit.ListAudit(ask))) for _ in range(12)]
+            await world.ticks(5)
+            assert not all(question.done() for question in questions)
+            assert world.running.board.pulse.age_seconds < 1.5
+            await world.report(world.job("RUNNING"))
+        assert set(await asyncio.gather(*questions)) <= {None, *_ABSENT}
+
+
+@pytest.mark.long
+async def test_half_a_minute_of_locks_and_a_slow_way_leave_nothing_behind(place: Path, server: Server) -> None:
+    """Longer than a wait for a lock may be, behind a way of 40 ms: calls fail clearly, and no connection is lost."""
+    async with Gate(server.port) as gate, world_behind(place, server, gate) as world:
+        world.log().write_text("")
+        await world.report(world.job("RUNNING"))
+        gate.delay_seconds = 0.02
+        with psycopg.connect(server.url().replace("+psycopg", "")) as holder:
+            holder.execute("LOCK TABLE decisions, attempts IN ACCESS EXCLUSIVE MODE")
+            began = time.monotonic()
+            told = set()
+            while time.monotonic() < began + 30:
+                told.add(await _told(asyncio.ensure_future(world.report(world.job("FAILED")))))
+            assert told <= _ABSENT
+            age = world.running.board.pulse.age_seconds
+        began = time.monotonic()
+        await world.report(world.job("FAILED"))
+        await world.advice_where(lambda found: len(found) == 1, 60)
+        print(f"tick age {age:.0f} s at the end of the lock; decided {time.monotonic() - began:.1f} s after it")
+        assert age > 25
+        (held,) = server.query(f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{server.database}'")
+        assert int(str(held[0])) <= 16
 
 
 async def test_a_lock_that_somebody_holds_delays_and_loses_nothing(place: Path, server: Server) -> None:
