@@ -26,7 +26,7 @@ from advisor.store.hints import TICK, hint
 from advisor.store.records import AttemptKey
 from advisor.store.sql import any_id, storable
 from advisor.store.tables import lease_epochs, leases, replicas, schema_support
-from advisor.store.watching import watched
+from advisor.store.watching import Patience, watched
 
 _KEPT_FOR = timedelta(days=1)  # rows of replicas that have ended, to be looked at
 _REPLICAS_MAX = 1000
@@ -183,7 +183,7 @@ async def take_turn(
     known: Mapping[str, int],
     *,
     now: datetime,
-    refined_for: timedelta,
+    patience: Patience,
     lease: timedelta,
 ) -> Turn:
     """What there is to tick: what is held, less what is given up, and what was free or a dead replica's.
@@ -194,7 +194,7 @@ async def take_turn(
     held = await _held(connection) if live > 1 else 0
     # All of them, at once: who is over his share then gives up the rest, and that is free for everybody.
     inherited = await _inherit(connection, replica_id) if dead else {}
-    seen = await watched(connection, now, refined_for=refined_for, replica_id=replica_id)
+    seen = await watched(connection, now, patience=patience, replica_id=replica_id)
     epochs = {item.key.job_key: item.epoch for item in seen if item.epoch is not None}
     over = [job for job in (*known, *inherited) if job not in epochs]
     if over:

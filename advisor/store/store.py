@@ -123,6 +123,7 @@ _AUDIT_SESSION = (
 )
 _AUDIT_CONNECTIONS = 4
 _SPANS_SECONDS = 300
+_ISOLATE_SECONDS = 5.0  # beyond settling: some ticks, of whoever has the job by then
 _AUDIT_WAIT_SECONDS = 10
 _KNOWN_BLOBS_MAX = 1000
 _CLUSTERS_MAX = 100
@@ -337,12 +338,16 @@ class Store:
     async def watched(self, now: datetime) -> tuple[AttemptKey, ...]:
         """Attempts to tick: not ended, or ended and not yet done with, for an hour at most."""
         async with self._engine.begin() as connection:
-            seen = await watching.watched(connection, now, refined_for=self._refined_for)
+            seen = await watching.watched(connection, now, patience=self._patience)
         return tuple(item.key for item in seen)
 
     @property
-    def _refined_for(self) -> timedelta:
-        return timedelta(seconds=self._policy.decision_deadline_seconds)
+    def _patience(self) -> watching.Patience:
+        policy = self._policy
+        settle = policy.isolation_settle_seconds + _ISOLATE_SECONDS if policy.isolate else 0.0
+        return watching.Patience(
+            refined=timedelta(seconds=policy.decision_deadline_seconds), isolated=timedelta(seconds=settle)
+        )
 
     async def join(self, newcomer: Newcomer, *, lease: timedelta) -> datetime:
         """Begin a replica's life. Returns the database's time."""
@@ -362,9 +367,7 @@ class Store:
     async def take_turn(self, replica_id: str, known: Mapping[str, int], *, now: datetime, lease: timedelta) -> Turn:
         """What this replica may tick. Raises `LeaseLost`."""
         async with self._engine.begin() as connection:
-            turn = await leases.take_turn(
-                connection, replica_id, known, now=now, refined_for=self._refined_for, lease=lease
-            )
+            turn = await leases.take_turn(connection, replica_id, known, now=now, patience=self._patience, lease=lease)
         return replace(turn, fence=replace(turn.fence, incarnation=self._incarnation))
 
     async def _hold(self, connection: AsyncConnection, fence: Fence | None, jobs: Iterable[str] = ()) -> None:

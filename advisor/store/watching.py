@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, null, or_, select, true, update
+from sqlalchemy import ColumnElement, and_, func, null, or_, select, text, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.words import Action, AttemptState, Mode
@@ -24,6 +24,17 @@ _STARTED = [AttemptState.RUNNING.value, AttemptState.SUSPENDED.value, *_ENDED]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long after its end an attempt is not yet done with: its exclusions may be `refined`, whatever its newest
+    decision says; and where trusted evidence names nodes, `isolated`: wants of nodes settle for so long, and whoever
+    takes the job over meanwhile must come to them again.
+    """
+
+    refined: timedelta
+    isolated: timedelta = timedelta()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
     """`epoch`: of the lease by which the asking replica holds the job, None where nobody holds it."""
 
@@ -32,13 +43,12 @@ class Watched:
 
 
 async def watched(
-    connection: AsyncConnection, now: datetime, *, refined_for: timedelta, replica_id: str = ""
+    connection: AsyncConnection, now: datetime, *, patience: Patience, replica_id: str = ""
 ) -> tuple[Watched, ...]:
     """Attempts to tick: not ended, or ended and not yet done with, the most important first. Closes those that are.
 
     First are those that may be acted on, and of those each user's largest in turn, so that whoever can look at some of
-    them only does not lose a training job among one user's thousands of small ones. `refined_for`: how long after its
-    end an attempt's exclusions may still be refined, whatever its newest decision says.
+    them only does not lose a training job among one user's thousands of small ones.
 
     A waiting attempt is not among them: nothing of it can fail, and the tick of the one before sees it as successor.
     Nor is one that the scheduler forgot while it ran: nobody will ever see how it ended.
@@ -62,7 +72,7 @@ async def watched(
                     or_(~successors.exists(), started),
                     _looked_at_since_its_end(),
                     or_(attempts.c.orders == attempts.c.orders_decided, started),
-                    _decided_for_good(now, refined_for),
+                    _decided_for_good(now, patience),
                 ),
             ),
         )
@@ -138,7 +148,7 @@ def _looked_at_since_its_end() -> Any:
     )
 
 
-def _decided_for_good(now: datetime, refined_for: timedelta) -> Any:
+def _decided_for_good(now: datetime, patience: Patience) -> Any:
     # A decision that stays as it is while its evidence settles is not committed again, so its row never says that it
     # is settled. Left open, an attempt that failed in monitor mode would be restarted up to an hour later by whoever
     # sets the mode to autonomous. Advice that ran out untaken is left to be said once more, settled or not, for as long
@@ -158,7 +168,12 @@ def _decided_for_good(now: datetime, refined_for: timedelta) -> Any:
         .join(advice, of_advice(decisions, advice))
         .where(
             newest,
-            or_(decisions.c.settled, attempts.c.over_seen_at < now - refined_for),
+            or_(decisions.c.settled, attempts.c.over_seen_at < now - patience.refined),
+            or_(
+                ~decisions.c.trusted,
+                decisions.c.implicated_nodes == text("'{}'::text[]"),
+                attempts.c.over_seen_at < now - patience.isolated,
+            ),
             final,
             or_(~advice.c.open, advice.c.expires_at <= now, decisions.c.action == Action.NONE.value),
         )

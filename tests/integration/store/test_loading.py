@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from advisor.core.model import Decision, Progress
+from advisor.core.policy import Policy
 from advisor.core.words import Action, AttemptState, Category, Mode, NodeState, Reason
 from advisor.store.records import (
     AgentMode,
@@ -319,6 +320,22 @@ async def test_exclusions_are_not_refined_for_ever(store: Store) -> None:
     await store.record_reconciliation(committed.decision_id, MONITORED, who="agent")
     assert key in await store.watched(at(149))
     assert await store.watched(at(151)) == ()
+
+
+async def test_where_nodes_may_be_isolated_wants_settle_before_an_attempt_is_done_with(store: Store, url: str) -> None:
+    """Whoever takes the job over until then comes to the same wants again; without trusted evidence nobody waits."""
+    isolating = await Store.open(url, policy=Policy(isolate=True, isolation_settle_seconds=30))
+    key, other = await running(store), await running(store, job_id="8")
+    await report(store, FAILED, replace(FAILED, job_id="8"))
+    untrusted = decision()
+    untrusted = replace(untrusted, attribution=replace(untrusted.attribution, trusted=False))
+    for each, made in ((key, decision()), (other, untrusted)):
+        committed = await store.commit_decision(record(each, created_at=at(62), decision=made))
+        await store.save_states({each: STATE}, now=at(62))
+        await store.record_reconciliation(committed.decision_id, MONITORED, who="agent")
+    assert await isolating.watched(at(94)) == (key,)
+    assert await isolating.watched(at(96)) == ()
+    await isolating.close()
 
 
 async def test_autonomous_advice_that_ran_out_while_refined_is_said_once_more(store: Store) -> None:
