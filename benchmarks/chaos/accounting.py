@@ -44,6 +44,7 @@ class Seen:
     controller: Mapping[int, Controller]
     decisions: Sequence[Mapping[str, Any]]  # newest first, as the API tells them
     ended: float  # when injecting was over
+    replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +143,7 @@ def broken_share(seen: Seen, begin: float, end: float) -> float:
     spans = sorted(
         (max(done.began, begin), min(done.ended or seen.ended, end))
         for done in seen.injected
-        if done.done and (done.what.target in CHAIN or done.what.kind in (Kind.DISK, Kind.FLOOD, Kind.TRICK))
+        if done.done and _breaks_the_chain(done, seen.replicas)
     )
     covered, until = 0.0, begin
     for low, high in spans:
@@ -150,6 +151,13 @@ def broken_share(seen: Seen, begin: float, end: float) -> float:
             covered += high - max(low, until)
             until = max(until, high)
     return covered / (end - begin)
+
+
+def _breaks_the_chain(done: Done, replicas: int) -> bool:
+    what = done.what
+    if replicas > 1 and (what.target == "advisor" or (what.target == "agent" and what.kind in (Kind.HOLD, Kind.DELAY))):
+        return what.kind is Kind.DISK  # the others are there
+    return what.target in CHAIN or what.kind in (Kind.DISK, Kind.FLOOD, Kind.TRICK)
 
 
 def _mine(seen: Seen, item: Launched) -> list[Mapping[str, Any]]:

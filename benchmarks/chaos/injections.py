@@ -104,9 +104,10 @@ class Injector:
             case Kind.PARTITION | Kind.LOSS:
                 return self._drop(item)
             case Kind.HOLD | Kind.DELAY:
-                file = self.stage.relay_file(item.target)
+                name = item.target if item.target == "database" else f"agent{item.which % len(self.stage.advisors)}"
+                file = self.stage.relay_file(name)
                 file.write_text("hold" if item.kind is Kind.HOLD else f"delay {item.amount}", encoding="ascii")
-                return item.target, lambda: _write(file, "pass")
+                return name, lambda: _write(file, "pass")
             case Kind.CLOCK:
                 return self._step_clock(item)
             case Kind.DISK:

@@ -168,6 +168,7 @@ def _examine(
         controller=read_controller(stage.cluster.controller_log),
         decisions=decisions,
         ended=ended,
+        replicas=stage.replicas,
     )
     account = judge(seen)
     if done.returncode != 0:

@@ -8,6 +8,7 @@ it, are started by `stepped.py`, which replaces the one place where they ask for
 """
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -29,6 +30,7 @@ from advisor.store.binaries import find_binaries
 from advisor.store.server_user import choose_server_user
 
 DATABASE_PORT, DATABASE_RELAY_PORT = 25432, 25433
+LEASE_SECONDS = 6
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 DISK_MB = {"postgres": 700, "agent": 4, "advisor": 16}
 POLICY = {
@@ -293,7 +295,7 @@ class Stage:
                     *relay,
                     f"unix:{self._agents_way(number)}",
                     f"unix:{self._socket(number)}",
-                    str(self.relay_file("agent")),
+                    str(self.relay_file(f"agent{number}")),
                 ],
             )
         found["agent"] = SLURM_USER, [python, "-m", "slurm_plugin", "run", "--config", str(self.etc / "agent.toml")]
@@ -346,6 +348,7 @@ class Stage:
             f'[store]\ndsn_file = "{self.etc}/dsn"\n'
             "[tick]\ninterval_seconds = 1.0\n"
             "[seal]\ninterval_seconds = 5\n"
+            f"[replicas]\nlease_seconds = {LEASE_SECONDS}\n"
             '[[logs]]\nkind = "files"\nname = "job-output"\n'
             f'[[kernel]]\nkind = "files"\nname = "kernel"\npath = "{self.root}/kernel/%n.log"\n'
         )
@@ -353,7 +356,7 @@ class Stage:
     def _agent_toml(self) -> str:
         return (
             f'cluster = "{CLUSTER_NAME}"\n'
-            f'socket = "{self._agents_way(0)}"\n'
+            f"socket = {json.dumps([str(self._agents_way(number)) for number in range(self.replicas)])}\n"
             'mode = "act"\n'
             f'tick_file = "{self.disk("agent")}/tick.json"\n'
             f'hook_socket = "{hook_socket(self.runtime)}"\n'

@@ -53,12 +53,11 @@ def submit(cluster: Cluster, trick: str, number: int) -> int:
             name = _NAMES[number % len(_NAMES)]
             script += "sys.exit(7)\n"
         case "dumps":
-            for rank in range(2):
-                (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(Bomb()))
+            _dumps(folder)
             script += "sys.exit(7)\n"
         case _:
             raise ValueError(trick)
-    for path in (folder.parent, folder, *folder.iterdir()):
+    for path in (folder.parent, folder, *folder.rglob("*")):
         shutil.chown(path, HOSTILE, HOSTILE)
     options = (f"--job-name={name}", f"--comment={comment}", f"--output={folder}/out", "-N1", "-t2", "--oversubscribe")
     return cluster.submit(HOSTILE, script, *options)
@@ -81,6 +80,15 @@ def submit_flood(cluster: Cluster, number: int, megabytes: float, seconds: float
 def proofs() -> list[str]:
     """What shows that something of hers ran where it must not."""
     return sorted(str(path) for path in Path(PROOF).parent.glob(Path(PROOF).name + "*"))
+
+
+def _dumps(folder: Path) -> None:
+    """What an operator is handed: a bundle whose dumps are bombs."""
+    for name in ("logs", "flight_recorder"):
+        (folder / name).mkdir()
+    (folder / "logs" / "rank0.log").write_text("[rank0]: RuntimeError: NCCL watchdog: collective timed out\n")
+    for rank in range(2):
+        (folder / "flight_recorder" / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(Bomb()))
 
 
 def _rules(folder: Path) -> Path:
@@ -176,6 +184,6 @@ _COMMENTS = (
     '{"advisor": {"enabled": NaN, "max_restarts": 1e999}}',
     '{"advisor": {"enabled": true}, "advisor": {"job": "x", "attempt": 0, "nodes": ["node1"], "start": 1}}',
     '{"APS": {"auto_resume_mode": "requeue", "max_requeue_times": 99999999999999999999}}',
-    f'{{"advisor": {{"enabled": true, "rules": "/etc/shadow; touch {PROOF}.comment"}}}}',
+    f'{{"advisor": {{"enabled": true, "rules": "/etc/shadow;$(touch {PROOF}.comment)`touch {PROOF}.tick`"}}}}',
     "\x00\xff".replace("\x00", "") + '{"advisor": {"enabled": true}}',
 )
