@@ -36,7 +36,7 @@ _OPEN_MAX = 10_000
 _TEXT_MAX = 1000
 _US = "advisor"
 BY_HAND = "operator"  # in place of a category
-_OUR_REASON = r"^advisor: [0-9a-f-]{36} [a-z_]+( : reboot [a-z ]+)*$"  # Slurm writes behind it at a reboot
+OUR_REASON = r"^advisor: [0-9a-f-]{36} [a-z_]+( : reboot [a-z ]+)*$"  # Slurm writes behind it at a reboot
 _ENDED_BY_REPORT = {
     ReconciliationReason.REPAIR_SEEN: IsolationEnd.REPAIR_SEEN,
     ReconciliationReason.DRAINED_BY_OTHERS: IsolationEnd.TAKEN_OVER,
@@ -168,7 +168,7 @@ async def isolate_by_hand(
         return _stored(row), False
     if row is not None and row.ended_at is not None:
         raise TooLate(f"the last isolation of {node} is being undone: again in a moment")
-    ours = re.match(_OUR_REASON, seen.reason) is not None
+    ours = re.match(OUR_REASON, seen.reason) is not None
     if seen.state in {NodeState.DRAINED.value, NodeState.DRAINING.value} and not ours:
         raise TooLate(f"{node} is drained by others already ({seen.reason or 'no reason given'}): that is left alone")
     over = over_caps(await _cluster(connection, cluster, {node}, now), node, policy)
@@ -248,7 +248,7 @@ async def orphaned(connection: AsyncConnection, cluster: str) -> tuple[tuple[str
         .exists()
     )
     drained = (NodeState.DRAINED.value, NodeState.DRAINING.value)
-    where = [states.state.in_(drained), states.reason.regexp_match(_OUR_REASON), ~known]
+    where = [states.state.in_(drained), states.reason.regexp_match(OUR_REASON), ~known]
     if cluster:
         where.append(states.cluster == storable(cluster))
     found = await connection.execute(

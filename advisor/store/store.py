@@ -29,6 +29,7 @@ from advisor.store import (
     commit,
     corrections,
     event_queries,
+    forgotten_drains,
     hints,
     incarnation,
     isolations,
@@ -111,6 +112,8 @@ _SESSION = (
 )
 # Of one unit of work, however many statements: then the server is taken for frozen, and its connection is cut.
 _UNIT_SECONDS = 60.0
+# After the beginning of an incarnation, for so long: agents tell all nodes within moments of coming back.
+_ADOPTING_SECONDS = 600.0
 _CLOSE_SECONDS = 2.0
 _CONNECTIONS = 10
 _WAIT_SECONDS = 30
@@ -172,6 +175,7 @@ class Store:
         self._unhurried = Door(self._pools[0], lives, seconds=None)
         self._reading_engine = Door(self._pools[1], lives, seconds=unit_seconds)
         self._incarnation = ""
+        self._adopting_until = 0.0
         self._policy = policy
         self._known_blobs: Mapping[str, datetime] = {}
         self._node_rows: dict[str, NodeBook] = {}  # of each cluster, as reports are compared with
@@ -222,6 +226,7 @@ class Store:
         if current != self._incarnation:
             self._incarnation = current
             self._known_blobs, self._known_spans = {}, {}
+            self._adopting_until = asyncio.get_running_loop().time() + _ADOPTING_SECONDS
             self.forget_loaded()
 
     async def close(self) -> None:
@@ -525,6 +530,9 @@ class Store:
         """End what is past its time to live; once per tick."""
         async with self._engine.begin() as connection:
             await self._hold(connection, fence)
+            if asyncio.get_running_loop().time() < self._adopting_until:
+                for node in await forgotten_drains.adopt(connection, policy=self._policy, now=now):
+                    _log.warning("isolation_adopted", node=node)
             return await isolations.expire(connection, now)
 
     async def open_isolations(self, cluster: str) -> tuple[StoredIsolation, ...]:

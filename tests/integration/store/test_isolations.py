@@ -211,3 +211,22 @@ async def test_a_drain_that_nobody_accounts_for_is_shown(isolating: Store) -> No
     await isolating.record_observations(CLUSTER, (), nodes, complete=False, now=at(35))
     assert await isolating.orphaned_drains() == ((CLUSTER, "node3", lost),)
     assert await isolating.orphaned_drains(cluster="other") == ()
+
+
+async def test_a_drain_of_ours_that_was_forgotten_is_taken_over(isolating: Store) -> None:
+    """A restored backup knows nothing of it: it is opened under the id that the node names, once, and ends in time."""
+    forgotten = "01a229e2-8698-7a8d-885a-3d6e1c2af6d5"
+    others = ObservedNode(name="node4", state=NodeState.DRAINED, reason="advisor: mine", observed_at=at(40))
+    ours = ObservedNode(
+        name="node3", state=NodeState.DRAINED, reason=f"advisor: {forgotten} gpu_hardware", observed_at=at(40)
+    )
+    await isolating.record_observations(CLUSTER, (), [ours, others], complete=False, now=at(40))
+    for _ in range(2):
+        assert await isolating.expire_isolations(at(41)) == ()
+    (row,) = await isolating.isolations(cluster=CLUSTER)
+    assert (row.isolation_id, row.node, row.dry_run, row.drained_at) == (forgotten, "node3", False, at(40))
+    assert row.status is ReconciliationStatus.VERIFIED
+    (ended,) = await isolating.expire_isolations(at(41) + timedelta(hours=1))
+    assert ended.ended_by is IsolationEnd.TIME_TO_LIVE
+    (wish,) = await isolating.open_isolations(CLUSTER)
+    assert wish.ended_at is not None
