@@ -185,8 +185,11 @@ class Pipeline:
 
     async def _pause(self) -> None:
         # After a long tick a longer pause: reports are answered, and a storm of them does not take a whole core.
-        await self._clock.sleep(min(max(PAUSE_SECONDS, PAUSE_SHARE * self._board.pulse.took_seconds), 1.0))
-        seconds = self.interval_seconds
+        took = self._board.pulse.took_seconds
+        pause = min(max(PAUSE_SECONDS, PAUSE_SHARE * took), 1.0)
+        await self._clock.sleep(pause)
+        # From one tick's beginning to the next one's.
+        seconds = max(self.interval_seconds - took - pause, 0.0)
         if self._more:
             return
         if self._settles_at is not None:

@@ -5,6 +5,7 @@ how many statements the tick and everything else (reports of agents among it) se
 """
 
 import asyncio
+import gc
 import json
 import os
 import sys
@@ -16,7 +17,7 @@ import structlog
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from advisor.app import Service
+from advisor.app import Service, keep_what_is_loaded
 from advisor.config import load
 
 LOOK_SECONDS = 0.01
@@ -27,6 +28,9 @@ class Statements:
 
     def __init__(self) -> None:
         self.tick = self.other = 0
+        self.collecting = 0.0  # seconds of looking for garbage in cycles
+        self._began = 0.0
+        gc.callbacks.append(self._collects)
         event.listen(Engine, "before_cursor_execute", self._sent)
 
     def _sent(self, *_: Any) -> None:
@@ -36,11 +40,18 @@ class Statements:
         else:
             self.other += 1
 
+    def _collects(self, phase: str, _: object) -> None:
+        if phase == "start":
+            self._began = time.perf_counter()
+        else:
+            self.collecting += time.perf_counter() - self._began
+
 
 async def serve(config: Path) -> None:
     statements = Statements()
     service = Service(load(config, {}).config)
     async with service as running:
+        keep_what_is_loaded()
         seen = 0
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -53,10 +64,11 @@ async def serve(config: Path) -> None:
                 "ticks": pulse.ticks - seen,
                 "watched": pulse.watched,
                 "failed": pulse.failed_jobs,
+                "gc": statements.collecting,
                 "sql": statements.tick,
                 "sql_other": statements.other,
             }
-            seen, statements.tick, statements.other = pulse.ticks, 0, 0
+            seen, statements.tick, statements.other, statements.collecting = pulse.ticks, 0, 0, 0.0
             print(json.dumps(told), flush=True)
 
 

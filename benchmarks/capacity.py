@@ -97,6 +97,7 @@ async def steady(
             for name in sorted({name for item in after for name in item})
         },
         "statements_per_tick": round(sum(tick["sql"] for tick in ticks) / count, 1),
+        "garbage_seconds_per_tick": round(sum(tick["gc"] for tick in ticks) / count, 4),
         "statements_other_per_second": round(sum(tick["sql_other"] for tick in ticks) / took, 1),
         "cpu_ms_per_job_second": {
             "service": 1000 * sum(cpu) / took / options.jobs,

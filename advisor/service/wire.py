@@ -262,10 +262,20 @@ def observed_node(message: agent_pb2.NodeObservation, field: str, now: datetime)
         state=from_wire(NodeState, message.state, f"{field}.state", otherwise=NodeState.OTHER),
         observed_at=min(needed_moment(message, "observed_at", field), now),
         reason=text_of(message.reason, f"{field}.reason"),
-        partitions=tuple(
-            text_of(name, f"{field}.partitions[{at}]", most=NAME_MAX) for at, name in enumerate(message.partitions)
-        ),
+        partitions=_partitions(tuple(message.partitions), field),
     )
+
+
+def _partitions(names: tuple[str, ...], field: str) -> tuple[str, ...]:
+    if not _are_partitions(names):
+        for at, name in enumerate(names):
+            text_of(name, f"{field}.partitions[{at}]", most=NAME_MAX)
+    return names
+
+
+@lru_cache(maxsize=4096)  # thousands of nodes are in the same ones
+def _are_partitions(names: tuple[str, ...]) -> bool:
+    return all(len(name) <= NAME_MAX and "\0" not in name for name in names)
 
 
 def unavailable(message: common_pb2.Unavailable, field: str) -> Unavailable:
