@@ -13,6 +13,7 @@ Errors: `RefusedError` (this module's only one) carries the reason and what an o
 import errno
 import os
 import pwd
+import re
 import shlex
 import stat
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from typing import Protocol
 from advisor.core.words import UnavailableReason
 
 PATH_BYTES_MAX = 4095  # PATH_MAX without the closing zero
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 NULL_DEVICE = "/dev/null"  # holds nothing by definition, so it is never missing from what was read
 
 
@@ -85,7 +87,7 @@ def check_path(path: str) -> None:
     why = ""
     if not path.startswith("/"):
         why = "it is not absolute"
-    elif any(ord(c) < 0x20 or ord(c) == 0x7F for c in path):
+    elif _CONTROL.search(path):
         why = "it holds a control character"
     elif ".." in path.split("/"):
         why = "it holds '..'"

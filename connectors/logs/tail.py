@@ -229,15 +229,16 @@ class _Reading:
         start = _skip_hole(file.fd, mark.offset, stop)
         if start is None:
             return replace(mark, offset=stop) if tail.over else mark
-        # The bytes before the new ones come in the same read: if they changed, the new ones are of another content.
+        # The bytes before the new ones are read after them: if they are what they were, so were the new ones, for what
+        # was truncated does not come back. (Read together with them they would have to be copied apart.)
         lead = min(TAIL_BYTES, start)
         wanted = max(0, stop - start)
         granted = self._allowance.take(wanted) if wanted else 0
         self._denied = granted < wanted
         used = 0
         try:
-            data = os.pread(file.fd, lead + granted, start - lead)
-            before, data = data[:lead], data[lead:]
+            data = os.pread(file.fd, granted, start) if granted else b""
+            before = os.pread(file.fd, lead, start - lead) if lead else b""
             head = _head(file.fd, mark, start, data)
             if head is None or (start == mark.offset and fingerprint(before) != mark.tail):
                 return None
@@ -250,7 +251,7 @@ class _Reading:
             mark,
             offset=offset,
             head=head,
-            tail=fingerprint((before + data)[-min(TAIL_BYTES, offset) :] if offset else b""),
+            tail=fingerprint((before + data[-TAIL_BYTES:])[-min(TAIL_BYTES, offset) :] if offset else b""),
             fresh=mark.fresh and not data,
             inherited=mark.inherited and not data,
         )

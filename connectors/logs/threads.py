@@ -244,10 +244,10 @@ class Mounts:
         now = self._clock.monotonic()
         if self._read_at is None or now - self._read_at > self._keep_seconds:
             self._read_at, self._points = now, self._load()
-        for end in range(len(path), 0, -1):
-            if (end == len(path) or path[end] == "/") and path[:end] in self._points:
-                return path[:end]
-        return "/"
+        point = path
+        while point and point not in self._points:
+            point = point.rpartition("/")[0]
+        return point or "/"
 
     def remote(self, path: str) -> bool:
         """What `stat` says of a file there may be a minute old."""
