@@ -85,6 +85,8 @@ GARBAGE = (100_000, 20, 50)  # objects, and rounds, between two looks for what h
 IMPORT_NAMES = ("advisor", "connectors", "slurm_plugin", "watchdog")
 POSTGRES_CHECK_SECONDS = 0.5
 POSTGRES_PAUSE_SECONDS_MAX = 30.0  # between two starts of one that dies again and again, on a full disk say
+POSTGRES_ASK_SECONDS = 30.0
+POSTGRES_MUTE_SECONDS = 600.0  # one that lives and answers nobody for longer replays no log: it is stuck
 POSTGRES_WELL_SECONDS = 60.0  # who lived for so long died of something new
 
 
@@ -613,8 +615,17 @@ class Service:
         process of ours would not cure, and nobody would be left to say so.
         """
         deaths, started = 0, self._clock.monotonic()
+        answered = asked = started
         while True:
             await self._clock.sleep(POSTGRES_CHECK_SECONDS)
+            now = self._clock.monotonic()
+            if now - asked > POSTGRES_ASK_SECONDS:
+                asked = now
+                if await asyncio.to_thread(postgres.answers):
+                    answered = now
+                elif now - max(answered, started) > POSTGRES_MUTE_SECONDS:
+                    log.warning("postgres_mute", seconds=round(now - answered))
+                    postgres.end()
             try:
                 postgres.check()
                 continue

@@ -134,6 +134,19 @@ class EmbeddedPostgres:
         clear_leftovers(self._pgdata, self._sockets)
         self._process = self._launch(binaries, user)
 
+    def answers(self) -> bool:
+        """Whether it lets anybody in. Blocks for seconds; may be called from any thread."""
+        try:
+            self._connect("postgres").close()
+        except psycopg.Error:
+            return False
+        return True
+
+    def end(self) -> None:
+        """One that lives and does not answer: as if its power had failed. `check` sees it gone."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+
     def check(self) -> None:
         """Raises `ServerLost` when Postgres is not running; `start` may then be called again."""
         if self._process is None:

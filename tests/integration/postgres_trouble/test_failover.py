@@ -66,7 +66,7 @@ async def test_a_synchronous_standby_takes_over_and_nothing_is_lost(
             assert published <= stored
             assert _twice(standby) == [(0, 0)]
             print(f"promoted standby in use after {seconds:.2f} s; {agent.failures} calls told to come again")
-            assert seconds < 10
+            assert seconds < 20
 
 
 @pytest.mark.long
@@ -100,4 +100,4 @@ async def test_an_asynchronous_standby_forgets_and_nobody_acts_on_that(
             assert not lost & {advice.advice_id for incarnation, advice in agent.heard if incarnation == second}
             assert _twice(standby) == [(0, 0)]
             print(f"in use after {seconds:.2f} s; {len(lost)} decisions forgotten, all jobs decided anew")
-            assert seconds < 10
+            assert seconds < 20
