@@ -1,11 +1,15 @@
 """A whole service in this process, and an agent that is only a script: for the tests of this folder."""
 
 import asyncio
+import atexit
+import functools
 import getpass
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -13,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psycopg
 import structlog
 
 from advisor.app import Running, Service
@@ -20,6 +25,8 @@ from advisor.clock import SystemClock
 from advisor.config import Config, load
 from advisor.ports import Clock, LogSource
 from advisor.service.wire import stamp
+from advisor.store.embedded import EmbeddedPostgres
+from advisor.store.migrate import migrate
 from advisor.v1 import agent_pb2, agent_pb2_grpc, audit_pb2, audit_pb2_grpc, common_pb2, operator_pb2_grpc
 from connectors.kernel.files import KernelFileLogs
 from connectors.logs.files import JobFileLogs
@@ -228,6 +235,30 @@ class World:
         await self.report(self.job("FAILED", job=job))
 
 
+@functools.cache
+def _made_database() -> Path:
+    """A database that no service has used yet, made once: initdb and fifteen migrations cost a second of processor."""
+    folder = Path(tempfile.mkdtemp(prefix="adv-made-"))
+    folder.chmod(0o755)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with EmbeddedPostgres(folder) as server:
+        with psycopg.connect(server.url.replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET fsync = off")  # no test takes the machine's power away
+        with ThreadPoolExecutor(1) as thread:  # a loop may run in this one
+            thread.submit(asyncio.run, migrate(server.url)).result()
+    return folder / "postgres" / "data"
+
+
+def _give_database(config: Config) -> None:
+    home = config.service.data_dir / "postgres"
+    if config.store.dsn_file is not None or home.exists():
+        return
+    home.mkdir(parents=True)
+    for folder in (home.parent, home):
+        folder.chmod(0o755)
+    subprocess.run(["cp", "-a", str(_made_database()), str(home / "data")], check=True)
+
+
 @asynccontextmanager
 async def world_of(
     folder: Path,
@@ -237,6 +268,7 @@ async def world_of(
 ) -> AsyncIterator[World]:
     """A service that has an agent. `submitted`: when its jobs were, for a world that goes on from an earlier one."""
     config = config or configuration(folder)
+    _give_database(config)
     async with (
         Service(config, make_sources=make_sources) as running,
         grpc.aio.insecure_channel(f"unix:{running.socket}") as channel,
