@@ -17,7 +17,7 @@ import structlog
 
 from advisor.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 from slurm_plugin import apply, mark, tick_file, wire
-from slurm_plugin.agent import Agent
+from slurm_plugin.agent import COMPLETE_REPORT_SECONDS, Agent
 from slurm_plugin.config import AgentConfig, SlurmSection
 from slurm_plugin.hook_socket import HookSocket, HookSocketError
 from slurm_plugin.hook_watch import SILENT_ENDS
@@ -534,6 +534,8 @@ async def test_what_takes_longer_than_the_caps_minute_is_told_all_the_same(bench
         clock.later += 61.0
         looked = len(bench.advisor.reports)
         bench.slurm.add(FakeJob(job_id=str(100 + looked)))
+        await until(lambda: len(bench.advisor.reports) > looked)
+        clock.later += COMPLETE_REPORT_SECONDS
         await until(lambda: len(bench.advisor.reports) > looked + 1)
         return refused
 
