@@ -86,6 +86,7 @@ async def test_a_standby_is_refused_in_one_sentence(primary: Server, standby: Se
             await opening
 
 
+@pytest.mark.long
 async def test_a_primary_that_is_frozen_is_left(primary: Server, standby: Server) -> None:
     """A server that neither answers nor ends its connections holds nobody up for longer than one unit of work."""
     store = await Store.open(_both(primary, standby), unit_seconds=1.0)
@@ -143,5 +144,25 @@ async def test_an_agent_that_knows_better_gives_a_copied_folder_away(primary: Se
         assert store.incarnation != before
         (paused,) = await store.pauses(at(41))
         assert "generation 5" in paused.why
+    finally:
+        await store.close()
+
+
+async def test_a_dsn_that_names_another_server_is_followed(primary: Server, standby: Server) -> None:
+    """Whoever fails over writes another DSN: the next connection goes there, and a standby is not written to."""
+    named = [primary.url()]
+    store = await Store.open(primary.url(), read_url=lambda: named[0])
+    try:
+        before = store.incarnation
+        await store.expire_advice(at(0))
+        primary.kill()
+        named[0] = standby.url()
+        with pytest.raises(OperationalError):
+            await store.expire_advice(at(0))
+        with pytest.raises(OperationalError, match="a standby answers, and it is read-only"):
+            await store.expire_advice(at(0))
+        standby.promote()
+        assert await _retried(store) < 20
+        assert store.incarnation != before
     finally:
         await store.close()
