@@ -17,7 +17,7 @@ from advisor.board import Board, Elsewhere, SchedulerView
 from advisor.clock import FollowingClock
 from advisor.core.leases import renew_seconds, stuck_seconds
 from advisor.instruments import Instruments
-from advisor.store.errors import LeaseLost
+from advisor.store.errors import LeaseLost, SchemaMismatch, StoreError
 from advisor.store.hints import ADVICE, TICK
 from advisor.store.ids import new_id
 from advisor.store.leases import Fence, Newcomer, StoredReplica, Turn
@@ -149,7 +149,9 @@ class Leasing:
                     await self._look()
                     self._looked = self._clock.monotonic()
                 self._failing = False
-            except (SQLAlchemyError, TimeoutError, OSError) as error:
+            except SchemaMismatch:
+                raise  # migrated, and no longer for code as old as this
+            except (SQLAlchemyError, StoreError, TimeoutError, OSError) as error:
                 if not self._failing:
                     why = f"{type(error).__name__}: {error}"[:300]
                     log.warning("lease_not_renewed", replica=self.replica_id, error=why)

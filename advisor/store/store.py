@@ -125,6 +125,7 @@ _AUDIT_SESSION = (
     "-c max_parallel_workers_per_gather=0"
 )
 _AUDIT_CONNECTIONS = 4
+_RENEW_SECONDS = 5.0
 _SPANS_SECONDS = 300
 _ISOLATE_SECONDS = 5.0  # beyond settling: some ticks, of whoever has the job by then
 _AUDIT_WAIT_SECONDS = 10
@@ -168,12 +169,15 @@ class Store:
             for session, most, wait_seconds in (
                 (_session_of(lease_seconds), _CONNECTIONS, _WAIT_SECONDS),
                 (_AUDIT_SESSION, _AUDIT_CONNECTIONS, _AUDIT_WAIT_SECONDS),
+                (_SESSION, 1, _RENEW_SECONDS),
             )
         )
         self._lives = lives
         self._engine = Door(self._pools[0], lives, seconds=unit_seconds)
         self._unhurried = Door(self._pools[0], lives, seconds=None)
         self._reading_engine = Door(self._pools[1], lives, seconds=unit_seconds)
+        # A lease is renewed however many questions and reports wait for connections.
+        self._renewing = Door(self._pools[2], lives, seconds=_RENEW_SECONDS)
         self._incarnation = ""
         self._adopting_until = 0.0
         self._policy = policy
@@ -361,7 +365,7 @@ class Store:
 
     async def renew(self, replica_id: str, *, lease: timedelta, tick_age: timedelta, stuck: bool) -> datetime | None:
         """The database's time. None: that life is over."""
-        async with self._engine.begin() as connection:
+        async with self._renewing.begin() as connection:
             return await leases.renew(connection, replica_id, lease=lease, tick_age=tick_age, stuck=stuck)
 
     async def leave(self, replica_id: str) -> None:
