@@ -1,8 +1,9 @@
-"""What a hostile tenant tries, as real jobs of a real user. `PROOF` is a file that exists only if code of hers ran
+"""What a hostile tenant tries, as real jobs of a real user. `proofs` are files that exist only if code of hers ran
 outside her own job.
 """
 
 import json
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -11,17 +12,18 @@ from advisor.demo.cluster import Cluster
 from benchmarks.chaos.schedule import HOSTILE
 
 OPT_IN = {"advisor": {"enabled": True}}
-PROOF = "/tmp/chaos-proof"  # noqa: S108 - a name that everybody could write is the point
+PROOF = "@PROOF@"  # stands for a path in a folder that everybody may write into, see `_proof`
 FOLDER = "tricks"  # in her home
 
 
 class Bomb:
     """Runs a command wherever it is unpickled."""
 
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        import os
+    def __init__(self, proof: str) -> None:
+        self._proof = proof
 
-        return os.system, (f"touch {PROOF}.pickle",)
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (f"touch {self._proof}.pickle",)
 
 
 def submit(cluster: Cluster, trick: str, number: int) -> int:
@@ -53,14 +55,14 @@ def submit(cluster: Cluster, trick: str, number: int) -> int:
             name = _NAMES[number % len(_NAMES)]
             script += "sys.exit(7)\n"
         case "dumps":
-            _dumps(folder)
+            _dumps(folder, _proof(cluster))
             script += "sys.exit(7)\n"
         case _:
             raise ValueError(trick)
     for path in (folder.parent, folder, *folder.rglob("*")):
         shutil.chown(path, HOSTILE, HOSTILE)
     options = (f"--job-name={name}", f"--comment={comment}", f"--output={folder}/out", "-N1", "-t2", "--oversubscribe")
-    return cluster.submit(HOSTILE, script, *options)
+    return cluster.submit(HOSTILE, script, *(option.replace(PROOF, _proof(cluster)) for option in options))
 
 
 def flood_script(megabytes: float, seconds: float) -> str:
@@ -77,18 +79,25 @@ def submit_flood(cluster: Cluster, number: int, megabytes: float, seconds: float
     return cluster.submit(HOSTILE, flood_script(megabytes, seconds), *options)
 
 
-def proofs() -> list[str]:
+def proofs(cluster: Cluster) -> list[str]:
     """What shows that something of hers ran where it must not."""
-    return sorted(str(path) for path in Path(PROOF).parent.glob(Path(PROOF).name + "*"))
+    return sorted(str(path) for path in Path(_proof(cluster)).parent.glob("*"))
 
 
-def _dumps(folder: Path) -> None:
+def _proof(cluster: Cluster) -> str:
+    folder = cluster.runtime.root / "proof"
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o1777)
+    return str(folder / "p")
+
+
+def _dumps(folder: Path, proof: str) -> None:
     """What an operator is handed: a bundle whose dumps are bombs."""
     for name in ("logs", "flight_recorder"):
         (folder / name).mkdir()
     (folder / "logs" / "rank0.log").write_text("[rank0]: RuntimeError: NCCL watchdog: collective timed out\n")
     for rank in range(2):
-        (folder / "flight_recorder" / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(Bomb()))
+        (folder / "flight_recorder" / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(Bomb(proof)))
 
 
 def _rules(folder: Path) -> Path:
