@@ -19,6 +19,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import psycopg
 import structlog
 from sqlalchemy import event, make_url
 from sqlalchemy.engine.interfaces import ExceptionContext
@@ -74,9 +75,9 @@ class Lives:
 
 
 class Door:
-    """Transactions over one engine, each for `seconds` at most (None: for as long as they take)."""
+    """Transactions over one engine, each for `seconds` at most."""
 
-    def __init__(self, engine: AsyncEngine, lives: Lives, *, seconds: float | None) -> None:
+    def __init__(self, engine: AsyncEngine, lives: Lives, *, seconds: float) -> None:
         self._engine = engine
         self._lives = lives
         self._seconds = seconds
@@ -85,9 +86,8 @@ class Door:
     async def connect(self) -> AsyncIterator[AsyncConnection]:
         async with AsyncExitStack() as stack:
             connection = await self._enter(stack)
-            if self._seconds is not None:
-                timer = asyncio.get_running_loop().call_later(self._seconds, _cut, _driver_of(connection))
-                stack.callback(timer.cancel)
+            timer = asyncio.get_running_loop().call_later(self._seconds, _cut, _driver_of(connection))
+            stack.callback(timer.cancel)
             yield connection
 
     @asynccontextmanager
@@ -239,10 +239,7 @@ def _cut(driver: Any) -> None:
     """End the connection from our side: whoever waits for the server hears that it is gone."""
     try:
         held = socket.socket(fileno=os.dup(driver.fileno()))
-    except (OSError, ValueError) as error:
-        _log.debug("connection_gone_already", error=str(error))
-        return
-    except Exception as error:  # psycopg's own, for a connection that is closed
+    except (OSError, psycopg.Error) as error:
         _log.debug("connection_gone_already", error=str(error))
         return
     with held:

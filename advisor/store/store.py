@@ -112,6 +112,7 @@ _SESSION = (
 )
 # Of one unit of work, however many statements: then the server is taken for frozen, and its connection is cut.
 _UNIT_SECONDS = 60.0
+_UNHURRIED_SECONDS = 1200.0  # of looking over a whole month, say
 # After the beginning of an incarnation, for so long: agents tell all nodes within moments of coming back.
 _ADOPTING_SECONDS = 600.0
 _CLOSE_SECONDS = 2.0
@@ -174,7 +175,7 @@ class Store:
         )
         self._lives = lives
         self._engine = Door(self._pools[0], lives, seconds=unit_seconds)
-        self._unhurried = Door(self._pools[0], lives, seconds=None)
+        self._unhurried = Door(self._pools[0], lives, seconds=_UNHURRIED_SECONDS)
         self._reading_engine = Door(self._pools[1], lives, seconds=unit_seconds)
         # A lease is renewed however many questions and reports wait for connections.
         self._renewing = Door(self._pools[2], lives, seconds=_RENEW_SECONDS)
