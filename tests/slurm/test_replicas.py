@@ -31,6 +31,7 @@ def second(world: World) -> Iterator[Program]:
         stack.restart_agent(stack.agent_sections)
 
 
+@pytest.mark.long
 def test_a_replica_is_killed_while_its_jobs_fail_and_every_job_is_recovered(world: World, second: Program) -> None:
     """kill -9 of the advisor that the agent talks to and that holds some of the jobs, as their nodes fail: each job is
     requeued once, without its bad node, and finishes."""

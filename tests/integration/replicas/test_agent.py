@@ -14,7 +14,7 @@ from tests.integration.service.world import now
 from tests.unit.slurm_plugin.fake_slurm import FakeJob, FakeSlurm
 from tests.unit.slurm_plugin.test_agent import Bench, FakeAdvisor
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.long]
 
 
 @dataclass

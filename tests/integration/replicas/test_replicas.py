@@ -49,6 +49,7 @@ async def test_three_share_and_a_killed_ones_jobs_go_on_elsewhere(fleet: Fleet) 
     await fleet.until(lambda: _nobodys(fleet, 0))
 
 
+@pytest.mark.long
 async def test_a_frozen_one_cannot_write_when_it_wakes_up_and_takes_part_again(fleet: Fleet) -> None:
     """SIGSTOP for longer than the lease, SIGCONT: what it had in hand is dropped, and later it has its share again."""
     await fleet.start("a", "b")
@@ -95,6 +96,7 @@ async def test_one_that_is_stopped_within_a_transaction_is_ended_by_the_database
     assert mine[0][4] != str(replica)
 
 
+@pytest.mark.long
 async def test_hosts_whose_clocks_are_hours_apart_share_and_decide(fleet: Fleet) -> None:
     """An hour ahead and an hour behind: nothing expires early, advice shows everywhere and lives as long as ever."""
     fleet.spawn("ahead", skew=3600.0)
@@ -123,6 +125,7 @@ async def test_hosts_whose_clocks_are_hours_apart_share_and_decide(fleet: Fleet)
     assert times[0][0] < 60
 
 
+@pytest.mark.long
 async def test_what_is_done_on_one_shows_on_the_other(fleet: Fleet) -> None:
     """Within about a second: advice, what an agent cannot read, a pause; and the age of a dead one's tick grows."""
     await fleet.start("a", "b")
@@ -149,6 +152,7 @@ async def test_what_is_done_on_one_shows_on_the_other(fleet: Fleet) -> None:
     fleet.processes["a"].signal(signal.SIGCONT)
 
 
+@pytest.mark.long
 async def test_clients_and_agents_go_to_whoever_answers(fleet: Fleet) -> None:
     """A program's connection, and a real agent's link, over two replicas: one is killed, one is frozen, both go on."""
     await fleet.start("a", "b")
