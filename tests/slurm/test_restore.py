@@ -9,7 +9,7 @@ from advisor.demo.training import Training
 from advisor.demo.waiting import holds_for, wait_for
 from advisor.demo.world import World
 
-pytestmark = [pytest.mark.long, pytest.mark.postgres]
+pytestmark = [pytest.mark.long, pytest.mark.postgres, pytest.mark.timeout(900)]
 
 _FAULT = {"kind": "xid79", "attempt": 0, "node": "node2", "step": 6}
 
