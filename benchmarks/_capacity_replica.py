@@ -20,7 +20,7 @@ from sqlalchemy.engine import Engine
 from advisor.app import Service, keep_what_is_loaded
 from advisor.config import load
 
-LOOK_SECONDS = 0.01
+LOOK_SECONDS = 0.1
 
 
 class Statements:

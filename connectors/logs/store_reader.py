@@ -31,6 +31,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zlib import crc32
 
 from advisor.core.hostlist import short
 from advisor.core.model import Unavailable
@@ -251,11 +252,17 @@ class StoreLogs:
         if under_way is not None:
             sweep, start_ns = under_way.sweep, max(under_way.reached_ns, position.settled_ns)
         else:
-            sweep = abs(now_ns - position.swept_ns) >= limits.sweep_seconds * NS or last_ns <= now_ns
+            sweep = self._sweeps(request.key, position.swept_ns, now_ns) or last_ns <= now_ns
             near_ns = position.read_ns - int(limits.near_seconds * NS)
             start_ns = max(first_ns, position.settled_ns, 0 if sweep else near_ns)
         live = now_ns - start_ns <= int((limits.overlap_seconds + limits.sweep_seconds * 2) * NS)
         return _Wish(request, position, start_ns, last_ns, sweep, live)
+
+    def _sweeps(self, key: str, swept_ns: int, now_ns: int) -> bool:
+        """Every attempt at moments of its own: thousands that are swept together hold up whatever is new meanwhile."""
+        every_ns = max(1, int(self._limits.sweep_seconds * NS))
+        own_ns = crc32(key.encode()) * NS // 1000 % every_ns
+        return (now_ns - own_ns) // every_ns != (swept_ns - own_ns) // every_ns
 
     def _span(
         self, request: LogRequest, begun: datetime, neighbours: Sequence[LogRequest], now_ns: int
@@ -282,9 +289,11 @@ class StoreLogs:
             chosen.sort(key=lambda wish: self._served.get(wish.request.key, 0.0))
             live = [wish for wish in chosen if wish.live]
             end_ns = now_ns + int(limits.ahead_seconds * NS)
-            for at in range(0, len(live), limits.jobs_per_question):
-                group = live[at : at + limits.jobs_per_question]
-                self._ask(group, min(wish.start_ns for wish in group), end_ns, whole, now_ns)
+            # Apart: a question begins at the oldest moment that one of its attempts needs.
+            for alike in ([w for w in live if w.sweep], [w for w in live if not w.sweep]):
+                for at in range(0, len(alike), limits.jobs_per_question):
+                    group = alike[at : at + limits.jobs_per_question]
+                    self._ask(group, min(wish.start_ns for wish in group), end_ns, whole, now_ns)
             past = [wish for wish in chosen if not wish.live]
             while past and len(self._running) < limits.questions_at_once:
                 start_ns = past[0].start_ns

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from advisor.core.calm import calm_until
 from advisor.core.decide import decide
-from advisor.core.model import Snapshot
+from advisor.core.model import Snapshot, SourceReport
 from advisor.core.policy import Policy
-from advisor.core.words import AttemptState
+from advisor.core.words import AttemptState, Role, Trust
 from advisor.rules.loader import load_rules
 from tests.property.strategies import moments, policies, snapshots
 
@@ -20,7 +20,9 @@ RULES = load_rules()
 def _running(snapshot: Snapshot) -> Snapshot:
     """The world as it mostly is: the attempt runs, and nobody has said anything."""
     attempt = replace(snapshot.attempt, state=AttemptState.RUNNING, ended_at=None, held=False)
-    return replace(snapshot, attempt=attempt, successor=None, advice=None, orders=(), offline=False)
+    read = (SourceReport(source="log", trust=Trust.LOG),)
+    world = replace(snapshot, attempt=attempt, successor=None, advice=None, orders=(), offline=False, sources=read)
+    return replace(world, signals=tuple(s for s in world.signals if s.role is Role.BENIGN), nodes=())
 
 
 @given(st.booleans(), snapshots, policies, moments, st.floats(0, 1))
@@ -42,7 +44,7 @@ def test_a_calm_attempt_is_decided_alike_until_it_is_due(
 @given(snapshots, policies, moments)
 def test_a_running_attempt_that_falls_silent_is_due(snapshot: Snapshot, policy: Policy, now: datetime) -> None:
     """At the moment that a calm attempt is due it is decided again, and a hang is then seen where its log is read."""
-    world = replace(_running(snapshot), signals=(), nodes=(), past=(), sources=())
+    world = replace(_running(snapshot), past=())
     decision = decide(world, RULES, policy, now)
     until = calm_until(world, decision, policy)
     assume(until is not None)
