@@ -1,0 +1,47 @@
+"""The clock that follows the database's."""
+
+from datetime import UTC, datetime, timedelta
+
+from advisor.clock import FollowingClock
+
+T0 = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
+
+
+class HostClock:
+    """A host that is `off` from the true time."""
+
+    def __init__(self, off: float) -> None:
+        self.off, self.seconds = off, 0.0
+
+    def now(self) -> datetime:
+        return T0 + timedelta(seconds=self.seconds + self.off)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def test_a_host_that_is_hours_off_writes_the_databases_time() -> None:
+    """Put right by one answer, and again when somebody sets the host's clock."""
+    host = HostClock(3600.0)
+    clock = FollowingClock(host)
+    clock.follow(T0, clock.monotonic())
+    assert clock.now() == T0
+    host.off = 0.0
+    clock.follow(T0, clock.monotonic())
+    assert (clock.now(), clock.off_seconds) == (T0, 0.0)
+
+
+def test_small_differences_and_late_answers_move_nothing() -> None:
+    """What measuring costs is not taken for an error: an answer that was slow tells the time that badly."""
+    host = HostClock(0.1)
+    clock = FollowingClock(host)
+    clock.follow(T0, clock.monotonic())
+    assert clock.off_seconds == 0
+    host.off, host.seconds = 0.0, 4.0
+    clock.follow(T0 + timedelta(seconds=0.5), 0.0)  # said early in four seconds
+    assert clock.off_seconds == 0
+    clock.follow(T0 + timedelta(seconds=34), 0.0)
+    assert clock.off_seconds == 32.0, "half a minute is more than the answer's own uncertainty"
