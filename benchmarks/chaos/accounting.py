@@ -100,6 +100,9 @@ def _outcome(seen: Seen, item: Launched) -> tuple[str, str]:
     if story is Story.HELD:
         return ("held by its user, left alone", "") if row.priority == 0 else ("unaccounted", "its hold is gone")
     if row.state not in ENDED:
+        blind = _blinded(seen, item)
+        if story is Story.HANG and row.state == "RUNNING" and blind:
+            return "explained", f"hangs, and nobody can see it: its log is gone ({blind})"
         return ("unaccounted", f"still {row.state} ({row.reason}) at the end")
     if row.state == "COMPLETED":
         if story in HOPELESS:
@@ -116,6 +119,16 @@ def _outcome(seen: Seen, item: Launched) -> tuple[str, str]:
     if story in HOPELESS and _actions(seen, item):
         return "stopped rightly", _said(seen, item)
     return _explained(seen, item, history[-1])
+
+
+def _blinded(seen: Seen, item: Launched) -> str:
+    """How the log of the attempt that runs now was taken away: what it prints goes where nobody reads."""
+    book = seen.controller.get(item.job_id, Controller())
+    begun = book.starts[-1].at if book.starts else 0.0
+    for done in _of(seen, {Kind.LOG}, {"rotated", "folder", "fifo"}):
+        if f"job {item.job_id} " in done.note and done.began > begun:
+            return done.what.target
+    return ""
 
 
 def _lost(seen: Seen, item: Launched, what: str) -> tuple[str, str]:

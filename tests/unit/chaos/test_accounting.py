@@ -144,6 +144,22 @@ def test_a_failure_that_was_left_is_explained_by_what_was_broken_only() -> None:
     assert breached(judge(replace(seen, injected=[half]))) == {"every failure is accounted for"}
 
 
+def test_a_hang_that_nobody_could_see_is_explained() -> None:
+    """Its log was taken away while this attempt ran; without that a job that still runs is a breach."""
+    seen = replace(
+        RECOVERED,
+        launched=[launched(Story.HANG)],
+        jobs={JOB: sighted(row("RUNNING"))},
+        controller={JOB: book(starts=[101.0])},
+    )
+    seen = replace(seen, decisions=[])
+    assert breached(judge(seen)) == {"every failure is accounted for"}
+    gone = injected(Kind.LOG, "fifo", 105.0, 115.0, f"log of job {JOB} fifo")
+    assert dict(judge(replace(seen, injected=[gone])).outcomes) == {"explained": 1}
+    before = injected(Kind.LOG, "fifo", 95.0, 99.0, f"log of job {JOB} fifo")
+    assert breached(judge(replace(seen, injected=[before]))) == {"every failure is accounted for"}
+
+
 def test_one_of_several_replicas_explains_nothing() -> None:
     """The others are there."""
     dead = injected(Kind.KILL, "advisor", 100.0, 500.0)
