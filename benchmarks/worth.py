@@ -1,7 +1,8 @@
 """What recovery is worth: the same seeded worlds lived through by nobody, scripts, people, the advisor, and at best.
 
     python -m benchmarks.worth [--scenario NAME] [--seeds 20] [--days D] [--json] [--plot FILE.png]
-    python -m benchmarks.worth --save FILE.jsonl          keeps each seed's result as soon as it is known
+    python -m benchmarks.worth --save FILE.jsonl          keeps each seed's result as soon as it is known; called
+                                                          again it goes on with the seeds that are not in the file
     python -m benchmarks.worth --read FILE.jsonl          summarises kept results, and runs nothing
 
 All intervals are of 95 %. Differences are paired: each seed is one world for all who are compared, so that luck with
@@ -11,15 +12,17 @@ rates Garwood's. Targets that are missed are printed as missed.
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from advisor.commands.simulate import Told
 from advisor.core.intervals import Estimate, quantile, rate, wilson
 from advisor.simulate.agent import ADVISOR
-from advisor.simulate.runs import NAMES, Result, run, shorter
-from advisor.simulate.world import WorldError, read_noise, scenario_named
+from advisor.simulate.runs import NAMES, Result, run, settings_of, shorter
+from advisor.simulate.world import Scenario, WorldError, read_noise, scenario_named
 
 RESAMPLES = 4000
 NODE_DAYS = 10_000
@@ -27,7 +30,7 @@ SEEDS_ENOUGH = 20
 Document = Mapping[str, Any]
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenario", default="training-2048-nodes")
     parser.add_argument("--seeds", type=int, default=20)
@@ -39,7 +42,7 @@ def main() -> None:
     parser.add_argument("--read", type=Path, nargs="*", default=None)
     parser.add_argument("--plot", type=Path, default=None)
     parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = parser.parse_args(given)
     try:
         documents = _read(options.read) if options.read else _lived(options)
     except (WorldError, OSError, ValueError) as error:
@@ -55,7 +58,12 @@ def main() -> None:
 def _lived(options: argparse.Namespace) -> list[Document]:
     noise = read_noise(options.noise) if options.noise is not None else None
     scenario = shorter(scenario_named(options.scenario, noise), options.days)
-    documents: list[Document] = []
+    names = [name for name in options.operators.split(",") if name]
+    if unknown := sorted(set(names) - set(NAMES)):
+        raise ValueError(f"--operators: {', '.join(unknown)}: not one of {', '.join(NAMES)}")
+    wanted = range(options.first, options.first + options.seeds)
+    documents = _kept(options.save, scenario, names, wanted)
+    lived = {document["seed"] for document in documents}
 
     def done(result: Result) -> None:
         documents.append(result.document())
@@ -63,8 +71,21 @@ def _lived(options: argparse.Namespace) -> list[Document]:
             with options.save.open("a", encoding="utf-8") as kept:
                 kept.write(json.dumps(result.document()) + "\n")
 
-    run(scenario, range(options.first, options.first + options.seeds), options.operators.split(","), done=done)
-    return documents
+    left = [seed for seed in wanted if seed not in lived]
+    run(scenario, left, names, done=done, progress=Told(scenario.days, sys.stderr))
+    return sorted(documents, key=lambda document: int(document["seed"]))
+
+
+def _kept(save: Path | None, scenario: Scenario, names: Sequence[str], wanted: Sequence[int]) -> list[Document]:
+    """What an earlier call has lived through of this. Raises `ValueError` where the file holds other worlds."""
+    if save is None or not save.exists():
+        return []
+    documents = _read([save])
+    settings = json.loads(json.dumps(settings_of(scenario)))
+    for document in documents:
+        if document["settings"] != settings or not set(names) <= set(document["operators"]):
+            raise ValueError(f"{save}: seed {document['seed']} is of another world, or of other operators")
+    return [document for document in documents if document["seed"] in wanted]
 
 
 def _read(paths: Sequence[Path]) -> list[Document]:

@@ -2,8 +2,10 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from time import monotonic
+from typing import Annotated, TextIO
 
 import typer
 
@@ -11,6 +13,8 @@ from advisor.commands.options import FormatOption
 from advisor.commands.output import CommandError, Format, print_json, print_table
 from advisor.simulate.runs import NAMES, USUAL, Lived, Result, run, shorter
 from advisor.simulate.world import DAY, SCENARIOS, WorldError, read_noise, scenario_named
+
+SILENT_SECONDS = 15.0  # between two words about how far a world is
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -60,13 +64,38 @@ def simulate(
             _show(result)
             sys.stdout.flush()
 
-    results = run(chosen, range(seed, seed + seeds), names, done=done)
+    results = run(chosen, range(seed, seed + seeds), names, done=done, progress=Told(chosen.days, sys.stderr))
     broken = [(result.seed, breach) for result in results for breach in result.breaches]
     for number, breach in broken[:20]:
         again = f"advisor simulate --scenario {scenario} --seed {number} --operators advisor{_changed(days, noise)}"
         print(f"seed {number}, {breach.at:.1f} s: {breach.invariant}: {breach.detail}; again: {again}", file=sys.stderr)
     if broken:
         raise typer.Exit(1)
+
+
+@dataclass(slots=True)
+class Told:
+    """What is said on stderr while a world takes long: now and then, how far it is."""
+
+    days: float
+    where: TextIO
+    silent_seconds: float = SILENT_SECONDS
+    _at: float = field(default_factory=monotonic)
+    _seed: tuple[int, str] = (0, "")
+    _began: tuple[float, float] = (0.0, 0.0)  # by the clock, and in days of the world
+
+    def __call__(self, seed: int, name: str, days: float) -> None:
+        now = monotonic()
+        if self._seed != (seed, name):
+            self._seed, self._began = (seed, name), (now, days)
+        if now - self._at < self.silent_seconds:
+            return
+        self._at = now
+        speed = (days - self._began[1]) * DAY / max(now - self._began[0], 1e-9)
+        print(
+            f"seed {seed}, {name}: day {days:.2f} of {self.days:g}, {speed:,.0f} times faster than real",
+            file=self.where,
+        )
 
 
 def _changed(days: float | None, noise: Path | None) -> str:

@@ -2,10 +2,11 @@
 
 Only what lies outside is made up: the scheduler and the jobs (`cluster`), what they print (`printing`), the `agent`.
 
-Time leaps. Where nothing is wrong a tick comes every `quiet_seconds`, with everything that was printed meanwhile; from
-the moment that something is wrong, or looks as if it were, ticks come as often as in life, on whole seconds. Whether
-something is wrong is known to the world only and decides about nothing but when to look. A test lives through short
-worlds with every tick of life and compares what was decided and when.
+Time leaps. A tick comes on the next whole second after something has happened, or can be read now, and after a tick
+that led to anything; when a decision said that it would look again, or its time is over; at moments at which what is
+decided may change though nothing happens (`LATER_SECONDS`); every five seconds while a job stands still; and every
+`QUIET_SECONDS` with everything that was printed meanwhile. That something stands still is known to the world only and
+decides about nothing but when to look. A test lives through short worlds with every tick of life and compares.
 """
 
 import asyncio
@@ -13,7 +14,6 @@ import heapq
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -21,38 +21,54 @@ import structlog
 
 from advisor.board import Board
 from advisor.build import build_id
-from advisor.core.model import ExitStatus
+from advisor.core import codec
 from advisor.core.policy import Policy
 from advisor.core.scan import Scanner
-from advisor.core.words import Action, AttemptState, IncidentKind, Mode, NodeState
+from advisor.core.words import Mode
 from advisor.gathering import Gatherer
 from advisor.measuring import Measurer
 from advisor.pipeline import Pipeline, Rulebook
+from advisor.replay import Packed, reproduce
 from advisor.rules.loader import load_rules
 from advisor.simulate.agent import ADVISOR, Agent
 from advisor.simulate.catalogue import Shape
 from advisor.simulate.checks import Checks
 from advisor.simulate.cluster import Cluster, Operator, SimAttempt, SimJob, SimNode
+from advisor.simulate.operators import nonsense_noticed_after
+from advisor.simulate.outcome import Outcome
 from advisor.simulate.printing import EPOCH, Printer, moment
-from advisor.simulate.sources import Exporters, JobOutputs, KernelLogs
-from advisor.simulate.world import Fault, World
-from advisor.store.records import AdviceRow, AgentMode, LemonsWanted, ObservedJob, ObservedNode
+from advisor.simulate.showing import observed_job, observed_node
+from advisor.simulate.sources import SCRAPE_SECONDS, Exporters, JobOutputs, KernelLogs
+from advisor.simulate.world import DAY, Fault, World
+from advisor.store.records import AdviceRow, AgentMode, AuditFilter, LemonsWanted, Page
 from advisor.store.store import Store
 
-QUIET_SECONDS, QUIET_TICKS_MAX = 600.0, 500  # a world of months is looked at less often while all is well
-ILL_SECONDS = 1.0  # between ticks, as in life, while something has just happened
-STANDING_SECONDS = 5.0  # while a job stands still for longer: what is waited for is minutes away
-# For how long ticks come as often as in life: after a crash, until its end comes; after another failure; after an end;
-# after what only has to be seen.
-CRASHING_SECONDS, FAILING_SECONDS, ENDED_SECONDS, SEEN_SECONDS = 13.0, 25.0, 5.0, 0.5
+QUIET_SECONDS, QUIET_TICKS_MAX = 1800.0, 500  # a world of months is looked at less often while all is well
+REPLAYED = 10  # decisions of each world, at least if there are so many
+TICK_SECONDS = 1.0
+NONSENSE_SECONDS = 120.0  # after its beginning it has been seen, or will be whenever somebody looks
+STANDING_SECONDS = 5.0  # while a job stands still: what is waited for is minutes away
 POLICY = Policy(isolate=True, isolate_dry_run=False)  # the default one, with isolation switched on
-# After a failure or an end: when what is decided may change though nothing happens, late lines and deadlines among it.
-LATER_SECONDS = (POLICY.isolation_settle_seconds + 1.0, 62.0, POLICY.decision_deadline_seconds + 1.0, 1950.0)
+# When what is decided may change though nothing happens. While hardware is broken under a live attempt: the end of
+# its grace, by the pace of its steps. After a failure or an end: evidence against nodes has settled, deadlines are
+# over, and the watchdog's half hour.
+_GRACE = POLICY.trusted_fatal_grace_seconds
+GRACE_SECONDS = (*(_GRACE + second for second in range(8)), *(2 * _GRACE + second for second in range(8)))
+LATER_SECONDS = (POLICY.isolation_settle_seconds + 1.0, POLICY.decision_deadline_seconds + 1.0, 1950.0)
+SCRAPES = 2  # after a failure, that may show it
+
+Progress = Callable[[float], None]  # told of the world's time
 
 
-def _tick_after(moment: float) -> float:
-    """The tick that comes next in life, where they come every second, whatever happens in between."""
-    return moment if math.isinf(moment) else math.floor(moment) + ILL_SECONDS
+def _tick_at(moment: float) -> float:
+    """The first tick of life that sees it: they come every second, whatever happens in between."""
+    return moment if math.isinf(moment) else math.ceil(moment / TICK_SECONDS) * TICK_SECONDS
+
+
+def _stands(attempt: SimAttempt, now: float) -> bool:
+    """It stands still, or has just begun to compute nonsense."""
+    nonsense = attempt.spoiled is not None and now - (attempt.struck_at or 0.0) < NONSENSE_SECONDS
+    return attempt.live and (attempt.failed_at is not None or nonsense)
 
 
 class WorldClock:
@@ -69,43 +85,6 @@ class WorldClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """One decision as published, and what the world knew then: `truth` is what the attempt failed of, if it had."""
-
-    at: float
-    job_id: str
-    attempt: int
-    generation: int
-    action: Action
-    reason: str
-    category: str
-    exclude: tuple[str, ...]
-    ends_live: bool
-    root_cause: str
-    truth: str
-
-
-@dataclass(slots=True, kw_only=True)
-class Heard:
-    """When one failed attempt was first known to have failed, and when something to do about it was advised."""
-
-    detected_at: float | None = None
-    advised_at: float | None = None
-    action: Action = Action.NONE
-
-
-@dataclass(slots=True, kw_only=True)
-class Outcome:
-    """What the advisor did in one world, beyond what the cluster shows."""
-
-    isolated: list[tuple[int, float]] = field(default_factory=list)
-    lemons: set[int] = field(default_factory=set)
-    ticks: int = 0
-    said: list[Said] = field(default_factory=list)
-    heard: dict[tuple[str, int], Heard] = field(default_factory=dict)
 
 
 class MakeAgent(Protocol):
@@ -146,7 +125,8 @@ class Advised:
         self.outcome = Outcome()
         self._clock = WorldClock()
         self._nodes: dict[int, None] = {}
-        self._often_until = 0.0
+        self._led_to_something = False  # the last look
+        self._list_at = DAY  # when somebody looks at the list of nodes that fail again and again
         self._later: list[float] = []  # a heap
         self._noted: set[str] = set()  # advice
         self._index = {cluster.world.name_of(node.index): node.index for node in cluster.nodes}
@@ -179,44 +159,53 @@ class Advised:
     # Operator and Watcher: remember, and look soon
 
     def attempt_failed(self, job: SimJob, attempt: SimAttempt) -> None:
-        pass  # told as a watcher
+        """Told as a watcher. A live job that computes nonsense is not ours to end: people look at its loss."""
+        if self.act and attempt.fault is not None and attempt.fault.cause.shape is Shape.NUMERICS:
+            wait = nonsense_noticed_after(self.cluster, job, attempt)
+            self.cluster.at(self.cluster.now + wait, self._person_ends, job, attempt)
+
+    def _person_ends(self, job: SimJob, attempt: SimAttempt) -> None:
+        if attempt.live and job.last is attempt:
+            self.cluster.requeue(job, by="user")
 
     def attempt_ended(self, job: SimJob, attempt: SimAttempt) -> None:
         pass
 
     def started(self, job: SimJob, attempt: SimAttempt) -> None:
-        self._seen(job, SEEN_SECONDS)
+        self._agent.changed[job.spec.job_id] = None
 
     def failing(self, job: SimJob, attempt: SimAttempt, fault: Fault) -> None:
-        self._seen(job, CRASHING_SECONDS if fault.cause.shape is Shape.CRASH else FAILING_SECONDS)
-        self._again_later()
+        self._agent.changed[job.spec.job_id] = None
+        self._again_later(*(() if fault.cause.shape is Shape.CRASH else GRACE_SECONDS))
 
     def ended(self, job: SimJob, attempt: SimAttempt) -> None:
-        self._seen(job, ENDED_SECONDS)
+        self._agent.changed[job.spec.job_id] = None
         self._again_later()
 
     def requeued(self, job: SimJob, attempt: SimAttempt, by: str) -> None:
-        self._seen(job, SEEN_SECONDS)
+        self._agent.changed[job.spec.job_id] = None
 
     def node_changed(self, node: SimNode) -> None:
         self._nodes[node.index] = None
-        self._look_often(SEEN_SECONDS)
+        if node.silent and not node.down:
+            self._again_later(*GRACE_SECONDS)
 
-    def _seen(self, job: SimJob, seconds: float) -> None:
-        self._agent.changed[job.spec.job_id] = None
-        self._look_often(seconds)
+    def _again_later(self, *besides: float) -> None:
+        now = self.cluster.now
+        for seconds in (*LATER_SECONDS, *besides):
+            self._look_at(now + seconds)
+        for scrape in range(1, SCRAPES + 1):
+            self._look_at((now // SCRAPE_SECONDS + scrape) * SCRAPE_SECONDS)
 
-    def _again_later(self) -> None:
-        for seconds in LATER_SECONDS:
-            heapq.heappush(self._later, _tick_after(self.cluster.now + seconds))
-
-    def _look_often(self, seconds: float) -> None:
-        self._often_until = max(self._often_until, self.cluster.now + seconds)
+    def _look_at(self, moment: float) -> None:
+        heapq.heappush(self._later, _tick_at(moment))
 
     # the run
 
-    async def run(self, until: float, *, leap: bool = True) -> None:
-        """To the end of the world. `leap`: no ticks while nothing can change; else one every second."""
+    async def run(self, until: float, *, leap: bool = True, progress: Progress = lambda at: None) -> None:
+        """To the end of the world. `leap`: no ticks while nothing can change; else one every second. `progress` is
+        told of the time after each tick.
+        """
         await self.store.register_agent(
             cluster=self.place,
             host="world",
@@ -235,21 +224,26 @@ class Advised:
             self.cluster.advance(at)
             if at >= due or self._agent.changed or self._nodes:
                 await self.look()
-                due = self._due(at, quiet_seconds) if leap else at + ILL_SECONDS
-            at = min(due, _tick_after(max(self.cluster.next_event, at)), until)
+                progress(at)
+                if at >= self._list_at:
+                    await self.find_lemons()
+                    self._list_at = at + DAY
+                due = self._due(at, quiet_seconds) if leap else at + TICK_SECONDS
+            happens = min(self.cluster.next_event, self.printer.next_readable)
+            at = min(due, max(_tick_at(happens), at + TICK_SECONDS), until)
         self.cluster.advance(until)
         await self.look()
         await self._measurer.close()
         await self._board.close()
 
     def _due(self, at: float, quiet_seconds: float) -> float:
-        """When to look next, though nothing happens until then: often while something is wrong."""
+        """When to look next, though nothing happens until then."""
         while self._later and self._later[0] <= at:
             heapq.heappop(self._later)
         later = self._later[0] if self._later else float("inf")
-        if at < self._often_until:
-            return min(at + ILL_SECONDS, later)
-        if any(job.last.live and (job.last.failed_at or job.last.spoiled) is not None for job in self._running()):
+        if self._led_to_something:
+            return min(at + TICK_SECONDS, later)
+        if any(_stands(job.last, at) for job in self._running()):
             return min(at + STANDING_SECONDS, later)
         return min(at + quiet_seconds, later)
 
@@ -259,117 +253,65 @@ class Advised:
     async def look(self) -> None:
         """Report what changed, tick, act: one round of agent and advisor."""
         self._clock.seconds = self.cluster.now
+        before = len(self._noted)
+        reported = bool(self._agent.changed or self._nodes)
         await self._report()
         await self._pipeline.tick()
         self.outcome.ticks += 1
-        for row in await self.store.open_advice(self.place, self._clock.now()):
+        rows = await self.store.open_advice(self.place, self._clock.now())
+        self.checks.offered(rows)
+        for row in rows:
             self._note(row)
             await self._agent.apply(row)
         if self.act:
             self._agent.tend_jobs()
         await self._agent.tend_nodes(await self.store.open_isolations(self.place))
-        if self._agent.changed or self._nodes:
+        acted = bool(self._agent.changed or self._nodes)
+        if acted:
             await self._report()
+        self._led_to_something = reported or acted or len(self._noted) > before
         if self.act:  # what a person excludes is his
             self.checks.looked(self.cluster)
 
     def _note(self, row: AdviceRow) -> None:
-        """For whoever asks afterwards what was decided, and how soon."""
+        """What was decided; and the moments at which it says that it may decide otherwise."""
         if row.advice_id in self._noted:
             return
         self._noted.add(row.advice_id)
-        decision, key = row.decision, (row.attempt.job_id, row.attempt.number)
+        decision = row.decision
         attempt = self.cluster.jobs[row.attempt.job_id].attempts[row.attempt.number]
-        fault, now = attempt.fault, self.cluster.now
-        self.outcome.said.append(
-            Said(
-                at=now,
-                job_id=row.attempt.job_id,
-                attempt=row.attempt.number,
-                generation=row.generation,
-                action=decision.action,
-                reason=decision.reason.value,
-                category=decision.attribution.category.value,
-                exclude=decision.isolation.exclude_for_job,
-                ends_live=decision.may_end_live_attempt,
-                root_cause=decision.attribution.root_cause,
-                truth=fault.cause.name if fault is not None else "",
-            )
-        )
-        if fault is None:
-            return
-        heard = self.outcome.heard.setdefault(key, Heard())
-        if heard.detected_at is None and decision.incident.kind is not IncidentKind.NONE:
-            heard.detected_at = now
-        doable = decision.may_end_live_attempt or not attempt.live
-        if heard.advised_at is None and decision.action is not Action.NONE and doable:
-            heard.advised_at, heard.action = now, decision.action
+        for moment_of in (decision.settles_at, decision.delay_until, decision.decision_deadline, row.expires_at):
+            if moment_of is not None:
+                self._look_at((moment_of - EPOCH).total_seconds())
+        self.outcome.note(row, attempt, self.cluster.now)
 
     async def _report(self) -> None:
-        jobs = [self._observed(self.cluster.jobs[name]) for name in self._agent.changed]
-        nodes = [self._observed_node(self.cluster.nodes[index]) for index in self._nodes]
+        cluster, marks = self.cluster, self._agent.marks
+        jobs = [observed_job(cluster, cluster.jobs[name], marks.get(name, (0, 0))) for name in self._agent.changed]
+        nodes = [observed_node(cluster, cluster.nodes[index]) for index in self._nodes]
         self._nodes = {}
         self._agent.changed.clear()
         self._board.heard(self.place, ())
         if jobs or nodes:
             await self.store.record_observations(self.place, jobs, nodes, complete=False, now=self._clock.now())
 
-    def _observed(self, job: SimJob) -> ObservedJob:
-        attempt, spec, name = job.last, job.spec, self.cluster.world.name_of
-        marked_attempt, generation = self._agent.marks.get(spec.job_id, (0, 0))
-        fitting = sum(node.usable and node.index not in job.excluded for node in self.cluster.nodes)
-        return ObservedJob(
-            job_id=spec.job_id,
-            attempt=attempt.number,
-            submitted_at=moment(attempt.submitted_at),
-            user=spec.user,
-            state=attempt.state,
-            observed_at=self._clock.now(),
-            eligible_at=moment(attempt.eligible_at),
-            started_at=moment(attempt.started_at) if attempt.started_at is not None else None,
-            ended_at=moment(attempt.ended_at) if attempt.ended_at is not None else None,
-            exit=ExitStatus(code=attempt.exit_code, signal=0) if attempt.ended_at is not None else None,
-            nodes=tuple(map(name, attempt.nodes)) if attempt.nodes else None,
-            nodes_requested=spec.nodes,
-            tasks=spec.nodes * self.cluster.world.scenario.gpus_per_node,
-            excluded_nodes=tuple(map(name, sorted(job.excluded))),
-            our_excluded_nodes=tuple(map(name, sorted(job.excluded))),
-            partition="gpu",
-            array_job_id=spec.array_job_id,
-            array_task=spec.array_task,
-            name=f"train-{spec.job_id}",
-            requeueable=True,
-            batch=True,
-            stdout_path=f"/world/{spec.job_id}.out",
-            in_scope=True,
-            marked_generation=generation if attempt.state is AttemptState.PENDING else 0,
-            marked_attempt=marked_attempt if attempt.state is AttemptState.PENDING else 0,
-            nodes_fitting=fitting,
-            gpus=spec.nodes * self.cluster.world.scenario.gpus_per_node,
-        )
-
-    def _observed_node(self, node: SimNode) -> ObservedNode:
-        state = NodeState.UP
-        if node.down:
-            state = NodeState.DOWN
-        elif node.silent:
-            state = NodeState.NOT_RESPONDING
-        elif node.drained:
-            state = NodeState.DRAINING if node.job is not None else NodeState.DRAINED
-        return ObservedNode(
-            name=self.cluster.world.name_of(node.index),
-            state=state,
-            observed_at=self._clock.now(),
-            reason=node.drained,
-            partitions=("gpu",),
-        )
+    async def replay(self) -> None:
+        """Some of the decisions, made again from what was stored with them."""
+        listing = await self.store.decisions(AuditFilter(cluster=self.place), Page(size=REPLAYED * 10))
+        for row in listing.rows[:: max(1, len(listing.rows) // REPLAYED)]:
+            stored = await self.store.decision_inputs(row.decision_id)
+            if stored is None:
+                self.checks.replayed(self.cluster, f"{row.decision_id}: its inputs are gone", same=False)
+                continue
+            again = reproduce(Packed(inputs=stored.inputs, rules=stored.rules, policy=stored.policy))
+            self.checks.replayed(self.cluster, row.decision_id, same=codec.encode(again) == stored.decision)
 
     @property
     def isolated(self) -> list[tuple[int, float]]:
         return self._agent.isolated
 
     async def find_lemons(self) -> None:
-        """Who is on the list of nodes that fail again and again, as of now."""
+        """Who is on the list of nodes that fail again and again, as of now. Somebody looks at it once a day."""
         found = await self.store.lemons(LemonsWanted(cluster=self.place, limit=250), now=self._clock.now())
         self.outcome.lemons |= {self._index[row.name] for row in found.rows if row.name in self._index}
 
@@ -410,6 +352,7 @@ async def advise(
     name: str = "world",
     agent: MakeAgent = Agent,
     leap: bool = True,
+    progress: Progress = lambda at: None,
 ) -> tuple[Cluster, Advised]:
     """The whole of one world under the advisor. `acts`: somebody else acts, and it watches."""
     printer = Printer()
@@ -419,7 +362,8 @@ async def advise(
     cluster.watchers.append(advised)
     cluster.watchers.append(checks)
     cluster.operator = advised if acts is None else Together(acts(cluster), advised)
-    await advised.run(world.seconds, leap=leap)
+    await advised.run(world.seconds, leap=leap, progress=progress)
+    await advised.replay()
     await advised.find_lemons()
     advised.outcome.isolated = advised.isolated
     return cluster, advised

@@ -49,7 +49,7 @@ class Agent:
 
     async def apply(self, row: AdviceRow) -> None:
         decision, job = row.decision, self.cluster.jobs.get(row.attempt.job_id)
-        if row.advice_id in self._done or job is None or not self.act or decision.mode is not Mode.AUTONOMOUS:
+        if row.advice_id in self._done or job is None or not self.is_told(row):
             return
         match decision.action:
             case Action.NONE:
@@ -62,6 +62,10 @@ class Agent:
                 await self.restart(row, job)
             case Action.STOP:
                 await self.stop(row, job)
+
+    def is_told(self, row: AdviceRow) -> bool:
+        """What is not autonomous is only looked at."""
+        return self.act and row.decision.mode is Mode.AUTONOMOUS
 
     def moved_on(self, row: AdviceRow, job: SimJob) -> bool:
         number, last = row.attempt.number, job.last
@@ -97,7 +101,7 @@ class Agent:
         wanted = self.wanted(row, job)
         usable = sum(node.usable and node.index not in wanted for node in self.cluster.nodes)
         if usable >= job.spec.nodes or not wanted:
-            self.checks.excluding(self.cluster, job, wanted)
+            self.checks.excluding(self.cluster, job, wanted, row)
             names = row.decision.isolation.exclude_for_job
             self.ours[job.spec.job_id] = tuple(self.index[name] for name in names if name in self.index)
             if wanted != job.excluded:
@@ -114,8 +118,9 @@ class Agent:
             await self.settle(row, ReconciliationStatus.VERIFIED, ReconciliationReason.OBSERVED)
 
     def wanted(self, row: AdviceRow, job: SimJob) -> set[int]:
-        """Nodes that the next attempt shall avoid."""
-        return {self.index[name] for name in row.decision.isolation.exclude_for_job if name in self.index}
+        """Nodes that the next attempt shall avoid: ours, and those that the user himself excludes."""
+        ours = {self.index[name] for name in row.decision.isolation.exclude_for_job if name in self.index}
+        return ours | job.spec.avoids
 
     async def settle(self, row: AdviceRow, status: ReconciliationStatus, reason: ReconciliationReason) -> None:
         self._done.add(row.advice_id)
@@ -126,7 +131,7 @@ class Agent:
         """A waiting job that cannot start because of exclusions loses the least certain, as few as will do, busy nodes
         counted; one that waits for very long loses all, as the watchdog sees to.
         """
-        for job in [job for job in self.cluster.pending if job.excluded]:
+        for job in [job for job in self.cluster.pending if job.excluded - job.spec.avoids]:
             usable = {node.index for node in self.cluster.nodes if node.usable}
             kept = [index for index in self.ours.get(job.spec.job_id, ()) if index in job.excluded]
             if self.cluster.now - job.last.eligible_at > PENDING_SECONDS_MAX:
@@ -134,8 +139,8 @@ class Agent:
             elif len(usable - job.excluded) < job.spec.nodes <= len(usable):
                 while kept and len(usable - set(kept)) < job.spec.nodes:
                     kept.pop()
-            if set(kept) != job.excluded:
-                self.cluster.exclude(job, kept)
+            if (left := set(kept) | job.spec.avoids) != job.excluded:
+                self.cluster.exclude(job, left)
                 self.changed[job.spec.job_id] = None
 
     async def tend_nodes(self, wanted: tuple[StoredIsolation, ...]) -> None:
@@ -144,7 +149,8 @@ class Agent:
             index = self.index[item.node]
             node = self.cluster.nodes[index]
             if item.ended_at is not None:
-                if node.drained == ADVISOR:
+                if self.may_undrain(index):
+                    self.checks.undraining(self.cluster, index)
                     self.cluster.undrain(index)
                 await self._node_settled(item, ReconciliationReason.OBSERVED)
             elif not item.dry_run and item.isolation_id not in self._isolations and self.act:
@@ -155,6 +161,10 @@ class Agent:
                 await self._node_settled(item, ReconciliationReason.OBSERVED)
             elif item.isolation_id in self._isolations and not node.drained:
                 await self._node_settled(item, ReconciliationReason.REPAIR_SEEN)
+
+    def may_undrain(self, index: int) -> bool:
+        """Only what we drained ourselves."""
+        return self.cluster.nodes[index].drained == ADVISOR
 
     async def _node_settled(self, item: StoredIsolation, reason: ReconciliationReason) -> None:
         news = NodeReconciliation(

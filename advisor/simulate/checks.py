@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from advisor.core.policy import Policy
-from advisor.core.words import AttemptState
-from advisor.simulate.cluster import Cluster, SimAttempt, SimJob, SimNode
+from advisor.core.words import AttemptState, Mode
+from advisor.simulate.cluster import USER, Cluster, SimAttempt, SimJob, SimNode
+from advisor.simulate.figures import was_bad
+from advisor.simulate.printing import moment
 from advisor.simulate.world import DAY, Fault
 from advisor.store.records import AdviceRow
 
@@ -34,6 +36,7 @@ class Checks:
         self.looks = 0
         self.acts: Counter[str] = Counter()
         self._requeued: set[tuple[str, int]] = set()
+        self._open: set[str] = set()
 
     def _broken(self, cluster: Cluster, invariant: str, detail: str) -> None:
         if len(self.breaches) < 100:
@@ -45,6 +48,9 @@ class Checks:
         """At most one requeue per attempt, never of a cancelled or finished one, within the ceiling."""
         self.acts["requeue"] += 1
         attempt = job.last
+        self._told(cluster, job, row)
+        if job.stopped_by == USER:
+            self._broken(cluster, "a user's cancel stands", f"job {job.spec.job_id} attempt {attempt.number}")
         if (job.spec.job_id, attempt.number) in self._requeued:
             self._broken(cluster, "one requeue per attempt", f"job {job.spec.job_id} attempt {attempt.number}")
         self._requeued.add((job.spec.job_id, attempt.number))
@@ -64,6 +70,7 @@ class Checks:
     def stopping(self, cluster: Cluster, job: SimJob, row: AdviceRow) -> None:
         """A job whose infrastructure failed is never stopped."""
         self.acts["stop"] += 1
+        self._told(cluster, job, row)
         attempts = [attempt for attempt in job.attempts if attempt.fault is not None]
         fault = attempts[-1].fault if attempts else None
         if fault is None or not fault.cause.hopeless:
@@ -72,21 +79,57 @@ class Checks:
                 cluster, "no false stop", f"job {job.spec.job_id}: {what} was {row.decision.attribution.root_cause}"
             )
 
-    def excluding(self, cluster: Cluster, job: SimJob, wanted: Iterable[int]) -> None:
-        """Exclusions stay within their bound, and leave enough nodes for the job."""
-        nodes = set(wanted)
+    def excluding(self, cluster: Cluster, job: SimJob, wanted: Iterable[int], row: AdviceRow) -> None:
+        """Exclusions stay within their bound, name only nodes that the job has had, and keep what its user excludes."""
+        self._told(cluster, job, row)
+        nodes = set(wanted) - job.spec.avoids
+        if not job.spec.avoids <= set(wanted):
+            self._broken(cluster, "a user's own exclusions are kept", f"job {job.spec.job_id}")
+        had = {index for attempt in job.attempts for index in attempt.nodes}
+        if nodes - had:
+            self._broken(
+                cluster, "evidence names the job's own nodes", f"job {job.spec.job_id}: {sorted(nodes - had)[:5]}"
+            )
         if len(nodes) > self._policy.exclusions_per_job_max:
             self._broken(cluster, "exclusions are bounded", f"job {job.spec.job_id}: {len(nodes)} nodes")
 
     def isolating(self, cluster: Cluster, index: int) -> None:
-        """Caps of isolation hold at every moment."""
+        """Caps of isolation hold at every moment, and only what was broken is isolated."""
         self.acts["isolate"] += 1
+        if not was_bad(cluster, index, cluster.now):
+            self._broken(cluster, "no healthy node is isolated", cluster.world.name_of(index))
         held = sum(node.drained == "advisor" for node in cluster.nodes) + 1
         most = max(
             min(self._policy.isolations_max, int(len(cluster.nodes) * self._policy.isolations_percent_max / 100)), 1
         )
         if held > most:
             self._broken(cluster, "isolation is capped", f"{held} nodes are isolated, at most {most}")
+
+    def undraining(self, cluster: Cluster, index: int) -> None:
+        """A drain of somebody else is his to end."""
+        by = cluster.nodes[index].drained
+        if by != "advisor":
+            self._broken(cluster, "drains of others stay", f"{cluster.world.name_of(index)} is drained by {by!r}")
+
+    def offered(self, rows: Iterable[AdviceRow]) -> None:
+        """All advice that is open now, as the store has it, whatever the agent was told."""
+        self._open = {row.advice_id for row in rows}
+
+    def _told(self, cluster: Cluster, job: SimJob, row: AdviceRow) -> None:
+        """Nothing is done without open advice, for this attempt or its waiting successor, that may be acted on."""
+        last, number, what = job.last, row.attempt.number, f"job {job.spec.job_id} attempt {job.last.number}"
+        if row.advice_id not in self._open or row.expires_at <= moment(cluster.now):
+            self._broken(cluster, "no act without open advice", f"{what}, generation {row.generation}")
+        if last.number != number and not (last.number == number + 1 and last.state is AttemptState.PENDING):
+            self._broken(cluster, "advice is for its own attempt", f"{what} by advice for attempt {number}")
+        if row.decision.mode is not Mode.AUTONOMOUS:
+            self._broken(cluster, "monitor mode touches nothing", what)
+
+    def replayed(self, cluster: Cluster, what: str, same: bool) -> None:
+        """The same inputs give the same bytes."""
+        self.acts["replay"] += 1
+        if not same:
+            self._broken(cluster, "decisions can be replayed", what)
 
     def looked(self, cluster: Cluster) -> None:
         """No job waits on us past its deadline, if it could never start with our exclusions; none waits for long for

@@ -9,10 +9,11 @@ Progress is closed-form: an attempt that trains costs one event however long it 
 """
 
 import heapq
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import count
+from itertools import count, islice
 from typing import Protocol
 
 from advisor.core.words import AttemptState
@@ -22,6 +23,8 @@ from advisor.simulate.world import HOUR, Fault, JobSpec, World, application_fail
 FAIL_SECONDS = (2.0, 12.0)  # from the first rank's death to the end of the job
 BAD_SECONDS = (5.0, 300.0)  # how long a job lasts on a node that is bad already
 WRITING_SHARE = 0.3  # of jobs that use a file system just when it goes away
+WAITING_CANCELLED = 0.5  # share of cancels that are of jobs which wait to run again, if there are any
+USER = "user"  # who cancels his own job
 NOTICED_SHARE = 1 / 3  # of SlurmdTimeout, until the scheduler says that a node does not respond
 
 
@@ -125,12 +128,17 @@ class Cluster:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._schedule_due = False
+        self._arrays: defaultdict[str, list[SimJob]] = defaultdict(list)  # tasks by array
         for spec in world.jobs:
             self.at(spec.submitted_at, self._submit, spec)
         for fault in world.faults:
             self.at(fault.at, self._strike, fault)
         for at in world.preemptions:
             self.at(at, self._preempt)
+        for at in world.cancels:
+            self.at(at, self._user_cancels)
+        for at in world.drains:
+            self.at(at, self._admin_drains)
 
     # time
 
@@ -249,8 +257,14 @@ class Cluster:
 
     def _submit(self, spec: JobSpec) -> None:
         first = SimAttempt(number=0, submitted_at=self.now, eligible_at=self.now, resume=0)
-        job = SimJob(spec=spec, attempts=[first], application=application_failures(self.world, spec))
+        job = SimJob(
+            spec=spec,
+            attempts=[first],
+            excluded=set(spec.avoids),
+            application=application_failures(self.world, spec),
+        )
         self.jobs[spec.job_id] = job
+        self._arrays[spec.array_job_id].append(job)
         self._wait(job)
         for watcher in self.watchers:
             watcher.requeued(job, first, "")
@@ -273,7 +287,9 @@ class Cluster:
                 free = [node.index for node in self.nodes if node.usable and node.job is None]
             if self._throttled(job.spec) or self._completing(job):
                 continue
-            chosen = [index for index in free if index not in job.excluded][: job.spec.nodes]
+            enough = len(free) >= job.spec.nodes
+            fitting = (index for index in free if index not in job.excluded)
+            chosen = list(islice(fitting, job.spec.nodes)) if enough else []
             if len(chosen) < job.spec.nodes:
                 if job.spec.priority > 0:
                     return  # nobody overtakes it
@@ -287,8 +303,7 @@ class Cluster:
         """As many tasks of its array run as may run at once."""
         if spec.array_limit is None:
             return False
-        mates = (job for job in self.jobs.values() if job.spec.array_job_id == spec.array_job_id)
-        return sum(job.last.live for job in mates) >= spec.array_limit
+        return sum(job.last.live for job in self._arrays[spec.array_job_id]) >= spec.array_limit
 
     def _completing(self, job: SimJob) -> bool:
         """A node of the last attempt does not answer: until it is DOWN the scheduler waits for it to clean up."""
@@ -438,6 +453,19 @@ class Cluster:
             job = self.world.stream("preempted", self.now).choice(sorted(candidates, key=lambda one: one.spec.job_id))
             self._end(job, job.last, AttemptState.PREEMPTED, tell=False)
             self._next_attempt(job, "scheduler")
+
+    def _user_cancels(self) -> None:
+        """A user is done with one of his small jobs, often with one that has failed and waits to run again."""
+        random = self.world.stream("cancelled", self.now)
+        small = [job for job in self.jobs.values() if not job.over and not job.spec.priority]
+        again = [job for job in small if job.last.state is AttemptState.PENDING and job.last.number]
+        chosen = again if again and random.random() < WAITING_CANCELLED else small
+        if chosen:
+            self.cancel(random.choice(sorted(chosen, key=lambda one: one.spec.job_id)), by=USER)
+
+    def _admin_drains(self) -> None:
+        """A node is wanted for something else; what runs on it goes on."""
+        self.drain(self.world.stream("drained", self.now).randrange(len(self.nodes)), by="admin")
 
     def _passes(self, node: SimNode, fault: Fault) -> None:
         """The site's own checks have found it, or it was of the passing kind."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from advisor.core.intervals import quantile
 from advisor.core.words import Action
-from advisor.simulate.advised import Outcome
 from advisor.simulate.catalogue import Shape
 from advisor.simulate.cluster import Cluster, SimAttempt, SimJob
+from advisor.simulate.outcome import Outcome
 
 NEAR_END_SECONDS = 900.0
 

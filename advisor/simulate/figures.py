@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from advisor.simulate.cluster import Cluster, SimAttempt, SimJob
+from advisor.simulate.cluster import USER, Cluster, SimAttempt, SimJob
 from advisor.simulate.world import DAY, HOUR
 
 
@@ -97,8 +97,9 @@ def figures_of(cluster: Cluster, *, isolated: Iterable[tuple[int, float]] = (), 
     big = cluster.jobs.get("1")
     failed = [(job, attempt) for job in cluster.jobs.values() for attempt in job.attempts if attempt.fault is not None]
     again = sum(_again(job, attempt) for job, attempt in failed)
-    hopeless = [job for job in cluster.jobs.values() if job.spec.mistake is not None and _showed(job)]
-    stopped = [job for job in cluster.jobs.values() if job.stopped_by]
+    left = [job for job in cluster.jobs.values() if job.stopped_by != USER]  # not cancelled by their own users
+    hopeless = [job for job in left if job.spec.mistake is not None and _showed(job)]
+    stopped = [job for job in left if job.stopped_by]
     lost = 0.0
     for job in cluster.jobs.values():
         parts = parts_of(cluster, job, until)
@@ -131,7 +132,7 @@ def was_bad(cluster: Cluster, index: int, at: float) -> bool:
 
 def wrongly_excluded(cluster: Cluster, job: SimJob) -> int:
     """Nodes that the job avoids at the end of the world although nothing was ever wrong with them."""
-    return sum(not was_ever_bad(cluster, index) for index in job.excluded)
+    return sum(not was_ever_bad(cluster, index) for index in job.excluded - job.spec.avoids)
 
 
 def was_ever_bad(cluster: Cluster, index: int) -> bool:

@@ -34,7 +34,7 @@ class Nobody:
 
     def attempt_failed(self, job: SimJob, attempt: SimAttempt) -> None:
         if attempt.fault is not None and attempt.fault.cause.shape is Shape.NUMERICS:
-            wait = self.random(job, attempt).expovariate(1 / NONSENSE_NOTICED_SECONDS)
+            wait = nonsense_noticed_after(self.cluster, job, attempt)
             self.cluster.at(self.cluster.now + wait, self._end_nonsense, job, attempt)
 
     def attempt_ended(self, job: SimJob, attempt: SimAttempt) -> None:
@@ -65,7 +65,7 @@ class Excluder(Nobody):
         if usable < job.spec.nodes:  # as such scripts do when a job does not start: begin anew
             wanted = named & set(attempt.nodes)
         self.cluster.requeue(job, by=self.name)
-        self.cluster.exclude(job, wanted)
+        self.cluster.exclude(job, wanted | job.spec.avoids)
 
 
 class Person(Nobody):
@@ -96,7 +96,7 @@ class Bound(Nobody):
 
     def attempt_ended(self, job: SimJob, attempt: SimAttempt) -> None:
         if attempt.state is AttemptState.NODE_FAILURE:
-            self.cluster.exclude(job, self._bad())
+            self.cluster.exclude(job, self._bad() | job.spec.avoids)
 
     def _at_once(self, job: SimJob, attempt: SimAttempt) -> None:
         if job.last is not attempt or attempt.fault is None:
@@ -105,12 +105,18 @@ class Bound(Nobody):
             self.cluster.cancel(job, by=self.name)
             return
         self.cluster.requeue(job, by=self.name)
-        self.cluster.exclude(job, self._bad())
+        self.cluster.exclude(job, self._bad() | job.spec.avoids)
         for index in attempt.fault.nodes if attempt.fault.cause.shape is Shape.GONE else ():
             self.cluster.set_down(index)  # so that nothing waits for it
 
     def _bad(self) -> set[int]:
         return {node.index for node in self.cluster.nodes if node.bad is not None and node.bad.own_hardware}
+
+
+def nonsense_noticed_after(cluster: Cluster, job: SimJob, attempt: SimAttempt) -> float:
+    """Seconds until somebody sees by himself that the numbers are no numbers; the same whoever else is there."""
+    random = cluster.world.stream("nonsense", job.spec.job_id, attempt.number)
+    return random.expovariate(1 / NONSENSE_NOTICED_SECONDS)
 
 
 def culprits(fault: Fault | None) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ Progress is made when somebody reads: one line per step of the first rank, as lo
 failure the ranks of the culprit speak, and a sample of the others. A kernel prints into its node's own log.
 """
 
+import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from advisor.simulate.world import Fault
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 OTHERS_PRINT = 24  # ranks elsewhere that are heard, of thousands that say the same
+FULL_TEXT_NODES_MAX = 4  # of jobs in which every rank prints every step
 CULPRITS_PRINT = 4  # nodes of one event whose ranks speak
 WATCHDOG = (
     "[rank{rank}]:[E{day} {clock}.481920233 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective "
@@ -81,6 +83,7 @@ class Printer:
         self.kernels: dict[int, Stream] = {}
         self.lost = 0
         self.late = 0
+        self._readable_at: list[float] = []  # a heap: when lines can be read that cannot be read yet
 
     @property
     def _cluster(self) -> Cluster:
@@ -139,6 +142,13 @@ class Printer:
     def node_changed(self, node: SimNode) -> None:
         pass
 
+    @property
+    def next_readable(self) -> float:
+        """When something can be read that cannot be read now."""
+        while self._readable_at and self._readable_at[0] <= self._cluster.now:
+            heapq.heappop(self._readable_at)
+        return self._readable_at[0] if self._readable_at else float("inf")
+
     # readers ask
 
     def output(self, job_id: str, attempt: int) -> Output | None:
@@ -163,6 +173,7 @@ class Printer:
         if attempt.started_at is None:
             return
         until = cluster.steps(job, attempt, cluster.now)
+        everybody = job.spec.full_text and job.spec.nodes <= FULL_TEXT_NODES_MAX
         for step in range(out.printed_to + 1, until + 1):
             at = cluster.time_of(job, attempt, step)
             spoiled = attempt.spoiled is not None and step > attempt.spoiled
@@ -173,6 +184,12 @@ class Printer:
                 f" [{stamp}] iteration {step:8d}/ 5000000 | elapsed time per iteration (ms): "
                 f"{job.spec.step_seconds * 1000:.1f} | lm loss: {loss} | grad norm: {loss if spoiled else 0.312} |",
             )
+            for rank in range(job.spec.nodes * cluster.world.scenario.gpus_per_node if everybody else 0):
+                yield (
+                    at,
+                    f"[rank{rank}]:[titan] {stamp},{rank:03d} - root - INFO - step: {step:3d}  loss: {loss}  "
+                    "memory: 61.92GiB(78.31%)  tps: 3,912  mfu: 41.20%",
+                )
             if (step - attempt.resume) % job.spec.save_every == 0:
                 yield at, f"saving checkpoint at iteration {step:7d} to /ckpt in torch_dist format"
                 saved_at = at + cluster.world.scenario.checkpoint_seconds
@@ -245,5 +262,7 @@ class Printer:
             return None
         if drawn < noise.lines_lost + noise.lines_late:
             self.late += 1
-            return at + random.uniform(0.0, noise.late_seconds_max)
+            at += random.uniform(0.0, noise.late_seconds_max)
+        if at > self._cluster.now:
+            heapq.heappush(self._readable_at, at)
         return at

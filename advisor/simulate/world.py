@@ -65,6 +65,7 @@ class JobSpec:
     array_job_id: str = ""
     array_task: int | None = None
     array_limit: int | None = None  # tasks of the array that may run at once
+    avoids: frozenset[int] = frozenset()  # nodes that its user excludes
     full_text: bool = False  # every rank speaks, not only the first
 
 
@@ -89,6 +90,9 @@ class Scenario:
     small_job_hours: float = 6.0
     mistakes: float = 0.15  # share of small jobs
     preemptions_per_day: float = 0.0
+    cancels_per_day: float = 0.0  # by users, of what runs or waits
+    drains_per_day: float = 0.0  # by administrators, for two hours
+    own_exclusions: float = 0.1  # share of small jobs whose users exclude a node themselves
     arrays_per_day: float = 0.0
     array_tasks: int = 4
     array_limit: int = 2  # at once
@@ -124,8 +128,13 @@ SCENARIOS: Mapping[str, Scenario] = {
             days=2.0,
             big_job_nodes=512,
             small_jobs_per_day=400.0,
-            preemptions_per_day=4.0,
+            small_job_nodes=(1, 2, 4, 8, 16, 32, 64),  # more than there is room for: jobs wait for each other
+            preemptions_per_day=12.0,
             arrays_per_day=6.0,
+            cancels_per_day=24.0,
+            drains_per_day=6.0,
+            fabric_events_per_day=0.5,
+            storage_events_per_day=0.5,
         ),
         Scenario(
             name="lemons-90-days",
@@ -149,6 +158,9 @@ SCENARIOS: Mapping[str, Scenario] = {
             fabric_nodes=6,
             mistakes=0.3,
             arrays_per_day=1.0,
+            preemptions_per_day=1.0,
+            cancels_per_day=1.0,
+            drains_per_day=0.5,
         ),
     )
 }
@@ -180,6 +192,8 @@ class World:
     lemons: frozenset[int]
     skews: tuple[float, ...]  # of each node's clock
     preemptions: tuple[float, ...]
+    cancels: tuple[float, ...] = ()
+    drains: tuple[float, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -207,6 +221,8 @@ def draw(scenario: Scenario, seed: int) -> World:
         faults=tuple(replace(fault, number=number) for number, fault in enumerate(found)),
         jobs=tuple(_jobs(bare)),
         preemptions=tuple(_arrivals(bare.stream("preemptions"), scenario.preemptions_per_day / DAY, bare.seconds)),
+        cancels=tuple(_arrivals(bare.stream("cancels"), scenario.cancels_per_day / DAY, bare.seconds)),
+        drains=tuple(_arrivals(bare.stream("drains"), scenario.drains_per_day / DAY, bare.seconds)),
     )
 
 
@@ -221,7 +237,7 @@ def _arrivals(random: Random, rate: float, until: float) -> Iterator[float]:
 
 
 def _node_faults(world: World, lemons: frozenset[int]) -> Iterator[Fault]:
-    """Each node's own failures. What lemons and recurrence add is taken off, so that the mean rate is the scenario's."""
+    """Each node's own failures. What lemons and recurrence add is taken off: the mean rate is the scenario's."""
     scenario = world.scenario
     wanted = scenario.failures_per_1000_node_days / 1000
     of_lemons = scenario.lemon_failures_per_day * len(lemons) / scenario.nodes
@@ -309,11 +325,14 @@ def _jobs(world: World) -> Iterator[JobSpec]:
         mistake = random.choices(MISTAKES, [cause.weight for cause in MISTAKES])[0]
         wrong = random.random() < scenario.mistakes
         hours = random.expovariate(1 / scenario.small_job_hours)
+        own = world.stream("own", number)
+        avoids = {own.randrange(scenario.nodes)} if own.random() < scenario.own_exclusions else ()
         found.append(
             JobSpec(
                 job_id=str(number),
                 user=random.choice(("bob", "cyd", "dan", "eve", "fay")),
                 nodes=random.choice(scenario.small_job_nodes),
+                avoids=frozenset(avoids),
                 submitted_at=at,
                 steps=max(20, round(hours * HOUR / 20.0)),
                 step_seconds=20.0,
@@ -378,13 +397,16 @@ def read_noise(path: Path) -> Noise:
         given = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise WorldError(f"{path}: {error}") from None
+    if isinstance(given, dict) and isinstance(given.get("noise"), dict) and len(given) == 1:
+        given = given["noise"]  # as the settings that are printed with each result have it
     if not isinstance(given, dict):
         raise WorldError(f"{path}: a table of rates is wanted")
     known = {item.name for item in fields(Noise)}
     for name, value in given.items():
         if name not in known:
             raise WorldError(f"{path}: {name}: not one of {', '.join(sorted(known))}")
-        fine = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-        if not fine or ("seconds" not in name and value > 1):
-            raise WorldError(f"{path}: {name}: {value!r} is not a share from 0 to 1, or seconds of 0 or more")
+        most = DAY if "seconds" in name else 1.0
+        if not (isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most):
+            what = "seconds from 0 to a day" if "seconds" in name else "a share from 0 to 1"
+            raise WorldError(f"{path}: {name}: {value!r} is not {what}")
     return Noise(**{name: float(value) for name, value in given.items()})

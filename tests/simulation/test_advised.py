@@ -3,14 +3,14 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from advisor.cli import main
 from advisor.core.words import Action
-from advisor.simulate.advised import POLICY, Outcome, advise, quiet_log
+from advisor.simulate.advised import POLICY, advise, quiet_log
 from advisor.simulate.agent import Agent
 from advisor.simulate.catalogue import INFRASTRUCTURE, MISTAKES
 from advisor.simulate.checks import Breach, Checks
@@ -18,10 +18,11 @@ from advisor.simulate.cluster import Cluster, SimJob
 from advisor.simulate.delays import detection, watched
 from advisor.simulate.figures import figures_of
 from advisor.simulate.operators import Person
+from advisor.simulate.outcome import Outcome
 from advisor.simulate.runs import own_database, run
 from advisor.simulate.world import DAY, HOUR, SCENARIOS, Fault, JobSpec, Noise, Scenario, World, draw
 from advisor.store.migrate import migrate
-from advisor.store.records import AdviceRow
+from advisor.store.records import AdviceRow, StoredIsolation
 from advisor.store.store import Store
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
@@ -60,14 +61,19 @@ _numbers = iter(range(10_000))
 
 
 def live(
-    url: str, world: World, *, agent: type[Agent] = Agent, acts: Callable[[Cluster], Person] | None = None
+    url: str,
+    world: World,
+    *,
+    agent: type[Agent] = Agent,
+    acts: Callable[[Cluster], Person] | None = None,
+    leap: bool = True,
 ) -> Seen:
     async def through() -> Seen:
         store = await Store.open(url, policy=POLICY)
         try:
             checks = Checks(POLICY)
             name = f"world-{next(_numbers)}"
-            cluster, advised = await advise(world, store, checks, name=name, agent=agent, acts=acts)
+            cluster, advised = await advise(world, store, checks, name=name, agent=agent, acts=acts, leap=leap)
         finally:
             await store.close()
         return Seen(cluster=cluster, outcome=advised.outcome, breaches=tuple(checks.breaches))
@@ -75,10 +81,19 @@ def live(
     return asyncio.run(through())
 
 
-def made(*, at: float = 400.0, until: float = 1700.0, jobs: tuple[JobSpec, ...] = (BIG,), seed: int = 1) -> World:
+def made(
+    *,
+    at: float = 400.0,
+    until: float = 1700.0,
+    jobs: tuple[JobSpec, ...] = (BIG,),
+    seed: int = 1,
+    cancels: tuple[float, ...] = (),
+    drains: tuple[float, ...] = (),
+) -> World:
     """A GPU falls off the bus of the first node at that time, and stays so."""
     fault = Fault(number=0, at=at, cause=CAUSES["gpu_fell_off"], nodes=(0,), bad_until=DAY)
-    return replace(draw(replace(QUIET, days=until / DAY), seed), faults=(fault,), jobs=jobs)
+    drawn = draw(replace(QUIET, days=until / DAY), seed)
+    return replace(drawn, faults=(fault,), jobs=jobs, cancels=cancels, drains=drains)
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +134,45 @@ def test_a_seed_gives_the_same_decisions(database: str) -> None:
     first, second = (live(database, world).outcome.said for _ in range(2))
     assert len(first) > 1
     assert first == second
+
+
+def acts_of(found: Seen) -> list[tuple[object, ...]]:
+    """What became of each attempt, to five seconds: a job that stands still is looked at so often."""
+    return [
+        (job.spec.job_id, job.stopped_by, attempt.number, attempt.requeued_by, attempt.nodes, attempt.state)
+        for job in found.cluster.jobs.values()
+        for attempt in job.attempts
+    ]
+
+
+def assert_alike(leaping: Seen, every_second: Seen) -> None:
+    assert acts_of(leaping) == acts_of(every_second)
+    assert [node for node, _ in leaping.outcome.isolated] == [node for node, _ in every_second.outcome.isolated]
+    for job_id, job in leaping.cluster.jobs.items():
+        for one, other in zip(job.attempts, every_second.cluster.jobs[job_id].attempts, strict=True):
+            assert abs(one.submitted_at - other.submitted_at) <= 5.0
+
+
+def decisions(found: Seen) -> list[tuple[object, ...]]:
+    return [(s.job_id, s.attempt, s.action, s.reason, s.exclude, s.ends_live, round(s.at)) for s in found.outcome.said]
+
+
+def test_leaping_decides_what_every_second_decides(database: str) -> None:
+    """The same decisions at the same seconds as with every tick of life, in a tenth of the ticks."""
+    world = made(at=60.0, until=260.0, jobs=(BIG, replace(WRONG, submitted_at=5.0)))
+    leaping, every_second = (live(database, world, leap=leap) for leap in (True, False))
+    assert decisions(leaping) == decisions(every_second) != []
+    assert_alike(leaping, every_second)
+    assert leaping.outcome.ticks < every_second.outcome.ticks / 4
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [2, 3, 5])
+def test_leaping_in_worlds_full_of_failures(database: str, seed: int) -> None:
+    """Also where jobs hang, nodes die and lines are late: the same acts on the same nodes, within five seconds."""
+    world = draw(BUSY, seed)
+    leaping, every_second = (live(database, world, leap=leap) for leap in (True, False))
+    assert_alike(leaping, every_second)
 
 
 @pytest.mark.parametrize("seed", [2])
@@ -175,6 +229,77 @@ class EndsWhatLives(Agent):
             await Agent.apply(self, row)
 
 
+class RevivesTheCancelled(Agent):
+    """Takes a job that its user has cancelled for one that failed."""
+
+    async def apply(self, row: AdviceRow) -> None:
+        job = self.cluster.jobs[row.attempt.job_id]
+        if job.stopped_by:
+            self.checks.requeuing(self.cluster, job, row)
+        await Agent.apply(self, row)
+
+
+class ActsInMonitorMode(Agent):
+    def is_told(self, row: AdviceRow) -> bool:
+        return True
+
+
+class ForgetsTheUser(Agent):
+    """Writes its own exclusions over those of the job's user."""
+
+    def wanted(self, row: AdviceRow, job: SimJob) -> set[int]:
+        return super().wanted(row, job) - job.spec.avoids
+
+
+class ExcludesBystanders(Agent):
+    def wanted(self, row: AdviceRow, job: SimJob) -> set[int]:
+        return super().wanted(row, job) | {50}
+
+
+class IsolatesTheHealthy(Agent):
+    async def tend_nodes(self, wanted: tuple[StoredIsolation, ...]) -> None:
+        if not self.isolated and self.cluster.now > 300.0:
+            self.isolated.append((30, self.cluster.now))
+            self.checks.isolating(self.cluster, 30)
+            self.cluster.drain(30, by="advisor")
+
+
+class IsolatesWithoutMeasure(Agent):
+    """All nodes of a job that has failed."""
+
+    async def tend_nodes(self, wanted: tuple[StoredIsolation, ...]) -> None:
+        for index in self.cluster.jobs["1"].attempts[0].nodes if self.ours and not self.isolated else ():
+            self.isolated.append((index, self.cluster.now))
+            self.checks.isolating(self.cluster, index)
+            self.cluster.drain(index, by="advisor")
+
+
+class EndsDrainsOfOthers(Agent):
+    async def tend_nodes(self, wanted: tuple[StoredIsolation, ...]) -> None:
+        for node in self.cluster.nodes:
+            if node.drained:
+                self.checks.undraining(self.cluster, node.index)
+                self.cluster.undrain(node.index)
+
+
+@dataclass(slots=True, kw_only=True)
+class KeepsOldAdvice(Agent):
+    """Follows the first advice that it was given for a job for ever."""
+
+    first: dict[str, AdviceRow] = field(default_factory=dict)
+
+    async def apply(self, row: AdviceRow) -> None:
+        if row.decision.action is Action.RESTART:
+            self.first.setdefault(row.attempt.job_id, row)
+        await Agent.apply(self, row)
+
+    def tend_jobs(self) -> None:
+        for job_id, row in self.first.items():
+            job = self.cluster.jobs[job_id]
+            if job.last.live and job.last.number > row.attempt.number:
+                self.checks.requeuing(self.cluster, job, row)
+
+
 @pytest.mark.parametrize(
     ("agent", "invariant", "until"),
     [
@@ -183,13 +308,37 @@ class EndsWhatLives(Agent):
         (KeepsItWaiting, "fail open", 650.0),
         (StopsOnHardware, "no false stop", 400.0),
         (EndsWhatLives, "no healthy attempt is ended", 650.0),
+        (RevivesTheCancelled, "a user's cancel stands", 400.0),
+        (ForgetsTheUser, "a user's own exclusions are kept", 400.0),
+        (ExcludesBystanders, "evidence names the job's own nodes", 400.0),
+        (IsolatesTheHealthy, "no healthy node is isolated", 400.0),
+        (IsolatesWithoutMeasure, "isolation is capped", 400.0),
+        (EndsDrainsOfOthers, "drains of others stay", 400.0),
+        (KeepsOldAdvice, "advice is for its own attempt", 650.0),
+        (KeepsOldAdvice, "no act without open advice", 650.0),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
 def test_an_agent_that_breaks_a_rule_is_caught(database: str, agent: type[Agent], invariant: str, until: float) -> None:
     """The checks know the truth from the world, not from who acts."""
-    found = live(database, made(at=300.0, until=until), agent=agent)
+    cancels = (340.0,) if agent is RevivesTheCancelled else ()
+    world = made(at=300.0, until=until, jobs=(replace(BIG, avoids=frozenset({40})),), cancels=cancels, drains=(50.0,))
+    found = live(database, world, agent=agent)
     assert invariant in {breach.invariant for breach in found.breaches}
+
+
+def test_who_keeps_the_rules_breaks_none_of_them(database: str) -> None:
+    """In the world of those who break them: cancels, drains and a user's exclusions are left alone."""
+    world = made(at=300.0, until=650.0, jobs=(replace(BIG, avoids=frozenset({40})),), drains=(50.0,))
+    found = live(database, world)
+    assert found.breaches == ()
+    assert found.cluster.jobs["1"].excluded == {0, 40}
+
+
+def test_acting_in_monitor_mode_is_caught(database: str) -> None:
+    """A person acts; an agent that acts as well has no right to."""
+    found = live(database, made(at=300.0, until=400.0), agent=ActsInMonitorMode, acts=Person)
+    assert "monitor mode touches nothing" in {breach.invariant for breach in found.breaches}
 
 
 def test_beside_a_person_it_only_watches(database: str) -> None:
@@ -229,6 +378,12 @@ def test_json_has_what_others_read() -> None:
     assert document["true_stop_recall"] is None
     assert 0.0 < document["ettr"] <= document["ettr_bound"] <= 1.0
     assert document["settings"]["checkpoint_seconds"] == 5.0
+    beside = json.loads(json.dumps(run(quiet, [1], ["monitor"], done=lambda _: None)[0].document()))
+    assert beside.keys() == document.keys()
+    for key in ("ettr", "ettr_bound", "ettr_no_advisor", "false_stops", "lemon_recall", "healthy_nodes_isolated"):
+        assert beside[key] is None
+    assert beside["detection_seconds"] == {}
+    assert beside["operators"]["monitor"]["figures"]["ettr"] > 0.0
 
 
 def told(*arguments: str) -> int | str | None:

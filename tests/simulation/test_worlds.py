@@ -144,6 +144,71 @@ def test_a_dead_node_is_noticed_then_given_up_and_the_scheduler_requeues() -> No
     assert 0 not in second.nodes
 
 
+def test_a_dead_node_holds_the_job_that_it_ran_until_it_is_down() -> None:
+    """Who requeues at once waits for the scheduler, which waits for the node; who sets it down does not."""
+    cluster = Cluster(world(fault("node_lost_power", HOUR), jobs=(job(),)))
+    cluster.advance(HOUR + 1.0)
+    cluster.requeue(cluster.jobs["1"], by="test", exclude=[0])
+    cluster.advance(2 * HOUR)
+    down_at = HOUR + QUIET.node_timeout_seconds
+    assert cluster.jobs["1"].last.started_at == pytest.approx(down_at)
+    bound = Cluster(world(fault("node_lost_power", HOUR), jobs=(job(),)))
+    bound.operator = Bound(bound)
+    bound.advance(2 * HOUR)
+    assert bound.jobs["1"].last.started_at == pytest.approx(HOUR + QUIET.requeue_delay_seconds, abs=3.0)
+
+
+def test_repaired_nodes_fail_again_as_often_as_published() -> None:
+    """Of nodes that stayed broken and were repaired some have the same part fail again within a week."""
+    scenario = replace(SCENARIOS["training-2048-nodes"], days=60.0, lemons=0.0)
+    found: dict[int, list[Fault]] = {}
+    for one in draw(scenario, 7).faults:
+        if one.own_hardware:
+            found.setdefault(one.nodes[0], []).append(one)
+    stayed = again = 0
+    for faults in found.values():
+        for one, after in zip(faults, (*faults[1:], None), strict=True):
+            if one.bad_until > one.at and one.bad_until < 40 * DAY:
+                stayed += 1
+                again += after is not None and after.cause is one.cause and after.gpu == one.gpu
+    assert stayed > 100
+    assert 0.12 < again / stayed < 0.25
+
+
+def test_users_cancel_and_administrators_drain() -> None:
+    """What its user cancelled counts as nobody's stop; a drained node is back after a while; own exclusions hold."""
+    drawn = replace(world(jobs=(job(avoids=frozenset({0})), job(job_id="2", nodes=1))), cancels=(HOUR,), drains=(10.0,))
+    cluster = Cluster(drawn)
+    cluster.advance(HOUR - 1.0)
+    assert [node.drained for node in cluster.nodes].count("admin") == 1
+    assert 0 not in cluster.jobs["1"].last.nodes
+    cluster.advance(4 * HOUR)
+    assert [node.drained for node in cluster.nodes].count("admin") == 0
+    assert [one.stopped_by for one in cluster.jobs.values()].count("user") == 1
+    assert figures_of(cluster, until=4 * HOUR).false_stops == 0
+
+
+def test_the_mixed_world_has_all_that_schedulers_do() -> None:
+    """Arrays, preemption, drains, dead nodes, cancels, mistakes, jobs that wait, events of many nodes."""
+    drawn = draw(
+        replace(SCENARIOS["mixed-2048-nodes"], days=0.5, failures_per_1000_node_days=30.0, storage_events_per_day=6.0),
+        1,
+    )
+    cluster = Cluster(drawn)
+    cluster.operator = Nobody(cluster)
+    waited = 0
+    for hour in range(12):
+        cluster.advance(hour * HOUR)
+        waited += sum(one.last.eligible_at < cluster.now - 600.0 for one in cluster.pending)
+    states = {attempt.state for one in cluster.jobs.values() for attempt in one.attempts}
+    assert {AttemptState.PREEMPTED, AttemptState.NODE_FAILURE, AttemptState.CANCELLED, AttemptState.COMPLETED} <= states
+    assert waited > 10
+    assert any(one.spec.array_task for one in cluster.jobs.values())
+    assert any(one.spec.mistake for one in cluster.jobs.values())
+    assert drawn.drains
+    assert {Place.FABRIC, Place.STORAGE} & {fault.cause.place for fault in drawn.faults}
+
+
 def test_a_hang_ends_with_the_collective_s_own_time_out() -> None:
     """Without anybody, a job that stands still does so for ten minutes, and trains nothing meanwhile."""
     cluster = Cluster(world(fault("gpu_gsp", HOUR), jobs=(job(),)))
@@ -193,6 +258,10 @@ def test_one_fault_that_many_jobs_meet_is_one_failure() -> None:
         ("lines_list = 0.1", "lines_list: not one of"),
         ("late_seconds_max = -1", "late_seconds_max: -1"),
         ("lines_lost = 'many'", "lines_lost: 'many'"),
+        ("lines_lost = nan", "lines_lost: nan"),
+        ("skew_seconds = inf", "skew_seconds: inf"),
+        ("lines_lost = true", "lines_lost: True"),
+        ("[lines_lost]", "lines_lost: {}"),
         ("lines_lost =", "noise.toml"),
     ],
 )
@@ -207,6 +276,8 @@ def test_bad_noise_is_refused_by_name(tmp_path: Path, text: str, complaint: str)
 def test_noise_of_a_file_replaces_what_it_names(tmp_path: Path) -> None:
     """The others keep their default; JSON is taken as well."""
     path = tmp_path / "noise.json"
+    path.write_text('{"noise": {"lines_lost": 0.5}}')
+    assert read_noise(path) == replace(Noise(), lines_lost=0.5)
     path.write_text('{"lines_lost": 0.5}')
     assert read_noise(path) == replace(Noise(), lines_lost=0.5)
     assert scenario_named("small", read_noise(path)).noise.lines_lost == 0.5

@@ -1,13 +1,17 @@
 """Figures over seeds: intervals, paired differences, and what must not be mixed."""
 
+import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from advisor.commands.simulate import Told
 from advisor.simulate.cluster import Cluster
 from advisor.simulate.runs import Result, run
 from advisor.simulate.world import HOUR, SCENARIOS, draw
-from benchmarks.worth import as_text, bootstrap, summarise
+from benchmarks.worth import as_text, bootstrap, main, summarise
 
 SMALL = replace(SCENARIOS["small"], days=1.0, failures_per_1000_node_days=300.0)
 
@@ -43,6 +47,30 @@ def test_different_worlds_are_not_added_up(results: tuple[Result, ...]) -> None:
     longer = replace(results[0], scenario=replace(SMALL, days=2.0))
     with pytest.raises(ValueError, match="different worlds"):
         summarise([results[0].document(), longer.document()])
+
+
+def test_a_run_that_was_cut_short_goes_on(tmp_path: Path) -> None:
+    """Seeds that were kept are not lived through again; those of another world are refused."""
+    kept = tmp_path / "kept.jsonl"
+    options = ["--scenario", "small", "--operators", "nobody,bound", "--days", "0.5", "--save", str(kept)]
+    main([*options, "--seeds", "2"])
+    first = kept.read_text()
+    main([*options, "--seeds", "3"])
+    assert kept.read_text().startswith(first)
+    assert [json.loads(line)["seed"] for line in kept.read_text().splitlines()] == [1, 2, 3]
+    with pytest.raises(SystemExit):
+        main([*options, "--days", "0.25"])
+
+
+def test_progress_is_told_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not at once, and with how far the world is."""
+    told = Told(days=2.0, where=sys.stderr, silent_seconds=0.0)
+    told(3, "advisor", 0.5)
+    told(3, "advisor", 1.0)
+    assert "seed 3, advisor: day 1.00 of 2" in capsys.readouterr().err
+    quiet = Told(days=2.0, where=sys.stderr)
+    quiet(3, "advisor", 0.5)
+    assert capsys.readouterr().err == ""
 
 
 def test_the_bootstrap_is_narrower_with_more_seeds() -> None:
