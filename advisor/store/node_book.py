@@ -52,6 +52,8 @@ class NodeBook:
     async def refresh(self, connection: AsyncConnection, clusters: Iterable[str]) -> frozenset[Place]:
         """Bring the nodes of these clusters up to date; returns those whose rows are others than before."""
         clusters = sorted(clusters)
+        if await self._is_current(connection, clusters):
+            return frozenset()
         part = func.hashtext(node_states.c.name).op("&")(_PARTS - 1)
         found = {
             (row.cluster, row.part): (row.many, row.stamp)
@@ -100,6 +102,27 @@ class NodeBook:
             else:
                 del self._seen[place]
         return frozenset(changed)
+
+    async def _is_current(self, connection: AsyncConnection, clusters: Sequence[str]) -> bool:
+        """All parts together are as they were: mostly so, and said in one row."""
+        found = {
+            row.cluster: (row.many, row.stamp)
+            for row in await connection.execute(
+                select(
+                    node_states.c.cluster,
+                    func.count().label("many"),
+                    cast(func.sum(written("node_states")), BigInteger()).label("stamp"),
+                )
+                .where(node_states.c.cluster == any_text(clusters))
+                .group_by(node_states.c.cluster)
+            )
+        }
+        seen: dict[str, tuple[int, int]] = {}
+        for (cluster, _), (many, stamp) in self._seen.items():
+            if cluster in clusters:
+                before = seen.get(cluster, (0, 0))
+                seen[cluster] = (before[0] + many, before[1] + stamp)
+        return found == seen
 
     async def refresh_history(
         self, connection: AsyncConnection, clusters: Iterable[str], *, policy: Policy, now: datetime
