@@ -1,6 +1,7 @@
 """Real Postgres servers on loopback ports, to be killed, copied, promoted and frozen; and a door before one."""
 
 import asyncio
+import ctypes
 import os
 import shutil
 import signal
@@ -19,6 +20,8 @@ from advisor.store.binaries import find_binaries
 from advisor.store.server_user import choose_server_user
 
 ANSWER_SECONDS = 30.0
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -37,6 +40,10 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def _end_with_us() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGQUIT), 0, 0, 0)
 
 
 def _children(pid: int) -> tuple[int, ...]:
@@ -107,6 +114,7 @@ class Server:
         )
 
     def start(self) -> None:
+        """From the main thread: the kernel ends it when the thread that started it is gone, a killed test's too."""
         user = choose_server_user(self.folder, None)
         settings = {**_SETTINGS, "port": str(self.port), **self.settings}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
@@ -119,6 +127,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=_end_with_us,  # noqa: PLW1509 - one system call, after it has become its user
                 user=user.switch_uid,
                 group=user.switch_gid,
                 extra_groups=user.switch_groups,

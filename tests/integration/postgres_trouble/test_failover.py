@@ -86,7 +86,7 @@ async def test_an_asynchronous_standby_forgets_and_nobody_acts_on_that(
             await _fail(agent, *names[3:])
             await agent.until(lambda: _jobs(agent) == set(names))
             await asyncio.to_thread(primary.kill)
-            await asyncio.to_thread(standby.start)
+            standby.start()
             await asyncio.to_thread(standby.promote)
             began = time.monotonic()
             await agent.until(lambda: len(agent.incarnations) == 2)
