@@ -27,6 +27,7 @@ BACKOFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 OUTBOX_MAX = 10_000
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 JOBS_PER_REPORT = 2_000
+NODES_PER_REPORT = 10_000  # half of what an advisor takes at once
 TRIES_MAX = 3  # of a report that the advisor itself fails on
 _REFUSED = frozenset(
     {
@@ -78,6 +79,7 @@ class Link:
     session: str = ""
     keepalive_seconds: float = 5.0
     jobs_per_report: int = JOBS_PER_REPORT
+    nodes_per_report: int = NODES_PER_REPORT
     scheduler_rpcs: Callable[[], int] = lambda: 0  # sent since the start
     _stub: "agent_pb2_grpc.AgentServiceAsyncStub | None" = None  # the class exists in the stubs only
     _outbox: deque[Outgoing] = field(default_factory=lambda: deque(maxlen=OUTBOX_MAX))
@@ -240,13 +242,15 @@ class Link:
             return False
         most = self.jobs_per_report
         parts = [jobs[at : at + most] for at in range(0, len(jobs), most)] or [jobs]
+        shares = [nodes[at : at + self.nodes_per_report] for at in range(0, len(nodes), self.nodes_per_report)]
+        parts = [*[()] * (len(shares) - len(parts)), *parts]  # jobs come last, for the last part may end the listing
         for at, part in enumerate(parts):
             ends = complete and at == len(parts) - 1
             request = agent_pb2.ReportObservationsRequest(
                 cluster=self.cluster,
                 session=self.session,
                 jobs=part,
-                nodes=nodes if at == 0 else (),
+                nodes=shares[at] if at < len(shares) else (),
                 complete=ends,
                 unavailable=unavailable,
                 listed=[_listed(job) for job in jobs] if ends and len(parts) > 1 else (),

@@ -388,6 +388,21 @@ async def test_a_listing_too_long_for_one_report_is_complete_in_its_last_part(be
     assert list(last.listed) == ["17", "18", "19", "20_2"]
 
 
+async def test_more_nodes_than_one_report_holds_are_told_in_several(bench: Bench) -> None:
+    """A cluster of tens of thousands of nodes: each is told once, and the listing of jobs ends with the last part."""
+    bench.slurm.add(FakeJob(job_id="17"))
+    agent = bench.start()
+    agent.link.nodes_per_report = 1
+    await until(lambda: any(report.complete for report in bench.advisor.reports))
+    end = next(at for at, report in enumerate(bench.advisor.reports) if report.complete)
+    reports = bench.advisor.reports[: end + 1]
+    names = [node.name for report in reports for node in report.nodes]
+    assert all(len(report.nodes) <= 1 for report in reports)
+    assert len(names) == len(set(names)) == len(agent.looks.nodes) > 1
+    assert [job.attempt.job_id for report in reports for job in report.jobs] == ["17"]
+    assert list(reports[-1].listed) == ["17"]
+
+
 async def test_what_a_waiting_job_waits_for_is_told(bench: Bench) -> None:
     """By kind: jobs whose end it waits for, and whether it waits for all of its name."""
     waiting = {"state": "PENDING", "end": None, "start": None, "nodes": ""}
