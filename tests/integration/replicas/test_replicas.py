@@ -62,7 +62,7 @@ async def test_a_frozen_one_cannot_write_when_it_wakes_up_and_takes_part_again(f
     await fleet.shared(len(JOBS), "a")
     await fleet.advised(victim)
     fleet.processes["b"].signal(signal.SIGCONT)
-    await fleet.until(lambda: _said(fleet, "b", "lease_lost"))
+    await fleet.until(lambda: _said(fleet, "b", "replica_joined", times=2))
     await fleet.fail(world, *theirs)
     await fleet.advised(*theirs)
     await fleet.run_jobs(world, [f"2{job}" for job in JOBS])
