@@ -473,7 +473,9 @@ class Store:
     async def expire_advice(self, now: datetime, *, fence: Fence | None = None) -> int:
         """Close advice past its time to live as EXPIRED; once per tick. Returns how many."""
         async with self._engine.begin() as connection:
-            await self._hold(connection, fence)
+            # Nearly always there is nothing to close: a lock for nothing would be one more wait for the disk.
+            if await open_advice.has_past(connection, now):
+                await self._hold(connection, fence)
             life = self._lives.life
             current = await (
                 incarnation.newest_incarnation(connection, life)
@@ -534,8 +536,10 @@ class Store:
     async def expire_isolations(self, now: datetime, *, fence: Fence | None = None) -> tuple[StoredIsolation, ...]:
         """End what is past its time to live; once per tick."""
         async with self._engine.begin() as connection:
-            await self._hold(connection, fence)
-            if asyncio.get_running_loop().time() < self._adopting_until:
+            adopting = asyncio.get_running_loop().time() < self._adopting_until
+            if adopting or await isolations.has_past(connection, now):
+                await self._hold(connection, fence)
+            if adopting:
                 for node in await forgotten_drains.adopt(connection, policy=self._policy, now=now):
                     _log.warning("isolation_adopted", node=node)
             return await isolations.expire(connection, now)

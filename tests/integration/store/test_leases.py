@@ -213,6 +213,10 @@ async def test_decisions_of_whoever_lost_the_job_are_not_stored_and_the_heirs_na
     with pytest.raises(LeaseLost):
         await store.commit_decisions([record(key)], fence=dead.held.fence)
     await store.commit_decisions([record(key)], fence=heir.held.fence)
+    assert await store.expire_advice(at(30), fence=dead.held.fence) == 0
+    with pytest.raises(LeaseLost):
+        await store.expire_advice(at(9000), fence=dead.held.fence)
+    assert await store.expire_advice(at(9000), fence=heir.held.fence) == 1
     async with engine.connect() as connection:
         found = await connection.execute(
             text(
