@@ -98,7 +98,7 @@ def figures_of(cluster: Cluster, *, isolated: Iterable[tuple[int, float]] = (), 
     failed = [(job, attempt) for job in cluster.jobs.values() for attempt in job.attempts if attempt.fault is not None]
     again = sum(_again(job, attempt) for job, attempt in failed)
     left = [job for job in cluster.jobs.values() if job.stopped_by != USER]  # not cancelled by their own users
-    hopeless = [job for job in left if job.spec.mistake is not None and _showed(job)]
+    hopeless = [job for job in left if job.spec.mistake is not None and _showed(job) and not _is_confirmed(job)]
     stopped = [job for job in left if job.stopped_by]
     lost = 0.0
     for job in cluster.jobs.values():
@@ -146,6 +146,12 @@ def _again(job: SimJob, attempt: SimAttempt) -> bool:
 
 def _showed(job: SimJob) -> bool:
     return any(attempt.fault is not None and attempt.fault.cause.hopeless for attempt in job.attempts)
+
+
+def _is_confirmed(job: SimJob) -> bool:
+    """It has failed once and runs or waits for the one retry that shows whether it fails again, when the world ends."""
+    failures = sum(attempt.fault is not None and attempt.fault.cause.hopeless for attempt in job.attempts)
+    return failures == 1 and not job.over and job.last.ended_at is None
 
 
 def _hopeless_now(job: SimJob) -> bool:

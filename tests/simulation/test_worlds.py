@@ -231,6 +231,19 @@ def test_a_mistake_fails_at_the_same_point_every_time() -> None:
     assert len(found.attempts) == count
 
 
+def test_a_hopeless_job_counts_when_its_retry_is_over() -> None:
+    """One whose only retry still runs when the world ends was neither missed nor found."""
+    cluster = Cluster(world(jobs=(job(mistake=CAUSES["shape"], mistake_step=3),)))
+    cluster.operator = Nobody(cluster)
+    cluster.advance(60.0)
+    assert figures_of(cluster, until=60.0).hopeless == 0
+    cluster.advance(200.0)
+    assert figures_of(cluster, until=200.0).hopeless == 0
+    cluster.advance(800.0)
+    found = figures_of(cluster, until=800.0)
+    assert (found.hopeless, found.hopeless_stopped) == (1, 0)
+
+
 def test_lemons_are_nodes_that_failed_three_times_in_a_month() -> None:
     """Own hardware, with a job on the node, within thirty days: nothing else makes a lemon."""
     scenario = replace(QUIET, days=90.0)
