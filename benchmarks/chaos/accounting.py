@@ -27,6 +27,7 @@ BEFORE_SECONDS = 10.0
 ACTING_SECONDS = 240.0  # advice lives so long, within MinJobAge
 BROKEN_SHARE = 0.9
 CEILING = 20
+SLURMS_HOLD = "launch failed requeued held"  # where slurmd refused a job, for a duplicate id say
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL"})
 
 
@@ -93,6 +94,8 @@ def _verdict(seen: Seen, item: Launched, account: Account) -> Verdict:
 
 def _outcome(seen: Seen, item: Launched) -> tuple[str, str]:
     story, history = item.plan.story, seen.jobs.get(item.job_id, ())
+    if any(other.job_id == item.job_id and other.at > item.at for other in seen.launched):
+        return _lost(seen, item, "Slurm gave its id to another job")
     cancelled = [act for act in seen.acts if act.job_id == item.job_id and act.what == "cancel" and act.accepted]
     if not history:
         return _lost(seen, item, "was never seen in Slurm")
@@ -103,6 +106,8 @@ def _outcome(seen: Seen, item: Launched) -> tuple[str, str]:
         blind = _blinded(seen, item)
         if story is Story.HANG and row.state == "RUNNING" and blind:
             return "explained", f"hangs, and nobody can see it: its log is gone ({blind})"
+        if row.reason == SLURMS_HOLD:
+            return "explained", "Slurm itself holds it: its launch had failed"
         return ("unaccounted", f"still {row.state} ({row.reason}) at the end")
     if row.state == "COMPLETED":
         if story in HOPELESS:
@@ -259,8 +264,9 @@ def _check_any(seen: Seen, job_id: int, account: Account) -> None:
     """What holds for every job, a hostile tenant's too."""
     history, book = seen.jobs.get(job_id, ()), seen.controller.get(job_id, Controller())
     times = sorted([(at, "requeue") for at in book.requeues] + [(one.at, "start") for one in book.starts])
-    for (_, first), (at, second) in itertools.pairwise(times):
-        if first == second == "requeue":
+    for (before, first), (at, second) in itertools.pairwise(times):
+        forgot = any(before - 1 <= one.began <= at + 1 for one in _of(seen, {Kind.KILL}, {"slurmctld"}))
+        if first == second == "requeue" and not forgot:  # a slurmctld that was killed had not saved the first
             account.breach("at most one requeue per attempt", f"job {job_id}: the second at {at:.0f}")
     if any(one.row.restarts > CEILING for one in history):
         account.breach("restarts are bounded", f"job {job_id}")
@@ -279,7 +285,8 @@ def _check_any(seen: Seen, job_id: int, account: Account) -> None:
             account.breach("no act without committed advice", f"job {job_id} was requeued")
     last = history[-1].row if history else None
     story = {item.job_id: item.plan.story for item in seen.launched}.get(job_id)
-    if last is not None and last.state not in ENDED and last.priority == 0 and story is not Story.HELD:
+    ours = last is not None and last.state not in ENDED and last.priority == 0 and last.reason != SLURMS_HOLD
+    if last is not None and ours and story is not Story.HELD:
         account.breach("nothing is left held", f"job {job_id}: {last.reason}")
 
 

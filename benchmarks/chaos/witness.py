@@ -189,7 +189,9 @@ def read_starts(file: Path) -> Sequence[Start]:
 
 _EVENT = re.compile(
     r"^\[([0-9T:.-]+)\] (?:(?P<requeued>Requeuing) JobId=(\d+)$"
-    r"|_job_complete: (?P<own>requeue) JobId=(\d+) |_job_complete: JobId=(\d+) (?P<done>done)"
+    r"|_job_complete: (?P<own>requeue) JobId=(\d+) "
+    r"|(?P<lost>requeue) job JobId=(\d+) due to failure of node "
+    r"|_job_complete: JobId=(\d+) (?P<done>done)"
     r"|sched: Allocate JobId=(\d+) NodeList=(?P<nodes>\S+)"
     r"|sched/backfill: _start_job: Started JobId=(\d+) in \S+ on (?P<where>\S+))"
 )
@@ -215,7 +217,7 @@ def read_controller(log: Path) -> Mapping[int, Controller]:
         at = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp()  # the namespace runs in UTC
         job_id = int(next(text for text in match.groups()[1:] if text is not None and text.isdigit()))
         of = found.setdefault(job_id, Controller())
-        if match["own"]:
+        if match["own"] or match["lost"]:
             own.add(job_id)  # it will be carried out when the last node has answered
         elif match["done"]:
             of.ends.append(at)

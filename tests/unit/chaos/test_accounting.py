@@ -83,9 +83,11 @@ def test_a_recovered_failure_is_accounted_for() -> None:
 
 
 def test_a_second_requeue_of_one_attempt_is_a_breach() -> None:
-    """Two requeues with no start between them."""
+    """Two requeues with no start between them, unless a slurmctld that was killed had not saved the first."""
     controller = {JOB: book(requeues=[113.0, 115.0], starts=[101.0, 120.0], ends=[110.0])}
     assert breached(judge(replace(RECOVERED, controller=controller))) == {"at most one requeue per attempt"}
+    killed = injected(Kind.KILL, "slurmctld", 114.0, 116.0)
+    assert breached(judge(replace(RECOVERED, controller=controller, injected=[killed]))) == set()
 
 
 def test_a_healthy_attempt_that_ended_is_a_breach() -> None:
@@ -160,6 +162,14 @@ def test_a_hang_that_nobody_could_see_is_explained() -> None:
     assert breached(judge(replace(seen, injected=[before]))) == {"every failure is accounted for"}
 
 
+def test_a_job_that_slurm_holds_itself_is_nobody_elses() -> None:
+    """A launch that slurmd refused leaves the job held by Slurm; we release no hold that is not ours."""
+    held = {JOB: sighted(row("PENDING", priority=0, reason="launch failed requeued held"))}
+    account = judge(replace(RECOVERED, jobs=held))
+    assert account.breaches == []
+    assert dict(account.outcomes) == {"explained": 1}
+
+
 def test_one_of_several_replicas_explains_nothing() -> None:
     """The others are there."""
     dead = injected(Kind.KILL, "advisor", 100.0, 500.0)
@@ -195,12 +205,14 @@ def test_slurmctlds_log_is_read_as_it_is_written(tmp_path: Path) -> None:
         "[2026-11-29T23:34:54.851] sched: Allocate JobId=1 NodeList=node[2-3] #CPUs=2 Partition=main\n"
         "[2026-11-29T23:53:12.932] _job_complete: requeue JobId=1 per user/system request\n"
         "[2026-11-29T23:53:19.941] Requeuing JobId=1\n"
+        "[2026-11-29T23:54:02.148] requeue job JobId=1 due to failure of node node5\n"
+        "[2026-11-29T23:54:02.270] Requeuing JobId=1\n"
         "[2026-11-29T23:53:20.000] error: x JobName=Requeuing JobId=2\n"
     )
     of = read_controller(log)
     assert list(of) == [1]
     assert [one.nodes for one in of[1].starts] == ["node[1-2]", "node[2-3]"]
-    assert (len(of[1].requeues), len(of[1].own), len(of[1].ends)) == (1, 1, 1)
+    assert (len(of[1].requeues), len(of[1].own), len(of[1].ends)) == (1, 2, 1)
 
 
 def test_what_a_job_wrote_of_its_starts_may_be_cut(tmp_path: Path) -> None:
