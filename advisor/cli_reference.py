@@ -16,10 +16,10 @@ Made from the commands' own `--help` by `make cli-reference`; a test holds both 
 **Whom it asks.** The service's Unix socket, as configured or `--socket`; the kernel tells who you are. What needs which
 role is in [access.md](access.md). A job's own user may ask about his own jobs: `advisor explain JOB` first of all.
 
-**How it prints.** `--format table` (the default) fits the terminal (a narrow one leaves columns out and names them) and puts
-one thing on one line in a pipe;
-`--format json` is one document; `--format jsonl` is one line for each thing of a list. Text of others (logs, job names,
-reasons) is printed with its control characters shown, never obeyed. All times are UTC.
+**How it prints.** `--format table` (the default) fits the terminal (a narrow one leaves columns out and names them) and
+puts one thing on one line in a pipe; `--format json` is one document; `--format jsonl` is one line for each thing of a
+list. Text of others (logs, job names, reasons) is printed with its control characters shown, never obeyed. All times
+are UTC.
 
 **Job ids** are given as Slurm prints them: `123`, `123_4` (a task of an array), `123+1` (a part of a heterogeneous
 job). Decisions, incidents and orders by their id or enough of its beginning.
