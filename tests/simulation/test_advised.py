@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from advisor.simulate.catalogue import INFRASTRUCTURE, MISTAKES
 from advisor.simulate.checks import Breach, Checks
 from advisor.simulate.cluster import Cluster, SimJob
 from advisor.simulate.delays import detection, watched
-from advisor.simulate.figures import figures_of
+from advisor.simulate.figures import figures_of, lemons_of
 from advisor.simulate.operators import Person
 from advisor.simulate.outcome import Outcome
 from advisor.simulate.runs import own_database, run
@@ -433,3 +433,54 @@ def test_two_thousand_nodes_hold(database: str, seed: int) -> None:
     figures = figures_of(found.cluster, isolated=found.outcome.isolated, until=world.seconds)
     assert (figures.false_stops, figures.healthy_nodes_isolated, found.breaches) == (0, 0, ())
     assert figures.ettr > 0.9
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("name", "days"),
+    [("training-256-nodes", 2.0), ("mixed-2048-nodes", 0.5), ("cluster-10000-nodes", 0.25), ("lemons-90-days", 30.0)],
+)
+def test_every_scenario_holds(database: str, name: str, days: float) -> None:
+    """A night's share of each: nothing breaks, nobody healthy is isolated or stopped, lemons are on the list."""
+    world = draw(replace(SCENARIOS[name], days=days), 3)
+    found = live(database, world)
+    figures = figures_of(found.cluster, isolated=found.outcome.isolated, until=world.seconds)
+    assert (figures.false_stops, figures.healthy_nodes_isolated, found.breaches) == (0, 0, ())
+    lemons = lemons_of(found.cluster)
+    assert len(lemons & found.outcome.lemons) >= 0.9 * len(lemons)
+    assert figures.hopeless_stopped >= 0.9 * figures.hopeless
+
+
+HARSH = Noise(
+    lines_lost=0.1,
+    lines_late=0.1,
+    late_seconds_max=300.0,
+    reorder_seconds=2.0,
+    skew_seconds=30.0,
+    scrapes_missing=0.05,
+    failures_silent=0.2,
+    healthy_alarming=0.2,
+)
+NOISES = {
+    "none": Noise(**dict.fromkeys(asdict(Noise()), 0.0)),
+    "all": HARSH,
+    **{
+        key: Noise(**{key: value})
+        for key, value in asdict(HARSH).items()
+        if key not in {"late_seconds_max", "lines_late"}
+    },
+    "late": Noise(lines_late=0.1, late_seconds_max=300.0),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("noise", NOISES)
+def test_harsh_noise_breaks_nothing(database: str, noise: str) -> None:
+    """Each rate alone, all together, and none: fewer failures are explained, and nothing wrong is done."""
+    busy = replace(SCENARIOS["small"], nodes=60, days=0.15, failures_per_1000_node_days=1500.0)
+    for seed in (2, 3):
+        world = draw(replace(busy, small_jobs_per_day=60.0, noise=NOISES[noise]), seed)
+        found = live(database, world)
+        figures = figures_of(found.cluster, isolated=found.outcome.isolated, until=world.seconds)
+        assert (figures.false_stops, figures.healthy_nodes_isolated, found.breaches) == (0, 0, ())
