@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, func, null, or_, select, text, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from advisor.core.words import Action, AttemptState, Mode
+from advisor.core.words import Action, AttemptState, Mode, Reason
 from advisor.store.agents import remembered_until
 from advisor.store.records import AttemptKey, ReconciliationStatus
 from advisor.store.sql import of_advice, of_attempt, wanted_attempts
@@ -20,6 +20,8 @@ _FREE_MAX = 10_000
 
 _ENDED = [state.value for state in AttemptState if state.ended]
 _WAITING = [AttemptState.PENDING.value, AttemptState.REQUEUE_HELD.value]
+# What is said of a failure whose end is to come, or cannot be told yet: by its own words not the last word.
+_NOT_THE_LAST = [Reason.AWAITING_EXIT.value, Reason.OUTCOME_NOT_VISIBLE.value]
 _STARTED = [AttemptState.RUNNING.value, AttemptState.SUSPENDED.value, *_ENDED]
 
 
@@ -153,6 +155,7 @@ def _decided_for_good(now: datetime, patience: Patience) -> Any:
     # is settled. Left open, an attempt that failed in monitor mode would be restarted up to an hour later by whoever
     # sets the mode to autonomous. Advice that ran out untaken is left to be said once more, settled or not, for as long
     # as the scheduler knows the attempt: a restart of what it has forgotten can be applied to nothing.
+    forgotten = remembered_until(attempts.c.cluster, func.coalesce(attempts.c.ended_at, attempts.c.over_seen_at)) <= now
     final = or_(
         decisions.c.mode == Mode.MONITOR.value,
         decisions.c.action == Action.NONE.value,
@@ -160,7 +163,7 @@ def _decided_for_good(now: datetime, patience: Patience) -> Any:
             advice.c.status != ReconciliationStatus.EXPIRED.value,
             or_(~advice.c.open, advice.c.expires_at > now),
         ),
-        remembered_until(attempts.c.cluster, func.coalesce(attempts.c.ended_at, attempts.c.over_seen_at)) <= now,
+        forgotten,
     )
     newest = and_(of_attempt(advice, attempts), advice.c.generation == attempts.c.generation)
     return (
@@ -168,6 +171,12 @@ def _decided_for_good(now: datetime, patience: Patience) -> Any:
         .join(advice, of_advice(decisions, advice))
         .where(
             newest,
+            # That a look came after the end is told by clocks, and clocks are set: a failed attempt was lost by it.
+            or_(
+                decisions.c.reason.not_in(_NOT_THE_LAST),
+                attempts.c.state == AttemptState.COMPLETED.value,
+                forgotten,
+            ),
             or_(decisions.c.settled, attempts.c.over_seen_at < now - patience.refined),
             or_(
                 ~decisions.c.trusted,

@@ -301,6 +301,19 @@ async def test_look_from_before_the_end_does_not_close(store: Store) -> None:
     assert await store.watched(at(63)) == ()
 
 
+@pytest.mark.parametrize("reason", [Reason.AWAITING_EXIT, Reason.OUTCOME_NOT_VISIBLE])
+async def test_a_clock_that_was_set_does_not_make_a_look_at_the_living_the_last(store: Store, reason: Reason) -> None:
+    """A look that was saved an hour ahead seems to be later than the end; what it said waits for that end by its own
+    words, so the failed attempt is looked at until the scheduler forgets it.
+    """
+    key = await running(store)
+    await store.commit_decision(record(key, decision=replace(healthy(), reason=reason), created_at=at(30)))
+    await store.save_states({key: STATE}, now=at(3630))
+    await report(store, FAILED)
+    assert key in await store.watched(at(300))
+    assert await store.watched(at(3000)) == ()
+
+
 async def test_unsettled_advice_is_watched(store: Store) -> None:
     """Advice whose exclusions may still be refined is not final, whatever came of it."""
     key = await running(store)
