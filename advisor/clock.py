@@ -23,27 +23,31 @@ class SystemClock:
 class FollowingClock:
     """`own`, put right by the database's: replicas on hosts whose clocks disagree write comparable times.
 
-    Small differences are left alone: they are what measuring them costs.
+    Between two of the database's answers time is counted, not read: a host whose clock is set does not make every job
+    silent for an hour. Small differences are left alone: they are what measuring them costs.
     """
 
     def __init__(self, own: Clock) -> None:
         self._own = own
-        self._off = timedelta()
+        self._known, self._known_at = own.now(), own.monotonic()
 
     def follow(self, now: datetime, asked_at: float) -> None:
         """The database said `now` in answer to a question that was asked at that monotonic time."""
-        half = timedelta(seconds=max(self.monotonic() - asked_at, 0.0) / 2)
-        off = now + half - self._own.now()
-        if abs(off - self._off) > FOLLOWED + half:
-            self._off = off if abs(off) > FOLLOWED + half else timedelta()
+        at = self.monotonic()
+        half = timedelta(seconds=max(at - asked_at, 0.0) / 2)
+        if abs(now + half - self.now()) <= FOLLOWED + half:
+            return
+        # Of two that are as near to the database's the host's own is the better: it is kept right by others, too.
+        near = abs(now + half - self._own.now()) <= FOLLOWED + half
+        self._known, self._known_at = self._own.now() if near else now + half, at
 
     @property
     def off_seconds(self) -> float:
         """By how much this host's clock is behind the database's."""
-        return self._off.total_seconds()
+        return (self.now() - self._own.now()).total_seconds()
 
     def now(self) -> datetime:
-        return self._own.now() + self._off
+        return self._known + timedelta(seconds=self._own.monotonic() - self._known_at)
 
     def monotonic(self) -> float:
         return self._own.monotonic()

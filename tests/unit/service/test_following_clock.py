@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from advisor.clock import FollowingClock
 
 T0 = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
@@ -42,6 +44,18 @@ def test_small_differences_and_late_answers_move_nothing() -> None:
     assert clock.off_seconds == 0
     host.off, host.seconds = 0.0, 4.0
     clock.follow(T0 + timedelta(seconds=0.5), 0.0)  # said early in four seconds
-    assert clock.off_seconds == 0
+    assert clock.now() == T0 + timedelta(seconds=4.1)
     clock.follow(T0 + timedelta(seconds=34), 0.0)
     assert clock.off_seconds == 32.0, "half a minute is more than the answer's own uncertainty"
+
+
+@pytest.mark.parametrize("hours", [1.0, -1.0])
+def test_a_host_whose_clock_is_set_tells_the_time_as_before(hours: float) -> None:
+    """An hour that nobody lived through is no silence of any job: before the database is asked again, and after."""
+    host = HostClock(0.0)
+    clock = FollowingClock(host)
+    clock.follow(T0, clock.monotonic())
+    host.off, host.seconds = hours * 3600.0, 0.3
+    assert clock.now() == T0 + timedelta(seconds=0.3)
+    clock.follow(T0 + timedelta(seconds=0.3), clock.monotonic())
+    assert clock.now() == T0 + timedelta(seconds=0.3)
