@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.policy import Policy
 from advisor.store.dependents import dependents
-from advisor.store.node_book import NodeBook, written
+from advisor.store.node_book import NodeBook, Place, written
 from advisor.store.records import AttemptKey, DetectorState, StoredAttempt
 from advisor.store.sql import AnyRow, of_attempt, wanted_attempts
 from advisor.store.tables import attempts, detector_states, jobs, milestones
@@ -60,6 +60,7 @@ class Remembered:
     beside: Callable[[AnyRow], bool] = _alone
     _held: dict[AttemptKey, _Held] = field(default_factory=dict)
     _stamps: Mapping[AttemptKey, Stamp] = field(default_factory=dict)
+    _changed: set[Place] = field(default_factory=set)  # nodes that the book knows anew, and what is held does not yet
 
     async def confirmed(
         self, connection: AsyncConnection, keys: Sequence[AttemptKey], *, policy: Policy, now: datetime
@@ -73,15 +74,17 @@ class Remembered:
             stamps[key] = Stamp(row.facts, row.milestones, row.writer)
             seen[key] = row.observed_at
             clusters.add(row.cluster)
-        changed = await self.nodes.refresh(connection, clusters)
+        self._changed |= await self.nodes.refresh(connection, clusters)
         await self.nodes.refresh_history(connection, clusters, policy=policy, now=now)
         self.beside = await dependents(connection, clusters)
-        self._stamps = stamps
+        self._stamps, changed = stamps, frozenset(self._changed)
+        self._changed.clear()
         wanted = frozenset(keys)
         self._held = {key: held for key, held in self._held.items() if key in wanted}
         same: dict[AttemptKey, StoredAttempt] = {}
-        for key, held in self._held.items():
+        for key, held in list(self._held.items()):
             if held.stamp != stamps.get(key) or self.beside(held.row):
+                del self._held[key]  # nothing of it is kept up to date from here on
                 continue
             row, item = held.row, held.item
             if item.observed_at != seen[key]:

@@ -2,8 +2,10 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from sqlalchemy import Engine, event
 
 from advisor.core.model import Progress
 from advisor.core.modes import Pause
@@ -123,3 +125,24 @@ async def test_what_has_not_changed_is_not_read_again(store: Store) -> None:
         saved = (await store.load([key], now=at(53)))[key]
     assert (saved.detector_state, saved.progress, saved.foreign) == (STATE.state, STATE.progress, STATE.foreign)
     assert len(sent) == 4, sent
+
+
+async def test_what_changed_before_a_load_that_failed_is_not_forgotten(store: Store, url: str) -> None:
+    """A node that went down is seen by the next load, also where one in between lost its connection halfway."""
+    key = await running(store, job_rules="")
+    await store.record_observations(CLUSTER, (), _nodes(*[NodeState.UP] * 4, second=34), complete=False, now=at(34))
+    await store.load([key], now=at(50))
+    await STEPS["a node is down"](store, key)
+
+    def lose(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if "FROM implications" in statement:
+            raise ConnectionResetError
+
+    event.listen(Engine, "before_cursor_execute", lose)
+    try:
+        with pytest.raises(ConnectionResetError):
+            await store.load([key], now=at(51))
+    finally:
+        event.remove(Engine, "before_cursor_execute", lose)
+    nodes = (await store.load([key], now=at(52)))[key].nodes
+    assert [node.state for node in nodes] == [NodeState.UP, NodeState.DOWN, NodeState.UP, NodeState.UP]
