@@ -145,7 +145,7 @@ def _lost(seen: Seen, item: Launched, what: str) -> tuple[str, str]:
 
 def _explained(seen: Seen, item: Launched, last: Sighting) -> tuple[str, str]:
     """Of an attempt that failed and was left so."""
-    share = broken_share(seen, last.at, min(last.at + ACTING_SECONDS, seen.ended))
+    share = broken_share(seen, last.at, last.at + ACTING_SECONDS)
     words = f"{last.row.state}, left so; the chain was broken for {share:.0%} of the time to act; {_said(seen, item)}"
     if share >= BROKEN_SHARE:
         return "explained", words
