@@ -35,9 +35,26 @@ class Isolating:
             log.info("isolation_ended", node=item.node, cluster=item.cluster, isolation=item.isolation_id, by="ttl")
         return bool(ended)
 
+    def forget(self, jobs: Iterable[str]) -> None:
+        """Another replica has these jobs, or had them: what they want now, their next decisions say."""
+        gone = frozenset(jobs)
+        self._young = {
+            cluster: tuple(want for want in young if want.job_key not in gone) for cluster, young in self._young.items()
+        }
+
+    def begin_anew(self) -> None:
+        """What was judged may be forgotten: the store is another one."""
+        self._judged.clear()
+
     async def isolate(self, verdicts: Iterable[Verdict], now: datetime, fence: Fence | None = None) -> bool:
         """True when what is wanted of any node has changed. What was refused is tried again in the next tick."""
-        wants = {cluster: list(young) for cluster, young in self._young.items() if young}
+        verdicts = list(verdicts)
+        # What an attempt's newest decision says is all that it wants: later evidence may speak for a node.
+        told = {(verdict.sighting.item.job.key, verdict.sighting.key.number) for verdict in verdicts}
+        wants = {
+            cluster: [want for want in young if (want.job_key, want.number) not in told]
+            for cluster, young in self._young.items()
+        }
         for verdict in verdicts:
             if not verdict.decision.isolation.isolate_for_cluster:
                 continue
@@ -50,6 +67,7 @@ class Isolating:
         changed = False
         for cluster, wanted in wants.items():
             if not wanted:
+                self._young.pop(cluster, None)
                 continue
             plan = await self._store.isolate(cluster, wanted, now=now, fence=fence)
             for want in (*plan.opens, *plan.acts_now):

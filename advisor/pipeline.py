@@ -144,6 +144,8 @@ class Pipeline:
         self._packed_rules = codec.encode(rulebook.rules)
         self._packed_policy = codec.encode(rulebook.policy)
         self._isolating = Isolating(store, rulebook.policy, self._instruments)
+        if leasing is not None:
+            leasing.on_forgotten(self._isolating.forget)
         self._calm = Calm(rulebook.policy)
         self._writer = StateWriter()
         self._over: set[AttemptKey] = set()
@@ -245,6 +247,7 @@ class Pipeline:
             self._unsure = True
             self._over.clear()
             self._reached.clear()
+            self._isolating.begin_anew()
 
     @property
     def _sources(self) -> tuple[LogSource | MetricsSource | OpinionSource, ...]:
@@ -459,7 +462,7 @@ class Pipeline:
 
     async def _save(self, verdicts: Sequence[Verdict], looked_at: datetime) -> None:
         """Detector states that changed, all in one transaction, dated by the moment that the tick began to look."""
-        over = {v.sighting.key for v in verdicts if v.sighting.item.attempt.state.ended}
+        over = {v.sighting.key for v in verdicts if is_over(v.sighting.item)}
         # Once more when it is over, also without a change: the store closes what was looked at since its end.
         due = [v.sighting for v in verdicts if v.sighting.changed or v.sighting.key in over - self._over]
         states: dict[AttemptKey, DetectorState] = {}

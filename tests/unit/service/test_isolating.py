@@ -36,7 +36,7 @@ class Nodes:
         return done
 
 
-def verdict(node: str, at: datetime = NOW) -> Verdict:
+def verdict(node: str, at: datetime = NOW, job: str = "k") -> Verdict:
     signal = Signal(
         id="s", rule="xid", trust=Trust.KERNEL, source="kernel", seen_at=at, at=at, nodes=(node,), role=Role.INITIATING
     )
@@ -48,7 +48,7 @@ def verdict(node: str, at: datetime = NOW) -> Verdict:
         isolation=Isolation(isolate_for_cluster=(node,)),
         mode=Mode.AUTONOMOUS,
     )
-    item = SimpleNamespace(job=SimpleNamespace(cluster="c", key="k", job_id="7"))
+    item = SimpleNamespace(job=SimpleNamespace(cluster="c", key=job, job_id="7"))
     sighting = SimpleNamespace(item=item, key=SimpleNamespace(number=0))
     return cast(Verdict, SimpleNamespace(decision=decision, sighting=sighting))
 
@@ -70,8 +70,41 @@ async def test_an_event_that_comes_node_by_node_isolates_none() -> None:
     nodes = Nodes()
     isolating = Isolating(cast(Store, nodes), POLICY, Instruments(SystemClock()))
     await isolating.isolate([verdict("n1")], NOW + timedelta(seconds=5))
-    await isolating.isolate([verdict("n2", NOW + timedelta(seconds=10))], NOW + timedelta(seconds=12))
+    await isolating.isolate([verdict("n2", NOW + timedelta(seconds=10), "k2")], NOW + timedelta(seconds=12))
     for seconds in (31, 60, 120):
         await isolating.isolate([], NOW + timedelta(seconds=seconds))
     assert nodes.held == ()
     assert nodes.tripped
+
+
+async def test_a_want_is_dropped_when_later_evidence_speaks_for_its_node() -> None:
+    """While it settles the same attempt's decision comes to name another node: the first is never isolated."""
+    nodes = Nodes()
+    isolating = Isolating(cast(Store, nodes), POLICY, Instruments(SystemClock()))
+    await isolating.isolate([verdict("n1")], NOW + timedelta(seconds=5))
+    await isolating.isolate([verdict("n2")], NOW + timedelta(seconds=20))
+    assert await isolating.isolate([], NOW + timedelta(seconds=31))
+    assert nodes.held == (Held(node="n2", dry_run=False),)
+    assert not nodes.tripped
+
+
+async def test_what_a_jobs_former_replica_wanted_is_dropped() -> None:
+    """Whoever lost a job does not go on wanting what its evidence said then: the heir has newer evidence."""
+    nodes = Nodes()
+    isolating = Isolating(cast(Store, nodes), POLICY, Instruments(SystemClock()))
+    await isolating.isolate([verdict("n1")], NOW + timedelta(seconds=5))
+    isolating.forget(["k"])
+    assert not await isolating.isolate([], NOW + timedelta(seconds=31))
+    assert nodes.held == ()
+
+
+async def test_an_isolation_that_the_store_forgot_is_opened_again() -> None:
+    """A promoted standby may not know of it: what was judged in another incarnation is asked anew."""
+    nodes = Nodes()
+    known = nodes.held
+    isolating = Isolating(cast(Store, nodes), POLICY, Instruments(SystemClock()))
+    assert await isolating.isolate([verdict("n1")], NOW + timedelta(seconds=31))
+    nodes.held = known
+    isolating.begin_anew()
+    assert await isolating.isolate([verdict("n1")], NOW + timedelta(seconds=40))
+    assert nodes.held == (Held(node="n1", dry_run=False),)
