@@ -272,7 +272,14 @@ class Situation:
 
     @property
     def budget_left(self) -> bool:
-        return self.spent.root_cause < self.policy.restarts_per_root_cause
+        budget = self.policy.restarts_per_root_cause
+        return self.spent.root_cause < (max(budget, self.policy.restarts_unexplained) if self.unexplained else budget)
+
+    @property
+    def unexplained(self) -> bool:
+        """Nothing but its exit is known of the failure: nothing speaks against the job, nor against a machine."""
+        said = (item.trust for item in self.incident.signals if item.id in self._evidence)
+        return self.attribution.category is Category.UNKNOWN and all(trust is Trust.SCHEDULER for trust in said)
 
     @property
     def certain_to_fail_again(self) -> bool:

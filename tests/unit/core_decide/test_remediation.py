@@ -356,6 +356,19 @@ def test_a_different_bad_node_each_time_is_bad_luck() -> None:
     assert by_log.decide().reason is Reason.BUDGET_EXHAUSTED
 
 
+def test_what_left_no_trace_is_tried_longer() -> None:
+    """Nothing but an exit code is no more a word against the job than against a node: six restarts instead of three."""
+    exit_code = signal("exit", trust=Trust.SCHEDULER)
+    silent = attribution(evidence=("exit",))
+    tried = [tuple(past(n) for n in range(count)) for count in (3, 5, 6)]
+    assert [world(cause=silent, past=some, signals=(exit_code,)).decide().action for some in tried] == [
+        Action.RESTART,
+        Action.RESTART,
+        Action.STOP,
+    ]
+    assert world(past=tried[0]).decide().reason is Reason.BUDGET_EXHAUSTED  # it said something
+
+
 def test_the_jobs_own_limit_lowers_the_ceiling() -> None:
     """A job that asked for two restarts gets two, however far it comes."""
     history = tuple(past(n, last_step=n * 100) for n in range(2))
