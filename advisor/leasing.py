@@ -60,6 +60,7 @@ class Leasing:
         self._failing = False
         self._stuck = False
         self._looked = 0.0
+        self._renewing = asyncio.Lock()  # the tick and `run` may both find that a life is over: one begins the next
         board.hinted = self._hint
 
     @property
@@ -159,6 +160,10 @@ class Leasing:
             await self._clock.sleep(pause)
 
     async def _renew(self, *, stuck: bool) -> None:
+        async with self._renewing:
+            await self._renew_now(stuck=stuck)
+
+    async def _renew_now(self, *, stuck: bool) -> None:
         before, age = self._clock.monotonic(), self._board.pulse.age_seconds
         renewed = await self._store.renew(
             self.replica_id, lease=self._lease, tick_age=timedelta(seconds=age), stuck=stuck

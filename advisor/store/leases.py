@@ -196,18 +196,19 @@ async def take_turn(
     inherited = await _inherit(connection, replica_id) if dead else {}
     seen = await watched(connection, now, patience=patience, replica_id=replica_id)
     epochs = {item.key.job_key: item.epoch for item in seen if item.epoch is not None}
-    over = [job for job in (*known, *inherited) if job not in epochs]
+    mine = leases.c.replica_id == replica_id
+    # Of what was held before a turn was lost nothing is known, and it may be done with since.
+    before = (*known, *inherited) if known else (await connection.scalars(select(leases.c.job_key).where(mine))).all()
+    over = [job for job in before if job not in epochs]
     if over:
         # They are done with.
-        await connection.execute(
-            delete(leases).where(leases.c.replica_id == replica_id, leases.c.job_key == any_id(over))
-        )
+        await connection.execute(delete(leases).where(mine, leases.c.job_key == any_id(over)))
     free = sorted({item.key.job_key for item in seen if item.epoch is None})
     standing = Standing(held=held or len(epochs), free=len(free), mine=len(epochs), live=live)
     taken = await _take(connection, replica_id, _chosen(free, replica_id, to_take(standing)))
     given = sorted(epochs, key=lambda job: -epochs[job])[: to_give(standing)]
     if given:
-        await _free(connection, leases.c.replica_id == replica_id, leases.c.job_key == any_id(given))
+        await _free(connection, mine, leases.c.job_key == any_id(given))
     epochs = {job: epoch for job, epoch in {**epochs, **taken}.items() if job not in given}
     return Turn(
         keys=tuple(item.key for item in seen if item.key.job_key in epochs),

@@ -9,8 +9,12 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from advisor.board import Board
+from advisor.clock import FollowingClock, SystemClock
 from advisor.core.model import Progress
 from advisor.core.words import AttemptState
+from advisor.instruments import Instruments
+from advisor.leasing import Leasing
 from advisor.store.errors import LeaseLost
 from advisor.store.ids import new_id
 from advisor.store.leases import Newcomer, Turn
@@ -285,3 +289,42 @@ async def test_the_board_is_known_to_have_changed(store: Store) -> None:
     assert await store.board_token() == before
     await store.commit_decision(record(key))
     assert await store.board_token() != before
+
+
+async def test_who_finds_twice_that_his_life_is_over_begins_one(store: Store, engine: AsyncEngine) -> None:
+    """The tick and the renewal of a process that wakes up both notice: two lives would halve its share for a lease."""
+    clock = FollowingClock(SystemClock())
+    board = Board(store, clock)
+    leasing = Leasing(
+        store=store,
+        board=board,
+        clock=clock,
+        newcomer=Newcomer(
+            replica_id=new_id(at(0)), host="h", pid=1, place="here", version="1", build="b", schema="0014"
+        ),
+        lease_seconds=LEASE.total_seconds(),
+        tell=lambda _: None,
+        instruments=Instruments(clock),
+    )
+    await leasing.join()
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE replicas SET ended_at = clock_timestamp(), until = clock_timestamp()"))
+    turns = await asyncio.gather(leasing.turn(), leasing.turn(), return_exceptions=True)
+    assert [type(turn) for turn in turns] == [LeaseLost, LeaseLost]
+    assert [item.replica_id for item in await store.replicas() if item.ended_at is None] == [leasing.replica_id]
+
+
+async def test_what_ended_while_a_lease_was_lost_leaves_no_lease(store: Store, engine: AsyncEngine) -> None:
+    """A replica that lost its turn and nobody inherited from holds on, but not to what is done with by then."""
+    await jobs(store, 3)
+    one = await replica(store)
+    await one.turn()
+    await run_out(engine, one)
+    with pytest.raises(LeaseLost):
+        await one.turn()
+    one.held = None  # nothing that it knew counts
+    assert await one.renew()
+    await report(store, seen(AttemptState.CANCELLED, job_id="100", ended_at=at(20), observed_at=at(20)), complete=False)
+    assert len(await one.turn(seconds=30.0 + 2 * 3600)) == 2
+    async with engine.connect() as connection:
+        assert (await connection.execute(text("SELECT count(*) FROM leases"))).scalar_one() == 2
