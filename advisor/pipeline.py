@@ -55,6 +55,7 @@ from advisor.verdicts import (
     Verdict,
     detector_state,
     essence_of,
+    is_over,
     lapsed,
     moved_on,
     outline_of,

@@ -74,7 +74,13 @@ def detector_state(sighting: Sighting, writer: StateWriter) -> DetectorState:
         progress=sighting.progress,
         signals=sighting.signals,
         foreign=sighting.foreign,
+        seen_over=is_over(sighting.item),
     )
+
+
+def is_over(item: StoredAttempt) -> bool:
+    """It has ended, or there is a next attempt."""
+    return item.attempt.state.ended or item.successor is not None
 
 
 def moved_on(item: StoredAttempt) -> bool:

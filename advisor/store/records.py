@@ -266,6 +266,7 @@ class DetectorState:
     progress: Progress = field(default_factory=Progress)
     signals: tuple[Signal, ...] = ()
     foreign: int = 0
+    seen_over: bool = False  # the tick that leaves it knew that the attempt is over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     ColumnElement,
     FromClause,
     Integer,
@@ -53,22 +54,24 @@ async def save_states(connection: AsyncConnection, states: Mapping[AttemptKey, D
         {
             "state": (_WHOLE, _ends([state.state for _, state in ordered])),
             "signals": (_WHOLE, _ends(packed)),
+            "seen_over": (Boolean(), [state.seen_over for _, state in ordered]),
         },
     )
     statement = insert(detector_states).from_select(
-        ["job_key", "number", "state", "signals", "saved_at"],
+        ["job_key", "number", "state", "signals", "saved_at", "seen_over"],
         select(
             kept.c.job_key,
             kept.c.number,
             _part(b"".join(state.state for _, state in ordered), kept.c.state),
             _part(b"".join(packed), kept.c.signals),
             literal(now, _TIME),
+            kept.c.seen_over,
         ),
     )
     await connection.execute(
         statement.on_conflict_do_update(
             index_elements=["job_key", "number"],
-            set_={name: statement.excluded[name] for name in ("state", "signals", "saved_at")},
+            set_={name: statement.excluded[name] for name in ("state", "signals", "saved_at", "seen_over")},
         )
     )
     await connection.execute(_progress(keys, [state for _, state in ordered]))

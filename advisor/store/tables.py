@@ -318,6 +318,8 @@ detector_states = Table(
     Column("state", LargeBinary(), nullable=False),
     Column("signals", LargeBinary(), nullable=False),  # canonical JSON of the tuple
     _time("saved_at"),
+    # A tick has looked at the attempt since its end.
+    Column("seen_over", Boolean(), nullable=False, server_default=text("false")),
     _of_attempt(),
 )
 

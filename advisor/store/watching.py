@@ -15,6 +15,7 @@ from advisor.store.tables import advice, attempts, decisions, detector_states, i
 
 # An attempt that is over is looked at for this long at most, whatever is still missing.
 WATCH_HORIZON = timedelta(hours=1)
+_KEPT_UNSEEN = timedelta(days=1)  # open for so long though nobody has looked: a clock that is set back is still right
 _WATCHED_MAX = 100_000
 _FREE_MAX = 10_000
 
@@ -69,7 +70,8 @@ async def watched(
             ~_held_by_another(replica_id) if replica_id else true(),
             attempts.c.over_seen_at.is_not(None),
             or_(
-                attempts.c.over_seen_at < now - WATCH_HORIZON,
+                attempts.c.over_seen_at < now - _KEPT_UNSEEN,
+                and_(attempts.c.over_seen_at < now - WATCH_HORIZON, _looked_at_since_its_end()),
                 and_(
                     or_(~successors.exists(), started),
                     _looked_at_since_its_end(),
@@ -141,11 +143,11 @@ def _to_tick(now: datetime) -> tuple[ColumnElement[bool], ...]:
 
 
 def _looked_at_since_its_end() -> Any:
-    # A tick saves its state once more when it has seen the end, dated by the moment it began to look: a decision's own
-    # time would not do, as the end may be reported between the look and the decision.
+    # A tick saves its state once more when it has seen the end. Its time, or a decision's, would not do: the end may be
+    # reported between the look and the decision, and clocks are set.
     return (
-        select(detector_states.c.saved_at)
-        .where(of_attempt(detector_states, attempts), detector_states.c.saved_at >= attempts.c.over_seen_at)
+        select(detector_states.c.seen_over)
+        .where(of_attempt(detector_states, attempts), detector_states.c.seen_over)
         .exists()
     )
 

@@ -48,6 +48,7 @@ STATE = DetectorState(
     signals=(signal(),),
     foreign=3,
 )
+OVER = replace(STATE, seen_over=True)
 VERIFIED = Reconciliation(
     status=ReconciliationStatus.VERIFIED, reason=ReconciliationReason.OBSERVED, at=at(95), excluded_nodes=("node2",)
 )
@@ -258,7 +259,7 @@ async def test_ended_is_watched_until_its_advice_is_final_and_it_runs_again(stor
     await report(store, FAILED)
     assert key in await store.watched(at(61))
     committed = await store.commit_decision(record(key, created_at=at(62)))
-    await store.save_states({key: STATE}, now=at(62))
+    await store.save_states({key: OVER}, now=at(62))
     assert key in await store.watched(at(63))
     await report(store, REQUEUED)
     assert await store.watched(at(92)) == (key,)
@@ -274,7 +275,7 @@ async def test_waiting_successor_keeps_it_watched(store: Store) -> None:
     key = await running(store)
     await report(store, FAILED)
     committed = await store.commit_decision(record(key, created_at=at(62)))
-    await store.save_states({key: STATE}, now=at(62))
+    await store.save_states({key: OVER}, now=at(62))
     await report(store, REQUEUED)
     await store.record_reconciliation(committed.decision_id, MONITORED, who="agent")
     assert await store.watched(at(92)) == (key,)
@@ -297,21 +298,23 @@ async def test_look_from_before_the_end_does_not_close(store: Store) -> None:
     await store.save_states({key: STATE}, now=at(30))
     await report(store, FAILED)
     assert key in await store.watched(at(61))
-    await store.save_states({key: STATE}, now=at(62))
+    await store.save_states({key: OVER}, now=at(62))
     assert await store.watched(at(63)) == ()
 
 
-@pytest.mark.parametrize("reason", [Reason.AWAITING_EXIT, Reason.OUTCOME_NOT_VISIBLE])
-async def test_a_clock_that_was_set_does_not_make_a_look_at_the_living_the_last(store: Store, reason: Reason) -> None:
-    """A look that was saved an hour ahead seems to be later than the end; what it said waits for that end by its own
-    words, so the failed attempt is looked at until the scheduler forgets it.
+async def test_a_clock_that_was_set_loses_no_failure(store: Store) -> None:
+    """A look that was saved an hour ahead is none at the end; and an end that was noticed while the clock was an hour
+    back is not an hour old: the failed attempt is looked at before it is done with.
     """
-    key = await running(store)
-    await store.commit_decision(record(key, decision=replace(healthy(), reason=reason), created_at=at(30)))
-    await store.save_states({key: STATE}, now=at(3630))
-    await report(store, FAILED)
-    assert key in await store.watched(at(300))
-    assert await store.watched(at(3000)) == ()
+    ahead, back = await running(store), await running(store, job_id="8")
+    await store.commit_decision(record(ahead, decision=healthy(), created_at=at(30)))
+    await store.save_states({ahead: STATE}, now=at(3630))
+    await report(store, FAILED, now=at(61), complete=False)
+    await report(store, replace(FAILED, job_id="8"), now=at(61 - 3600), complete=False)
+    assert set(await store.watched(at(300))) == {ahead, back}
+    await store.commit_decision(record(back, created_at=at(301)))
+    await store.save_states(dict.fromkeys((ahead, back), OVER), now=at(301))
+    assert await store.watched(at(302)) == ()
 
 
 async def test_unsettled_advice_is_watched(store: Store) -> None:
@@ -319,7 +322,7 @@ async def test_unsettled_advice_is_watched(store: Store) -> None:
     key = await running(store)
     await report(store, FAILED)
     committed = await store.commit_decision(record(key, created_at=at(62), decision=decision(settled=False)))
-    await store.save_states({key: STATE}, now=at(62))
+    await store.save_states({key: OVER}, now=at(62))
     await store.record_reconciliation(committed.decision_id, MONITORED, who="agent")
     assert key in await store.watched(at(71))
 
@@ -329,7 +332,7 @@ async def test_exclusions_are_not_refined_for_ever(store: Store) -> None:
     key = await running(store)
     await report(store, FAILED)
     committed = await store.commit_decision(record(key, created_at=at(62), decision=decision(settled=False)))
-    await store.save_states({key: STATE}, now=at(62))
+    await store.save_states({key: OVER}, now=at(62))
     await store.record_reconciliation(committed.decision_id, MONITORED, who="agent")
     assert key in await store.watched(at(149))
     assert await store.watched(at(151)) == ()
@@ -344,7 +347,7 @@ async def test_where_nodes_may_be_isolated_wants_settle_before_an_attempt_is_don
     untrusted = replace(untrusted, attribution=replace(untrusted.attribution, trusted=False))
     for each, made in ((key, decision()), (other, untrusted)):
         committed = await store.commit_decision(record(each, created_at=at(62), decision=made))
-        await store.save_states({each: STATE}, now=at(62))
+        await store.save_states({each: OVER}, now=at(62))
         await store.record_reconciliation(committed.decision_id, MONITORED, who="agent")
     assert await isolating.watched(at(94)) == (key,)
     assert await isolating.watched(at(96)) == ()
@@ -357,7 +360,7 @@ async def test_autonomous_advice_that_ran_out_while_refined_is_said_once_more(st
     await report(store, FAILED)
     unsettled = decision(settled=False, mode=Mode.AUTONOMOUS)
     await store.commit_decision(record(key, created_at=at(62), decision=unsettled))
-    await store.save_states({key: STATE}, now=at(62))
+    await store.save_states({key: OVER}, now=at(62))
     await store.expire_advice(at(310))
     assert await store.watched(at(310)) == (key,)
     again = record(key, created_at=at(311), seen_generation=1, decision=replace(unsettled, settled=True))
@@ -373,15 +376,22 @@ async def test_advice_that_ran_out_is_watched_while_the_scheduler_knows_the_atte
 ) -> None:
     """One rule for settled and unsettled: MinJobAge after the end, as the agent said or else 300 s, never beyond."""
     await store.register_agent(
-        **{"cluster": CLUSTER, "host": "ctl", "version": "1", "mode": AgentMode.ACT, "scheduler": "slurm"},
-        **{"requeue_delay": None, "job_memory": memory, "missing_rights": (), "now": at(0)},
+        cluster=CLUSTER,
+        host="ctl",
+        version="1",
+        mode=AgentMode.ACT,
+        scheduler="slurm",
+        requeue_delay=None,
+        job_memory=memory,
+        missing_rights=(),
+        now=at(0),
     )
     key = await running(store)
     await report(store, FAILED)
     await store.commit_decision(
         record(key, created_at=at(62), decision=decision(settled=settled, mode=Mode.AUTONOMOUS))
     )
-    await store.save_states({key: STATE}, now=at(62))
+    await store.save_states({key: OVER}, now=at(62))
     await store.expire_advice(at(310))
     assert await store.watched(at(until - 1)) == (key,)
     assert (await store.load([key], now=at(311)))[key].remembered_until == at(until)
@@ -393,7 +403,7 @@ async def test_monitored_advice_is_done(store: Store) -> None:
     key = await running(store)
     await report(store, FAILED)
     committed = await store.commit_decision(record(key, created_at=at(62)))
-    await store.save_states({key: STATE}, now=at(62))
+    await store.save_states({key: OVER}, now=at(62))
     assert await store.open_incident_count() == 1
     await store.record_reconciliation(committed.decision_id, MONITORED, who="agent")
     assert await store.watched(at(71)) == ()
@@ -405,7 +415,7 @@ async def test_expired_advice_is_done(store: Store) -> None:
     key = await running(store)
     await report(store, FAILED)
     await store.commit_decision(record(key, created_at=at(62)))
-    await store.save_states({key: STATE}, now=at(62))
+    await store.save_states({key: OVER}, now=at(62))
     assert key in await store.watched(at(301))
     assert await store.watched(at(302)) == ()
 
