@@ -113,6 +113,8 @@ class Leasing:
         if turn.came:
             # What memory says of them may be from before others had them.
             self._forget(turn.came)
+            # Nor what is shown: whoever had them may have decided, and died before anybody heard of it.
+            self._board.refresh_all_soon()
         if turn.given:
             self._hint(TICK)
         if turn.given or turn.taken_over:

@@ -20,7 +20,7 @@ from advisor.store.ids import new_id
 from advisor.store.leases import Newcomer, Turn
 from advisor.store.records import AttemptKey, DetectorState
 from advisor.store.store import Store
-from tests.integration.store.worlds import at, record, report, seen
+from tests.integration.store.worlds import CLUSTER, at, record, report, seen
 
 pytestmark = pytest.mark.postgres
 
@@ -291,21 +291,26 @@ async def test_the_board_is_known_to_have_changed(store: Store) -> None:
     assert await store.board_token() != before
 
 
-async def test_who_finds_twice_that_his_life_is_over_begins_one(store: Store, engine: AsyncEngine) -> None:
-    """The tick and the renewal of a process that wakes up both notice: two lives would halve its share for a lease."""
+def of_process(store: Store) -> tuple[Leasing, Board]:
+    """What a process has: its life among others, and the board that its agents see."""
     clock = FollowingClock(SystemClock())
     board = Board(store, clock)
+    newcomer = Newcomer(replica_id=new_id(at(0)), host="h", pid=1, place="here", version="1", build="b", schema="0014")
     leasing = Leasing(
         store=store,
         board=board,
         clock=clock,
-        newcomer=Newcomer(
-            replica_id=new_id(at(0)), host="h", pid=1, place="here", version="1", build="b", schema="0014"
-        ),
+        newcomer=newcomer,
         lease_seconds=LEASE.total_seconds(),
         tell=lambda _: None,
         instruments=Instruments(clock),
     )
+    return leasing, board
+
+
+async def test_who_finds_twice_that_his_life_is_over_begins_one(store: Store, engine: AsyncEngine) -> None:
+    """The tick and the renewal of a process that wakes up both notice: two lives would halve its share for a lease."""
+    leasing, _ = of_process(store)
     await leasing.join()
     async with engine.begin() as connection:
         await connection.execute(text("UPDATE replicas SET ended_at = clock_timestamp(), until = clock_timestamp()"))
@@ -328,3 +333,21 @@ async def test_what_ended_while_a_lease_was_lost_leaves_no_lease(store: Store, e
     assert len(await one.turn(seconds=30.0 + 2 * 3600)) == 2
     async with engine.connect() as connection:
         assert (await connection.execute(text("SELECT count(*) FROM leases"))).scalar_one() == 2
+
+
+async def test_what_a_dead_one_decided_last_is_shown_by_its_heir(store: Store, engine: AsyncEngine) -> None:
+    """It died before anybody heard of it, and the heir decides nothing new: its agents see that advice all the same."""
+    (key,) = await jobs(store, 1)
+    heir, board = of_process(store)
+    await heir.join()
+    dead = await replica(store)
+    await dead.turn()
+    assert await board.open_for(CLUSTER) == ()
+    assert dead.held is not None
+    now = SystemClock().now()
+    await store.commit_decisions([record(key, created_at=now)], fence=dead.held.fence)
+    await run_out(engine, dead)
+    version = board.version
+    assert await heir.turn() == (key,)
+    await board.wait_beyond(version, 20.0)
+    assert [row.generation for row in await board.open_for(CLUSTER)] == [1]
