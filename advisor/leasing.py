@@ -27,6 +27,7 @@ from advisor.store.store import Store
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 1.0  # at what others have changed, and how they are
+REFUSED_SECONDS = 60.0  # for so long what we cannot read is left to others
 FREE_SECONDS = 3.0  # a job that is nobody's for so long makes the tick old: a turn comes every second
 
 
@@ -55,6 +56,7 @@ class Leasing:
         self._turn: Turn | None = None
         self._forgotten: list[Callable[[Iterable[str]], None]] = []
         self._live = 1
+        self._refused: dict[str, float] = {}  # until when
         self._free_since: dict[str, float] = {}
         self._token = ""
         self._failing = False
@@ -82,6 +84,11 @@ class Leasing:
         """Called with the keys of jobs of which nothing in memory may be believed any more."""
         self._forgotten.append(forget)
 
+    def refuse(self, jobs: Iterable[str]) -> None:
+        """Of these something is written that this build cannot read: where there are others, they must have them."""
+        until = self._clock.monotonic() + REFUSED_SECONDS
+        self._refused.update(dict.fromkeys(jobs, until))
+
     async def join(self) -> None:
         """Begin a life. Raises what the database raises."""
         before = self._clock.monotonic()
@@ -103,8 +110,13 @@ class Leasing:
     async def turn(self) -> tuple[AttemptKey, ...]:
         """What may be ticked now. Raises `LeaseLost` when nothing may: try again."""
         known = self._turn.fence.epochs if self._turn is not None else {}
+        monotonic = self._clock.monotonic()
+        self._refused = {job: until for job, until in self._refused.items() if until > monotonic}
+        refused = frozenset(self._refused if self._live > 1 else ())
         try:
-            turn = await self._store.take_turn(self.replica_id, known, now=self._clock.now(), lease=self._lease)
+            turn = await self._store.take_turn(
+                self.replica_id, known, now=self._clock.now(), lease=self._lease, refused=refused
+            )
         except LeaseLost:
             await self._renew(stuck=False)  # whoever comes for his turn has got on
             raise

@@ -268,6 +268,8 @@ class Pipeline:
             log.warning("attempts_capped", watched=len(keys), most=self._attempts_max)
             keys = keys[: self._attempts_max]  # the store names the most important ones first
         stored = await self._store.load(keys, now=now)
+        if self._leasing is not None:
+            self._leasing.refuse(key.job_key for key in keys if key not in stored)
         sightings = self._gatherer.sight(stored.values())
         for job, passed in self._instruments.sighted(sightings):
             self._on_passed(job, passed)

@@ -11,7 +11,7 @@ Renewing takes a lock that does not wait for KEY SHARE: a long write does not ke
 """
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -185,10 +185,12 @@ async def take_turn(
     now: datetime,
     patience: Patience,
     lease: timedelta,
+    refused: Collection[str] = (),
 ) -> Turn:
     """What there is to tick: what is held, less what is given up, and what was free or a dead replica's.
 
-    `known`: epochs of the jobs held so far. Raises `LeaseLost` when the lease has run out.
+    `known`: epochs of the jobs held so far. `refused`: jobs that others must have. Raises `LeaseLost` when the lease
+    has run out.
     """
     live, dead = await _stand(connection, replica_id, lease)
     held = await _held(connection) if live > 1 else 0
@@ -203,10 +205,12 @@ async def take_turn(
     if over:
         # They are done with.
         await connection.execute(delete(leases).where(mine, leases.c.job_key == any_id(over)))
-    free = sorted({item.key.job_key for item in seen if item.epoch is None})
+    free = sorted({item.key.job_key for item in seen if item.epoch is None}.difference(refused))
     standing = Standing(held=held or len(epochs), free=len(free), mine=len(epochs), live=live)
     taken = await _take(connection, replica_id, _chosen(free, replica_id, to_take(standing)))
-    given = sorted(epochs, key=lambda job: -epochs[job])[: to_give(standing)]
+    # Those that others must have first; they count among what is given up.
+    given = sorted(epochs, key=lambda job: (job not in refused, -epochs[job]))
+    given = given[: max(to_give(standing), len(epochs.keys() & set(refused)))]
     if given:
         await _free(connection, mine, leases.c.job_key == any_id(given))
     epochs = {job: epoch for job, epoch in {**epochs, **taken}.items() if job not in given}

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -374,10 +374,20 @@ class Store:
         async with self._engine.begin() as connection:
             await leases.leave(connection, replica_id)
 
-    async def take_turn(self, replica_id: str, known: Mapping[str, int], *, now: datetime, lease: timedelta) -> Turn:
-        """What this replica may tick. Raises `LeaseLost`."""
+    async def take_turn(
+        self,
+        replica_id: str,
+        known: Mapping[str, int],
+        *,
+        now: datetime,
+        lease: timedelta,
+        refused: Collection[str] = (),
+    ) -> Turn:
+        """What this replica may tick, which is none of `refused`. Raises `LeaseLost`."""
         async with self._engine.begin() as connection:
-            turn = await leases.take_turn(connection, replica_id, known, now=now, patience=self._patience, lease=lease)
+            turn = await leases.take_turn(
+                connection, replica_id, known, now=now, patience=self._patience, lease=lease, refused=refused
+            )
         return replace(turn, fence=replace(turn.fence, incarnation=self._incarnation))
 
     async def _hold(self, connection: AsyncConnection, fence: Fence | None, jobs: Iterable[str] = ()) -> None:

@@ -351,3 +351,20 @@ async def test_what_a_dead_one_decided_last_is_shown_by_its_heir(store: Store, e
     assert await heir.turn() == (key,)
     await board.wait_beyond(version, 20.0)
     assert [row.generation for row in await board.open_for(CLUSTER)] == [1]
+
+
+async def test_what_an_older_build_cannot_read_goes_to_others(store: Store, engine: AsyncEngine) -> None:
+    """Half-way through an upgrade: whoever cannot read an attempt gives its job up and does not take it again."""
+    keys = [key.job_key for key in await jobs(store, 4)]
+    older, _ = of_process(store)
+    await older.join()
+    assert len(await older.turn()) == 4, "alone it holds whatever there is"
+    older.refuse(keys[:1])
+    assert len(await older.turn()) == 4, "and nobody else could do better"
+    newer = await replica(store)
+    await older.turn()
+    assert keys[0] not in {key.job_key for key in await older.turn()}
+    assert keys[0] in await newer.turn()
+    await store.leave(newer.name)
+    assert keys[0] not in {key.job_key for key in await older.turn()}, "it is not known yet that nobody else is there"
+    assert len(await older.turn()) == 4
