@@ -5,10 +5,14 @@ import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 from advisor.commands.tables import GAP, layout, terminal_columns, wrapped
 from advisor.plain_text import harmless as harmless
 from advisor.plain_text import one_line as one_line
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 PIPE_COLUMNS = 2_000
 
@@ -38,6 +42,16 @@ def print_json(value: object, form: Format = Format.JSON) -> None:
             print(json.dumps(item, ensure_ascii=True, sort_keys=False, separators=(",", ":")))
         return
     print(json.dumps(value, indent=2, ensure_ascii=True, sort_keys=False))
+
+
+def whole_document(message: "Message") -> dict[str, Any]:
+    """A message with each of its fields, zero and false ones too: what a program looks for is there."""
+    from google.protobuf.json_format import MessageToDict
+
+    document: dict[str, Any] = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return document
 
 
 def print_table(

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
-from google.protobuf.json_format import MessageToDict
-from google.protobuf.message import Message
 
 from advisor.client import action_name
 from advisor.clock import SystemClock
 from advisor.commands.decisions import connected
 from advisor.commands.options import ConfigOption, SocketOption, given
-from advisor.commands.output import CommandError, harmless, print_json
+from advisor.commands.output import CommandError, harmless, print_json, whole_document
 from advisor.commands.pause import when
 from advisor.commands.report_plots import plot_reliability, plot_shadow
 from advisor.commands.report_text import reliability_lines, shadow_lines
@@ -87,7 +85,7 @@ def shadow(
         report = client.shadow_report(request)
     match form:
         case ReportFormat.JSON:
-            print_json(_document(report))
+            print_json(whole_document(report))
         case ReportFormat.CSV:
             print_csv([case_row(case) for case in report.cases])
         case ReportFormat.TABLE:
@@ -134,7 +132,7 @@ def reliability(
         report = client.reliability(request)
     match form:
         case ReportFormat.JSON:
-            print_json(_document(report))
+            print_json(whole_document(report))
         case ReportFormat.CSV:
             print_csv([_figures(item) for item in (report.all, *report.groups)])
         case ReportFormat.TABLE:
@@ -171,13 +169,6 @@ def _where(request: report_pb2.GetShadowReportRequest | report_pb2.GetReliabilit
 def _print_lines(lines: Iterable[str]) -> None:
     for line in lines:
         print(harmless(line))
-
-
-def _document(message: Message) -> Mapping[str, object]:
-    document: Mapping[str, object] = MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    return document
 
 
 def print_csv(rows: Sequence[Mapping[str, object]]) -> None:

@@ -1,16 +1,18 @@
 """`advisor status`: whether the service ticks, who its agents are, and what its sources say, on a few lines."""
 
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import typer
-from google.protobuf.json_format import MessageToDict
 
 from advisor.client.errors import ClientError
 from advisor.clock import SystemClock
 from advisor.commands.decisions import connected
-from advisor.commands.options import ConfigOption, FormatOption, SocketOption
-from advisor.commands.output import Format, one_line, print_json
+from advisor.commands.mode import where
+from advisor.commands.options import ConfigOption, FormatOption, SocketOption, load_config
+from advisor.commands.output import Format, one_line, print_json, whole_document
+from advisor.core.words import Mode
 from advisor.plain_text import seconds_text
 from advisor.v1 import common_pb2, operator_pb2
 
@@ -31,28 +33,38 @@ def status(socket: SocketOption = None, configuration: ConfigOption = None, form
     with connected(socket, configuration) as client:
         found = client.status()
         try:
-            held = held_lines(client.pauses(), client.modes())
+            # Of an advisor elsewhere the default is in its own configuration.
+            far = socket is None and "ADVISOR_SERVER" in os.environ
+            default = None if far else load_config(configuration).config.default_mode
+            held = held_lines(client.pauses(), [*client.modes(), *client.earned()], default)
         except ClientError:  # who may see only his own jobs may not see these
             held = []
     if form is not Format.TABLE:
-        print_json(MessageToDict(found, preserving_proto_field_name=True), form)
+        print_json(whole_document(found), form)
         return
     for line in (*status_lines(found, SystemClock().now()), *held):
         print(one_line(line))
 
 
-def held_lines(pauses: Sequence[operator_pb2.PauseInForce], modes: Sequence[operator_pb2.ModeSetting]) -> list[str]:
-    """What is acted on, and what holds it up."""
-    acting = sum(setting.mode == common_pb2.MODE_AUTONOMOUS for setting in modes)
-    lines = [
-        f"mode: {_many(acting, 'setting')} autonomous (advisor mode get)"
-        if acting
-        else "mode: no setting is autonomous"
-    ]
+def held_lines(
+    pauses: Sequence[operator_pb2.PauseInForce], modes: Sequence[operator_pb2.ModeSetting], default: Mode | None
+) -> list[str]:
+    """What is acted on, and what holds it up. `default`: where no setting, and nothing that was earned, says else."""
+    lines = [f"mode: {_acting(modes, default)}"]
     for item in pauses:
         where = item.cluster or "everywhere"
         lines.append(f"paused {where} until {item.until.ToDatetime(UTC):%Y-%m-%d %H:%M:%S} UTC: {item.why}")
     return lines
+
+
+def _acting(modes: Sequence[operator_pb2.ModeSetting], default: Mode | None) -> str:
+    if not modes:
+        return f"{default or 'as configured there,'} everywhere (default_mode)"
+    acting = sum(setting.mode == common_pb2.MODE_AUTONOMOUS for setting in modes)
+    rest = default is Mode.AUTONOMOUS and not any(where(setting) == "everything" for setting in modes)
+    parts = [f"{_many(acting, 'setting')} autonomous"] if acting else []
+    parts += ["everything else autonomous by default_mode"] if rest else []
+    return f"{', '.join(parts) or 'no setting is autonomous'} (advisor mode get)"
 
 
 def status_lines(found: operator_pb2.Status, now: datetime) -> list[str]:

@@ -22,7 +22,7 @@ from advisor.clock import SystemClock
 from advisor.commands.decisions import as_document, connected
 from advisor.commands.job_ids import named
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given
-from advisor.commands.output import CommandError, Format, one_line, print_json
+from advisor.commands.output import CommandError, Format, one_line, print_json, whole_document
 from advisor.commands.status import status_lines
 from advisor.commands.tables import terminal_columns
 from advisor.plain_text import seconds_text
@@ -211,7 +211,7 @@ def _document(seen: Look) -> dict[str, object]:
 
     return {
         "at": seen.at.isoformat(),
-        "status": MessageToDict(seen.status, preserving_proto_field_name=True),
+        "status": whole_document(seen.status),
         "incidents": [MessageToDict(item, preserving_proto_field_name=True) for item in seen.incidents],
         "decisions": [as_document(item) for item in seen.decisions],
         "pauses": [MessageToDict(item, preserving_proto_field_name=True) for item in seen.pauses],

@@ -11,8 +11,9 @@ from rich.console import Console
 from advisor.commands import watch
 from advisor.commands.events import event_lines
 from advisor.commands.job_ids import job_id
-from advisor.commands.output import CommandError, Format, print_json
+from advisor.commands.output import CommandError, Format, print_json, whole_document
 from advisor.commands.status import held_lines
+from advisor.core.words import Mode
 from advisor.explaining import explain
 from advisor.v1 import audit_pb2, common_pb2, operator_pb2
 
@@ -197,8 +198,27 @@ def test_status_says_what_holds_advice_up() -> None:
         operator_pb2.ModeSetting(mode=common_pb2.MODE_AUTONOMOUS),
         operator_pb2.ModeSetting(mode=common_pb2.MODE_MONITOR),
     ]
-    assert held_lines([pause], modes) == [
+    modes[1].partition = "debug"
+    assert held_lines([pause], modes, Mode.MONITOR) == [
         "mode: 1 setting autonomous (advisor mode get)",
         "paused everywhere until 2026-05-01 12:00:00 UTC: fabric work",
     ]
-    assert held_lines([], []) == ["mode: no setting is autonomous"]
+    assert held_lines([], modes[1:], Mode.MONITOR) == ["mode: no setting is autonomous (advisor mode get)"]
+
+
+def test_status_says_what_is_autonomous_by_default() -> None:
+    """Where nothing was set default_mode holds, and beside narrower settings it holds for the rest."""
+    narrow = operator_pb2.ModeSetting(mode=common_pb2.MODE_MONITOR, partition="debug")
+    stop = operator_pb2.ModeSetting(mode=common_pb2.MODE_MONITOR)
+    assert held_lines([], [], Mode.AUTONOMOUS) == ["mode: autonomous everywhere (default_mode)"]
+    assert held_lines([], [], Mode.MONITOR) == ["mode: monitor everywhere (default_mode)"]
+    assert held_lines([], [], None) == ["mode: as configured there, everywhere (default_mode)"]
+    rest = "mode: everything else autonomous by default_mode (advisor mode get)"
+    assert held_lines([], [narrow], Mode.AUTONOMOUS) == [rest]
+    assert held_lines([], [narrow, stop], Mode.AUTONOMOUS) == ["mode: no setting is autonomous (advisor mode get)"]
+
+
+def test_a_status_for_programs_has_every_field() -> None:
+    """Also those that are zero or false: a replica without jobs that is dead and does not answer."""
+    (found,) = whole_document(operator_pb2.Status(replicas=[operator_pb2.ReplicaStatus(host="h")]))["replicas"]
+    assert (found["jobs"], found["alive"], found["answering"]) == (0, False, False)
