@@ -22,13 +22,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from advisor.core.modes import Pause
 from advisor.store.audit_log import append
 from advisor.store.errors import STANDBY, NotPrimary
-from advisor.store.ids import new_id
+from advisor.store.ids import as_id, new_id
 from advisor.store.lives import LOOK, Life, look_of
 from advisor.store.open_advice import close_all
 from advisor.store.pauses import list_pauses, pause
 from advisor.store.records import AttemptKey, AuditEvent
 from advisor.store.sql import AnyRow
-from advisor.store.tables import agents, incarnations
+from advisor.store.tables import agents, decisions, incarnations
 
 _log = structlog.get_logger(__name__)
 
@@ -85,9 +85,17 @@ async def begin_incarnation(connection: AsyncConnection, *, who: str, why: str, 
 
 
 async def after_forgetting(
-    connection: AsyncConnection, key: AttemptKey, *, seen: int, who: str, now: datetime
+    connection: AsyncConnection, key: AttemptKey, *, advice_id: str, seen: int, who: str, now: datetime
 ) -> Incarnation:
-    """An agent has seen a generation of this incarnation that is not there: it was committed, and forgotten."""
+    """An agent has seen a generation of this incarnation that is not there: it was committed, and forgotten.
+
+    It says so of each of its jobs. What is said of advice of a former incarnation is known by then.
+    """
+    await connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(_LOCK, 0))))
+    newest = (await connection.execute(select(incarnations).order_by(incarnations.c.seq.desc()).limit(1))).one()
+    decided_in = await connection.scalar(select(decisions.c.incarnation).where(decisions.c.id == as_id(advice_id)))
+    if decided_in is not None and decided_in != newest.id:
+        return Incarnation(id=newest.id, life=_life_of(newest))
     why = f"{who} has seen generation {seen} of attempt {key}: a backup was restored"
     began = await begin_incarnation(connection, who=ADVISOR, why=why, now=now)
     heard_at = await connection.scalar(select(func.max(agents.c.registered_at))) or now

@@ -511,7 +511,11 @@ class Store:
             seen = open_advice.seen_by_agent(reconciliation)
             if not seen or seen <= await open_advice.newest_generation(connection, key):
                 return key
-            began = await incarnation.after_forgetting(connection, key, seen=seen, who=who, now=reconciliation.at)
+        # Apart, so that attempts are locked before their advice, as by whoever commits meanwhile.
+        async with self._engine.begin() as connection:
+            began = await incarnation.after_forgetting(
+                connection, key, advice_id=advice_id, seen=seen, who=who, now=reconciliation.at
+            )
         self._enter(began)
         return key
 

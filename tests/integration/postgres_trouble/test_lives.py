@@ -148,6 +148,30 @@ async def test_an_agent_that_knows_better_gives_a_copied_folder_away(primary: Se
         await store.close()
 
 
+async def test_what_an_agent_says_of_many_jobs_begins_one_incarnation(primary: Server) -> None:
+    """It knows better about each job that it holds, all at once, while they are decided on: one proof is enough, and
+    none waits in a circle with a commit."""
+    store, other = await Store.open(primary.url()), await Store.open(primary.url())
+    try:
+        keys = [await running(store, job_id=str(100 + number)) for number in range(6)]
+        made = [await store.commit_decision(record(key)) for key in keys]
+        said = Reconciliation(
+            status=ReconciliationStatus.SUPERSEDED,
+            reason=ReconciliationReason.NEWER_GENERATION,
+            detail="generation 5",
+            at=at(40),
+        )
+        again = [record(key, 1, inputs=b"{}") for key in keys]
+        await asyncio.gather(
+            *(store.record_reconciliation(item.decision_id, said, who="agent alps") for item in made),
+            *(other.commit_decisions([one]) for one in again),
+        )
+        assert primary.query("SELECT count(*) FROM incarnations") == [(2,)]
+    finally:
+        await store.close()
+        await other.close()
+
+
 async def test_a_dsn_that_names_another_server_is_followed(primary: Server, standby: Server) -> None:
     """Whoever fails over writes another DSN: the next connection goes there, and a standby is not written to."""
     named = [primary.url()]
