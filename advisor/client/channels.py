@@ -2,6 +2,7 @@
 
 import os
 import stat
+import threading
 from pathlib import Path
 
 import grpc
@@ -39,6 +40,27 @@ def remote_channel(
         shown = grpc.metadata_call_credentials(_TokenFile(token_file))
         credentials = grpc.composite_channel_credentials(credentials, shown)
     return grpc.secure_channel(address, credentials, options=_OPTIONS)
+
+
+def settled(channel: grpc.Channel, seconds: float) -> bool | None:
+    """True: a connection came about. False: it was refused, and a call fails with the reason. None: neither, so far.
+
+    That is so where a process is frozen: its host accepts the connection, and nobody ever says anything; or where a
+    host swallows what is sent to it.
+    """
+    seen: list[bool] = []
+    known = threading.Event()
+
+    def look(state: grpc.ChannelConnectivity) -> None:
+        if state not in (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING):
+            seen.append(state is grpc.ChannelConnectivity.READY)
+            known.set()
+
+    channel.subscribe(look, try_to_connect=True)
+    try:
+        return seen[0] if known.wait(seconds) else None
+    finally:
+        channel.unsubscribe(look)
 
 
 class _TokenFile(grpc.AuthMetadataPlugin):

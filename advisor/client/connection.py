@@ -11,9 +11,9 @@ from typing import Any, Protocol, Self, TypeVar
 
 import grpc
 
-from advisor.client.channels import unix_channel
-from advisor.client.errors import BadRequest, ClientError, NotFound, Refused, Unreachable
-from advisor.client.replicas import ReplicaChannel
+from advisor.client.channels import settled, unix_channel
+from advisor.client.errors import BadRequest, ClientError, NoReplica, NotFound, Refused, Unreachable
+from advisor.client.replicas import NOT_AN_ADVISOR, ReplicaChannel
 from advisor.v1 import (
     agent_pb2_grpc,
     audit_pb2,
@@ -25,6 +25,7 @@ from advisor.v1 import (
 )
 
 CALL_SECONDS = 20.0
+HELLO_SECONDS = 5.0  # for the first sign of life; a call may take longer
 PAGE_SIZE = 100
 _AGAIN_SECONDS = 0.25
 _HELD_MAX = 32
@@ -38,16 +39,6 @@ _SAID_PLAINLY = frozenset(
         grpc.StatusCode.FAILED_PRECONDITION,
     }
 )
-
-
-# What gRPC says of a peer that answers → what that means to who called.
-_NOT_TRUSTED = "shows a certificate that nobody trusted here has signed: name who did with --ca-file"
-_NOT_AN_ADVISOR: Mapping[str, str] = {
-    "CERTIFICATE_VERI": _NOT_TRUSTED,
-    "BAD_SIGNATURE": _NOT_TRUSTED,
-    "Hostname Verification": "shows a certificate for another name: call it by a name that its certificate holds",
-    "missing selected ALPN": "does not speak gRPC: give the address of service.listen.grpc, not that of pages and JSON",
-}
 
 
 class _ListResponse(Protocol):
@@ -74,6 +65,7 @@ class Client:
 
     `channel`: reach it another way, called `where` in errors. `patience_seconds`: how long reads are tried again while
     the service is away, say because it is restarted; nothing that changes something is ever done twice.
+    `hello_seconds`: after so long without a sign of life nobody is waited for any more.
     """
 
     def __init__(
@@ -84,10 +76,13 @@ class Client:
         channel: grpc.Channel | None = None,
         where: str = "",
         patience_seconds: float = 0.0,
+        hello_seconds: float = HELLO_SECONDS,
     ) -> None:
         self._named = where or str(socket)
         self._seconds = seconds
         self._patience = patience_seconds
+        self._hello = min(hello_seconds, seconds)
+        self._greeted = isinstance(channel, ReplicaChannel)  # that one looks by itself
         self._held: dict[str, bytes] = {}  # rules and policies by hash, the last used last
         self._channel = channel if channel is not None else unix_channel(socket)
         self.agents = agent_pb2_grpc.AgentServiceStub(self._channel)
@@ -109,11 +104,24 @@ class Client:
 
     def call(self, method: Callable[..., Answer], request: object) -> Answer:
         """One unary call with a deadline; `ClientError` on any failure."""
+        self._greet()
         try:
             return method(request, timeout=self._seconds)
         except grpc.RpcError as error:
             status: Any = error
             raise _KINDS.get(status.code(), ClientError)(self._explain(error)) from None
+
+    def _greet(self) -> None:
+        """Once: whoever never says hello is not given the time that an answer may take."""
+        if self._greeted:
+            return
+        connected = settled(self._channel, self._hello)
+        if connected is None:
+            raise Unreachable(
+                f"no sign of life on {self._where} for {self._hello:g} s: its process is frozen or stopped, or its "
+                "host cannot be reached"
+            )
+        self._greeted = connected
 
     def read(self, method: Callable[..., Answer], request: object) -> Answer:
         """A call that changes nothing: tried again while nobody answers, as long as we are patient."""
@@ -121,8 +129,8 @@ class Client:
         while True:
             try:
                 return self.call(method, request)
-            except Unreachable:
-                if others:
+            except Unreachable as error:
+                if others and not isinstance(error, NoReplica):
                     others = False  # another replica may answer at once
                     continue
                 if time.monotonic() + _AGAIN_SECONDS > until:
@@ -133,7 +141,7 @@ class Client:
         status: Any = error
         code, detail = status.code(), status.details() or ""
         if code is grpc.StatusCode.UNAVAILABLE:
-            for mark, sentence in _NOT_AN_ADVISOR.items():
+            for mark, sentence in NOT_AN_ADVISOR.items():
                 if mark in detail:
                     return f"{self._where} {sentence}"
             return f"no answer on {self._where} ({detail[:200]}): is `advisor serve` running?"

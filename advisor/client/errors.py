@@ -5,6 +5,7 @@ ClientError        the service could not be asked, or refused; the text says wha
 ├── Refused        this caller may not do it, or shows nothing that tells who he is
 ├── BadRequest     what was asked for cannot be: which field and why
 └── Unreachable    nobody answers, or the service's database does not
+    └── NoReplica  none of several does: each was tried, and what became of it is said
 """
 # ruff: noqa: N818 - named after what happened, as they are read in `except NotFound`.
 
@@ -26,4 +27,8 @@ class BadRequest(ClientError):
 
 
 class Unreachable(ClientError):
+    pass
+
+
+class NoReplica(Unreachable):
     pass

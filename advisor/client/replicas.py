@@ -4,31 +4,43 @@ Nothing is ever sent twice from here: a call that fails has failed, and the next
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
 
-from advisor.client.errors import ClientError
+from advisor.client.channels import settled
+from advisor.client.errors import ClientError, NoReplica
 
-READY_SECONDS = 2.0  # one that is frozen accepts a connection, and never says hello
+HELLO_SECONDS = 3.0  # one that is frozen accepts a connection, and never says hello
 _LOST = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
+# A method that nobody has: whoever lives refuses it, and why a connection failed is said of calls only.
+_NOTHING = "/advisor.v1.OperatorService/Nothing"
+
+# What gRPC says of a peer that answers → what that means to who called.
+_NOT_TRUSTED = "shows a certificate that nobody trusted here has signed: name who did with --ca-file"
+NOT_AN_ADVISOR: Mapping[str, str] = {
+    "CERTIFICATE_VERI": _NOT_TRUSTED,
+    "BAD_SIGNATURE": _NOT_TRUSTED,
+    "Hostname Verification": "shows a certificate for another name: call it by a name that its certificate holds",
+    "missing selected ALPN": "does not speak gRPC: give the address of service.listen.grpc, not that of pages and JSON",
+}
 
 Place = tuple[str, Callable[[], grpc.Channel]]
 
 
 class ReplicaChannel(grpc.Channel):
-    """`places`: names and how a channel to each is made. The last one is used as it is when none answers: then its
-    error says what is wrong. Raises `ClientError` when nobody can be anywhere.
+    """`places`: names and how a channel to each is made. A call raises `NoReplica` when none answers, and says of each
+    why.
     """
 
-    def __init__(self, places: Sequence[Place]) -> None:
+    def __init__(self, places: Sequence[Place], *, seconds: float = HELLO_SECONDS) -> None:
         self._places = list(places)
+        self._seconds = seconds
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self.where = ""
-        self._connected()
 
     def _connected(self) -> grpc.Channel:
         with self._lock:
@@ -37,19 +49,38 @@ class ReplicaChannel(grpc.Channel):
             return self._channel
 
     def _first_that_answers(self) -> tuple[str, grpc.Channel]:
-        *before, last = self._places
-        for name, make in before:
+        became = []
+        for name, make in self._places:
             try:
                 channel = make()
-            except ClientError:
+            except ClientError as error:
+                became.append(str(error) if name in str(error) else f"{name}: {error}")
                 continue
-            try:
-                grpc.channel_ready_future(channel).result(timeout=READY_SECONDS)
-            except grpc.FutureTimeoutError:
-                channel.close()
-            else:
+            why = self._absent(channel)
+            if not why:
                 return name, channel
-        return last[0], last[1]()
+            channel.close()
+            became.append(f"{name}: {why}")
+        raise NoReplica(f"no answer from any advisor: {'; '.join(became)}")
+
+    def _absent(self, channel: grpc.Channel) -> str:
+        """Why nobody is there; empty: somebody is, whatever he says."""
+        connected = settled(channel, self._seconds)
+        if connected is None:
+            return f"silent for {self._seconds:g} s (frozen, or cut off)"
+        if connected:
+            return ""
+        ask: Callable[..., object] = channel.unary_unary(_NOTHING)
+        try:
+            ask(b"", timeout=self._seconds)
+        except grpc.RpcError as error:
+            status: Any = error
+            if status.code() is grpc.StatusCode.UNAVAILABLE:
+                detail = status.details() or "refused"
+                return next((said for mark, said in NOT_AN_ADVISOR.items() if mark in detail), detail[:200])
+            if status.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                return f"silent for {self._seconds:g} s (frozen, or cut off)"
+        return ""
 
     def _lost(self, channel: grpc.Channel) -> None:
         """The next call finds another."""

@@ -1,15 +1,21 @@
-"""The client's own sparing of what it has: rules and policies come over the wire once."""
+"""The client's own sparing of what it has: rules and policies come over the wire once; and whom it waits for."""
 
+import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent import futures
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from advisor.client.channels import unix_channel
 from advisor.client.connection import Client
+from advisor.client.errors import NoReplica, Unreachable
+from advisor.client.replicas import ReplicaChannel
 from advisor.v1 import audit_pb2, audit_pb2_grpc
 
 RULES = {"r1": b"rules of old", "r2": b"rules"}
@@ -59,3 +65,46 @@ def test_an_advisor_that_names_no_hashes_is_asked_for_everything(server: tuple[I
     servicer.names = False
     assert [client.decision_inputs("r1").rules for _ in range(2)] == [RULES["r1"]] * 2
     assert servicer.sent == [RULES["r1"], b"policy"] * 2
+
+
+@pytest.fixture
+def frozen() -> Iterator[Path]:
+    """A process that is stopped: its host accepts the connection, and nobody says anything."""
+    with tempfile.TemporaryDirectory(prefix="frozen-") as folder, socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{folder}/s")
+        listening.listen()
+        yield Path(folder) / "s"
+
+
+def test_a_frozen_advisor_is_told_within_seconds(frozen: Path) -> None:
+    """Long before the time that an answer may take is over."""
+    began = time.monotonic()
+    with Client(frozen, seconds=60.0, hello_seconds=0.2) as client, pytest.raises(Unreachable, match="no sign of life"):
+        client.status()
+    assert time.monotonic() - began < 20.0
+
+
+def test_the_next_address_is_tried_when_one_is_silent(server: tuple[Inputs, Client], frozen: Path) -> None:
+    """Whatever stands first, whoever lives answers."""
+    alive = server[1]._where
+    places = [(name, partial(unix_channel, Path(name))) for name in (str(frozen), alive)]
+    with Client(Path(), channel=ReplicaChannel(places, seconds=0.2), seconds=60.0) as client:
+        assert client.decision_inputs("r1").policy == b"policy"
+
+
+def test_of_every_address_is_said_what_became_of_it(frozen: Path) -> None:
+    """One is gone, one is dead, one is frozen: the error names each, and none is waited for twice."""
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(frozen.with_name("dead")))  # nobody listens
+    names = [str(frozen.with_name(name)) for name in ("gone", "dead")]
+    places = [(name, partial(unix_channel, Path(name))) for name in (*names, str(frozen))]
+    began = time.monotonic()
+    client = Client(Path(), channel=ReplicaChannel(places, seconds=0.2), seconds=60.0)
+    with client, pytest.raises(NoReplica) as caught:
+        client.status()
+    said = str(caught.value)
+    assert f"nothing listens on {names[0]}" in said
+    assert f"{names[1]}: " in said
+    assert "refused" in said
+    assert f"{frozen}: silent for 0.2 s" in said
+    assert time.monotonic() - began < 20.0
