@@ -73,6 +73,7 @@ class Instruments:
         self._inherited = counter("jobs_taken_over", "Jobs taken over from replicas that had died.")
         self.jobs_held = gauge("jobs_held", "Jobs whose lease this replica has.")
         self.replicas_live = gauge("replicas_live", "Replicas that live and tick, as this one sees it.")
+        self.replicas_lost = gauge("replicas_lost", "Replicas that died in the last hours and were not replaced.")
         # sources
         self._asked = histogram(
             "source_request_duration_seconds", "Time of one request to a source.", _CALL_BUCKETS, "source"

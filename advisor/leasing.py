@@ -198,6 +198,7 @@ class Leasing:
     async def _look(self) -> None:
         """How others are, and whether what they did changes what is shown here."""
         replicas = await self._store.replicas()
+        self._instruments.replicas_lost.set(sum(item.lost_since is not None for item in replicas))
         others = [item for item in replicas if item.replica_id != self.replica_id and item.ended_at is None]
         alone = not any(item.alive for item in others)
         free = () if alone else await self._store.free_jobs(self._clock.now())

@@ -28,6 +28,7 @@ from advisor.commands.output import (
     print_json,
     short_time,
 )
+from advisor.commands.status import REPLICA_SILENT_SECONDS
 from advisor.config import Config, ConfigError
 from advisor.core.hostlist import short
 from advisor.core.model import Unavailable
@@ -333,7 +334,7 @@ def _service(client: Client, chosen: Config) -> Iterator[Check]:
         yield Check(name="store", state=State.FAIL, found=absent.detail, to_do=to_do)
     yield _tick(status)
     yield from look_at_sources(status, chosen)
-    yield from _replicas(status)
+    yield from look_at_replicas(status)
     yield from _agents(status, chosen)
     yield _modes(client, chosen)
     yield from _withheld(client)
@@ -365,11 +366,20 @@ def _withheld(client: Client) -> Iterator[Check]:
         yield Check(name="isolation", state=State.OK, found=f"{len(held)} nodes: {names} (advisor nodes isolations)")
 
 
-def _replicas(status: operator_pb2.Status) -> Iterator[Check]:
+def look_at_replicas(status: operator_pb2.Status) -> Iterator[Check]:
     """Several processes over one database; a single one is what all other checks are about."""
     if len(status.replicas) < 2:
         return
     for item in status.replicas:
+        if item.HasField("lost_since"):
+            found = f"{item.host} pid {item.pid} not heard since {short_time(item.lost_since.ToDatetime(UTC))}"
+            to_do = "others have its jobs: start it again; it died, or its host did, and was not replaced"
+            yield Check(name="replicas", state=State.WARN, found=found, to_do=to_do)
+        elif item.alive and item.tick_age.ToTimedelta().total_seconds() > REPLICA_SILENT_SECONDS:
+            silent = seconds_text(item.tick_age.ToTimedelta().total_seconds())
+            found = f"{item.host} pid {item.pid} is silent for {silent}"
+            to_do = "others take its jobs when its lease has run out: see its log, or start it again"
+            yield Check(name="replicas", state=State.WARN, found=found, to_do=to_do)
         if not item.alive and item.jobs:
             found = f"{item.host} pid {item.pid} is dead or frozen, and {item.jobs} jobs wait to be taken over"
             to_do = "others take them with their next tick: if not, see their logs"

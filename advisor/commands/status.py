@@ -18,6 +18,8 @@ from advisor.v1 import common_pb2, operator_pb2
 
 app = typer.Typer()
 
+REPLICA_SILENT_SECONDS = 5.0  # it renews, with the age of its tick, every few
+
 
 @app.command()
 def status(socket: SocketOption = None, configuration: ConfigOption = None, form: FormatOption = Format.TABLE) -> None:
@@ -88,7 +90,14 @@ def status_lines(found: operator_pb2.Status, now: datetime) -> list[str]:
 def replica_line(item: operator_pb2.ReplicaStatus) -> str:
     """Of several; a single one is what all other lines are about."""
     age = seconds_text(item.tick_age.ToTimedelta().total_seconds())
-    state = "" if item.alive else ", dead: others take its jobs"
+    if item.HasField("lost_since"):
+        since = item.lost_since.ToDatetime(UTC)
+        return (
+            f"replica {item.host} pid {item.pid}: not heard since {since:%Y-%m-%d %H:%M:%S} UTC, others have its jobs"
+        )
+    silent = item.tick_age.ToTimedelta().total_seconds() > REPLICA_SILENT_SECONDS
+    state = (", stuck" if item.answering else f", silent for {age}") if silent else ""
+    state = state if item.alive else ", dead: others take its jobs"
     this = " (answers this)" if item.answering else ""
     return (
         f"replica {item.host} pid {item.pid}{this}: {_many(item.jobs, 'job')}, last tick {age} ago, "

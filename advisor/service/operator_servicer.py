@@ -218,7 +218,11 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
             open_incidents=incidents,
             sources=[_source_message(source) for source in sources],
             agents=[_agent_message(agent) for agent in agents],
-            replicas=[_replica_message(item, services.board.replica_id) for item in replicas if item.ended_at is None],
+            replicas=[
+                _replica_message(item, services.board.replica_id)
+                for item in replicas
+                if item.ended_at is None or item.lost_since is not None
+            ],
         )
 
 
@@ -322,6 +326,7 @@ def _replica_message(item: StoredReplica, ours: str) -> operator_pb2.ReplicaStat
         jobs=item.jobs,
         alive=item.alive,
         answering=item.replica_id == ours,
+        lost_since=wire.stamp(item.lost_since) if item.lost_since is not None else None,
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Uuid, and_, cast, delete, func, insert, literal, select, update
+from sqlalchemy import ColumnElement, Uuid, and_, case, cast, delete, func, insert, literal, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -30,6 +30,7 @@ from advisor.store.watching import Patience, watched
 
 _KEPT_FOR = timedelta(days=1)  # rows of replicas that have ended, to be looked at
 _REPLICAS_MAX = 1000
+_MISSED_FOR = timedelta(hours=6)  # so long a replica that died and was not replaced is told of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,9 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredReplica:
-    """`tick_age`, `alive`: by the database's clock, when this was read."""
+    """`tick_age`, `alive`: by the database's clock, when this was read. `lost_since`: it died in the last hours, was
+    last heard of then, and nobody has begun a life at its place.
+    """
 
     replica_id: str
     host: str
@@ -81,6 +84,7 @@ class StoredReplica:
     alive: bool
     tick_age: timedelta
     jobs: int
+    lost_since: datetime | None = None
 
 
 def _clock() -> ColumnElement[datetime]:
@@ -150,9 +154,12 @@ async def renew(
 
 
 async def leave(connection: AsyncConnection, replica_id: str) -> None:
-    """End a life, and give up everything: others take it at once."""
+    """End a life, and give up everything: others take it at once.
+
+    Its end and the end of its lease are the same moment, and of nobody else (`_died`).
+    """
     await connection.execute(
-        update(replicas).where(replicas.c.id == replica_id).values(until=_clock(), ended_at=_clock())
+        update(replicas).where(replicas.c.id == replica_id).values(until=func.now(), ended_at=func.now())
     )
     await _free(connection, leases.c.replica_id == replica_id)
     await hint(connection, TICK, replica_id)
@@ -311,6 +318,18 @@ async def _free(connection: AsyncConnection, *which: ColumnElement[bool]) -> Non
     await connection.execute(update(leases).where(*which).values(replica_id=None, changed_at=_clock()))
 
 
+def _died() -> ColumnElement[bool]:
+    """Ended by an heir, not by itself, not long ago; and nobody came after it at its place."""
+    later = replicas.alias("later")
+    replaced = (
+        select(later.c.id)
+        .where(later.c.host == replicas.c.host, later.c.place == replicas.c.place)
+        .where(later.c.place != "", later.c.started_at > replicas.c.started_at)
+        .exists()
+    )
+    return and_(replicas.c.ended_at > _clock() - _MISSED_FOR, replicas.c.ended_at != replicas.c.until, ~replaced)
+
+
 async def list_replicas(connection: AsyncConnection) -> tuple[StoredReplica, ...]:
     """Those that live, those that died and still have jobs, and those of the last day, newest first."""
     jobs = select(func.count()).select_from(leases).where(leases.c.replica_id == replicas.c.id).scalar_subquery()
@@ -320,6 +339,7 @@ async def list_replicas(connection: AsyncConnection) -> tuple[StoredReplica, ...
             _alive().label("alive"),
             (_clock() - replicas.c.ticked_at).label("tick_age"),
             jobs.label("jobs"),
+            case((_died(), replicas.c.ticked_at)).label("lost_since"),
         )
         .order_by(replicas.c.started_at.desc(), replicas.c.id)
         .limit(_REPLICAS_MAX)
@@ -337,6 +357,7 @@ async def list_replicas(connection: AsyncConnection) -> tuple[StoredReplica, ...
             alive=row.alive,
             tick_age=max(row.tick_age, timedelta()),
             jobs=row.jobs,
+            lost_since=row.lost_since,
         )
         for row in found
     )

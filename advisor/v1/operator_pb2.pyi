@@ -336,6 +336,7 @@ class ReplicaStatus(_message.Message):
     JOBS_FIELD_NUMBER: _builtins.int
     ALIVE_FIELD_NUMBER: _builtins.int
     ANSWERING_FIELD_NUMBER: _builtins.int
+    LOST_SINCE_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     host: _builtins.str
     pid: _builtins.int
@@ -353,6 +354,10 @@ class ReplicaStatus(_message.Message):
     def started_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def tick_age(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def lost_since(self) -> _timestamp_pb2.Timestamp:
+        """Set: it died, others have its jobs, it was last heard of then, and nobody has come in its place."""
+
     def __init__(
         self,
         *,
@@ -367,10 +372,11 @@ class ReplicaStatus(_message.Message):
         jobs: _builtins.int = ...,
         alive: _builtins.bool = ...,
         answering: _builtins.bool = ...,
+        lost_since: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["started_at", b"started_at", "tick_age", b"tick_age"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lost_since", b"lost_since", "started_at", b"started_at", "tick_age", b"tick_age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "answering", b"answering", "build", b"build", "host", b"host", "jobs", b"jobs", "pid", b"pid", "replica_id", b"replica_id", "schema", b"schema", "started_at", b"started_at", "tick_age", b"tick_age", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "answering", b"answering", "build", b"build", "host", b"host", "jobs", b"jobs", "lost_since", b"lost_since", "pid", b"pid", "replica_id", b"replica_id", "schema", b"schema", "started_at", b"started_at", "tick_age", b"tick_age", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -408,7 +414,7 @@ class Status(_message.Message):
     def agents(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentStatus]: ...
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaStatus]:
-        """Those that live, and those that died and still have jobs."""
+        """Those that live, those that died and still have jobs, and for some hours those that died and were not replaced."""
 
     def __init__(
         self,

@@ -146,6 +146,7 @@ def make_ill(instruments: Instruments) -> None:
     """Everything that can be wrong at once, but for the scrape itself."""
     now = SystemClock().now()
     instruments.tick_age.set(90)
+    instruments.replicas_lost.set(1)
     for number in range(50):
         instruments.tick_completed(20, watched=3, failing=1)
         key = AttemptKey(job_key="slow", number=number)

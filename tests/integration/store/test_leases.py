@@ -368,3 +368,16 @@ async def test_what_an_older_build_cannot_read_goes_to_others(store: Store, engi
     await store.leave(newer.name)
     assert keys[0] not in {key.job_key for key in await older.turn()}, "it is not known yet that nobody else is there"
     assert len(await older.turn()) == 4
+
+
+async def test_who_died_is_missed_until_somebody_is_in_its_place(store: Store, engine: AsyncEngine) -> None:
+    """Lost redundancy is told after the heir has everything; a clean end is not missed, nor what was started again."""
+    heir, left, dead = await replica(store, "1"), await replica(store, "2"), await replica(store, "3")
+    await store.leave(left.name)
+    await run_out(engine, dead)
+    await heir.turn()
+    found = {item.replica_id: item for item in await store.replicas()}
+    assert {name for name, item in found.items() if item.lost_since is not None} == {dead.name}
+    assert found[dead.name].ended_at is not None
+    await replica(store, "3")
+    assert [item.replica_id for item in await store.replicas() if item.lost_since is not None] == []

@@ -9,10 +9,11 @@ import pytest
 from rich.console import Console
 
 from advisor.commands import watch
+from advisor.commands.doctor import State, look_at_replicas
 from advisor.commands.events import event_lines
 from advisor.commands.job_ids import job_id
 from advisor.commands.output import CommandError, Format, print_json, whole_document
-from advisor.commands.status import held_lines
+from advisor.commands.status import held_lines, status_lines
 from advisor.core.words import Mode
 from advisor.explaining import explain
 from advisor.v1 import audit_pb2, common_pb2, operator_pb2
@@ -222,3 +223,27 @@ def test_a_status_for_programs_has_every_field() -> None:
     """Also those that are zero or false: a replica without jobs that is dead and does not answer."""
     (found,) = whole_document(operator_pb2.Status(replicas=[operator_pb2.ReplicaStatus(host="h")]))["replicas"]
     assert (found["jobs"], found["alive"], found["answering"]) == (0, False, False)
+
+
+def of_replica(pid: int, *, age: float = 0.5, **changes: Any) -> operator_pb2.ReplicaStatus:
+    made = operator_pb2.ReplicaStatus(host="h", pid=pid, alive=True, jobs=3, version="1", build="b", **changes)
+    made.tick_age.FromTimedelta(timedelta(seconds=age))
+    return made
+
+
+def test_a_replica_that_is_silent_or_lost_is_told() -> None:
+    """Within its lease how long it has said nothing, afterwards since when; one that is well is just listed."""
+    lost = of_replica(3, age=4000)
+    lost.alive, lost.jobs = False, 0
+    lost.lost_since.FromDatetime(NOW)
+    status = operator_pb2.Status(replicas=[of_replica(1, answering=True), of_replica(2, age=7.9), lost])
+    lines = status_lines(status, NOW)[1:]
+    assert "silent" not in lines[0]
+    assert lines[1].endswith("silent for 7.90 s")
+    assert lines[2] == "replica h pid 3: not heard since 2026-05-01 12:00:00 UTC, others have its jobs"
+    found = [(check.state, check.found) for check in look_at_replicas(status)]
+    assert found == [
+        (State.WARN, "h pid 2 is silent for 7.90 s"),
+        (State.WARN, "h pid 3 not heard since 2026-05-01 12:00:00Z"),
+        (State.OK, "2 live: jobs h pid 1: 3, h pid 2: 3"),
+    ]
