@@ -190,13 +190,18 @@ def _restore(tools: _Tools, given: IO[bytes], complaints: IO[bytes]) -> None:
 @app.command()
 def new_incarnation(
     why: Annotated[str, typer.Option(help="For the audit: which backup, from when.")],
+    pause: Annotated[
+        bool, typer.Option("--pause/--no-pause", help="Act on nothing for an hour, until somebody has looked.")
+    ] = True,
     dsn_file: DsnOption = None,
     configuration: ConfigOption = None,
 ) -> None:
     """Say that this database was put back to an earlier state: nothing that was advised before is acted on any more.
 
-    Needed only for a data folder or a disk that was copied back while Postgres was down: of every other restore the
-    service knows by itself. Whether or not it runs meanwhile does not matter.
+    Needed for a data folder or a disk that was copied back while Postgres was down, and for rows put back into tables
+    that stayed (pg_restore --data-only): of every other restore the service knows by itself. Whether or not it runs
+    meanwhile does not matter. Nothing is acted on for an hour, unless `advisor resume` ends that, or --no-pause says
+    that no mode, pause or order was forgotten.
 
     \b
     Examples:
@@ -204,9 +209,16 @@ def new_incarnation(
     """
     who = pwd.getpwuid(os.getuid()).pw_name  # who asks; root may look as the database's own user
     url = database_url(load_config(configuration).config, dsn_file)
-    print(f"incarnation {asyncio.run(_begin(url, who=who, why=why))} began; open advice is closed and decided anew")
+    began = asyncio.run(_begin(url, who=who, why=why, paused=pause))
+    print(f"incarnation {began} began; open advice is closed and decided anew")
+    if pause:
+        print(
+            "nothing is acted on for an hour. Look at `advisor mode get` and `advisor orders list`, which are the "
+            "backup's; then `advisor resume`"
+        )
 
 
-async def _begin(url: str, *, who: str, why: str) -> str:
+async def _begin(url: str, *, who: str, why: str, paused: bool) -> str:
     async with opened(url) as engine, engine.begin() as connection:
-        return (await begin_incarnation(connection, who=who, why=why, now=SystemClock().now())).id
+        began = await begin_incarnation(connection, who=who, why=why, now=SystemClock().now(), paused=paused)
+        return began.id

@@ -12,11 +12,11 @@ attempt that it was about is decided anew. After a restore nothing is acted on a
 bounded time: what operators ordered since the backup is forgotten too, a veto among it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import structlog
-from sqlalchemy import func, insert, select, text
+from sqlalchemy import func, insert, literal_column, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.modes import Pause
@@ -38,6 +38,12 @@ ADVISOR = "advisor"
 RESTORED_PAUSE = timedelta(hours=1)
 # A promotion loses moments. What lay still for longer on another timeline is taken for a recovery to a point in time.
 _PROMOTION_MAX = timedelta(minutes=30)
+# With the number of the table that the row stands in.
+_NEWEST = (
+    select(incarnations, literal_column("incarnations.tableoid::bigint").label("stands_in"))
+    .order_by(incarnations.c.seq.desc())
+    .limit(1)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +56,7 @@ async def current_incarnation(connection: AsyncConnection) -> Incarnation:
     """The store's incarnation; a new one for a new store, and for one that may have forgotten something."""
     await connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(_LOCK, 0))))
     life, now = await _server(connection)
-    newest = (await connection.execute(select(incarnations).order_by(incarnations.c.seq.desc()).limit(1))).one_or_none()
+    newest = (await connection.execute(_NEWEST)).one_or_none()
     if newest is None:
         return await _begin(connection, life, ADVISOR, "a new store", now)
     former = _life_of(newest)
@@ -60,28 +66,42 @@ async def current_incarnation(connection: AsyncConnection) -> Incarnation:
     began = await _begin(connection, life, ADVISOR, why, now)
     heard_at = await connection.scalar(select(func.max(agents.c.last_seen_at)))
     _log.warning("incarnation_began", incarnation=began.id, why=why, last_heard=str(heard_at))
-    promoted = former.system_identifier == life.system_identifier and former.database in {None, life.database}
-    if heard_at is not None and not (promoted and now - heard_at < _PROMOTION_MAX):
+    if heard_at is not None and not (former.same_tables_as(life) and now - heard_at < _PROMOTION_MAX):
         await _pause(connection, why, heard_at, now)
     return began
 
 
 async def newest_incarnation(connection: AsyncConnection, life: Life) -> Incarnation:
     """Whichever is current by now: an operator or another replica may have begun one, or put a backup in place."""
-    newest = (await connection.execute(select(incarnations).order_by(incarnations.c.seq.desc()).limit(1))).one_or_none()
-    if newest is None or not _life_of(newest).same_as(life):
+    newest = (await connection.execute(_NEWEST)).one_or_none()
+    if newest is None:
         return await current_incarnation(connection)
-    return Incarnation(id=newest.id, life=life)
+    here = replace(life, table=newest.stands_in)  # a connection goes on while a dump is restored in place
+    if not _life_of(newest).same_as(here):
+        return await current_incarnation(connection)
+    return Incarnation(id=newest.id, life=here)
 
 
 def _life_of(row: AnyRow) -> Life:
-    return Life(system_identifier=row.system_identifier, timeline=row.timeline, database=row.database_oid)
+    return Life(
+        system_identifier=row.system_identifier,
+        timeline=row.timeline,
+        database=row.database_oid,
+        table=row.table_oid,
+    )
 
 
-async def begin_incarnation(connection: AsyncConnection, *, who: str, why: str, now: datetime) -> Incarnation:
+async def begin_incarnation(
+    connection: AsyncConnection, *, who: str, why: str, now: datetime, paused: bool
+) -> Incarnation:
+    """Because somebody says so. `paused`: and nothing is acted on, as after every other restore."""
     await connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(_LOCK, 0))))
     life, _ = await _server(connection)
-    return await _begin(connection, life, who, why, now)
+    began = await _begin(connection, life, who, why, now)
+    if paused:
+        heard_at = await connection.scalar(select(func.max(agents.c.last_seen_at))) or now
+        await _pause(connection, why, heard_at, now, who=who)
+    return began
 
 
 async def after_forgetting(
@@ -97,7 +117,7 @@ async def after_forgetting(
     if decided_in is not None and decided_in != newest.id:
         return Incarnation(id=newest.id, life=_life_of(newest))
     why = f"{who} has seen generation {seen} of attempt {key}: a backup was restored"
-    began = await begin_incarnation(connection, who=ADVISOR, why=why, now=now)
+    began = await begin_incarnation(connection, who=ADVISOR, why=why, now=now, paused=False)
     heard_at = await connection.scalar(select(func.max(agents.c.registered_at))) or now
     _log.warning("incarnation_began", incarnation=began.id, why=why, last_heard=str(heard_at))
     await _pause(connection, why, heard_at, now)
@@ -114,6 +134,7 @@ async def _begin(connection: AsyncConnection, life: Life, who: str, why: str, no
             system_identifier=life.system_identifier,
             timeline=life.timeline,
             database_oid=life.database,
+            table_oid=life.table,
         )
     )
     closed = await close_all(connection, f"a new incarnation of the store began: {why}", now)
@@ -123,14 +144,16 @@ async def _begin(connection: AsyncConnection, life: Life, who: str, why: str, no
     return Incarnation(id=incarnation, life=life)
 
 
-async def _pause(connection: AsyncConnection, why: str, heard_at: datetime, now: datetime) -> None:
+async def _pause(
+    connection: AsyncConnection, why: str, heard_at: datetime, now: datetime, *, who: str = ADVISOR
+) -> None:
     """Nothing is acted on, so that modes, pauses and orders that were forgotten can be given again."""
     until = now + RESTORED_PAUSE
     if any(not held.cluster and held.until >= until for held in await list_pauses(connection, now)):
         return
     forgotten = f"what was ordered since {heard_at:%Y-%m-%d %H:%M:%S} UTC or earlier is forgotten"
-    wanted = Pause(cluster="", until=until, set_by=ADVISOR, why=f"{why}; {forgotten}", set_at=now)
-    await pause(connection, wanted, who=ADVISOR, origin="store", now=now)
+    wanted = Pause(cluster="", until=until, set_by=who, why=f"{why}; {forgotten}", set_at=now)
+    await pause(connection, wanted, who=who, origin="store", now=now)
 
 
 async def _server(connection: AsyncConnection) -> tuple[Life, datetime]:

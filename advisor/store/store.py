@@ -249,9 +249,9 @@ class Store:
         return self._incarnation
 
     async def new_incarnation(self, *, who: str, why: str, now: datetime) -> str:
-        """After a restored backup: generations of the former incarnation no longer compare."""
+        """After a restored backup: generations of the former incarnation no longer compare, and nothing is acted on."""
         async with self._engine.begin() as connection:
-            began = await incarnation.begin_incarnation(connection, who=who, why=why, now=now)
+            began = await incarnation.begin_incarnation(connection, who=who, why=why, now=now, paused=True)
         self._enter(began)
         return began.id
 
@@ -493,7 +493,10 @@ class Store:
                 else incarnation.current_incarnation(connection)
             )
             expired = await open_advice.expire_advice(connection, now)
-        self._adopt(current.id)
+        if current.life == life:
+            self._adopt(current.id)
+        else:
+            self._enter(current)
         return expired
 
     async def open_advice(self, cluster: str, now: datetime) -> tuple[AdviceRow, ...]:

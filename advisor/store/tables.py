@@ -108,7 +108,7 @@ def _of_attempt() -> ForeignKeyConstraint:
     return ForeignKeyConstraint(["job_key", "number"], ["attempts.job_key", "attempts.number"])
 
 
-# The newest row is the store's identity. `system_identifier`, `timeline` and `database_oid` are Postgres' own
+# The newest row is the store's identity. `system_identifier`, `timeline` and both numbers (oid) are Postgres' own
 # (advisor.store.lives): with others, something that was committed may have been forgotten.
 incarnations = Table(
     "incarnations",
@@ -120,6 +120,7 @@ incarnations = Table(
     _text("system_identifier"),
     Column("timeline", Integer(), nullable=False),
     Column("database_oid", BigInteger(), nullable=True),
+    Column("table_oid", BigInteger(), nullable=True),
     UniqueConstraint("id"),
 )
 

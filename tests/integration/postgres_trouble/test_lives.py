@@ -1,10 +1,12 @@
 """A store that may have forgotten something begins anew by itself, whatever way it came to that."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from advisor.commands import store as commands
 from advisor.store.errors import Conflict, NotPrimary
 from advisor.store.migrate import migrate
 from advisor.store.records import Reconciliation, ReconciliationReason, ReconciliationStatus
@@ -18,6 +20,14 @@ pytestmark = pytest.mark.postgres
 def _both(first: Server, second: Server) -> str:
     hosts = f"host=127.0.0.1:{first.port}&host=127.0.0.1:{second.port}"
     return f"postgresql+psycopg://advisor@/advisor?{hosts}&target_session_attrs=read-write"
+
+
+def _dsn(server: Server) -> Path:
+    """A file that names the server's database, as the commands take it."""
+    file = server.folder / "dsn"
+    file.write_text(server.url())
+    file.chmod(0o600)
+    return file
 
 
 async def _retried(store: Store, seconds: float = 20.0) -> float:
@@ -125,6 +135,49 @@ async def test_a_dump_in_the_same_server_begins_anew_and_paused(primary: Server)
         assert "restored" in paused.why
     finally:
         await restored.close()
+
+
+async def test_a_dump_restored_in_place_begins_anew_and_paused_while_the_service_runs(primary: Server) -> None:
+    """The command empties the open store's own database: the next tick finds the backup there, and stands still."""
+    store = await Store.open(primary.url())
+    try:
+        key = await running(store)
+        await store.commit_decision(record(key))
+        await register(store, now=at(22))
+        dump = primary.folder / "advisor.dump"
+        commands.dump(dump, dsn_file=_dsn(primary), configuration=None)
+        before = store.incarnation
+        restored = before
+        for again in (1, 2):
+            commands.restore(dump, yes=True, dsn_file=_dsn(primary), configuration=None)
+            await store.expire_advice(at(25))
+            assert store.incarnation not in {before, restored}
+            restored = store.incarnation
+            assert await store.open_advice(CLUSTER, at(30)) == ()
+            (paused,) = await store.pauses(at(30))
+            assert (paused.cluster, paused.set_by) == ("", "advisor")
+            assert "restored in place" in paused.why
+            await store.expire_advice(at(26 + again))
+            assert store.incarnation == restored
+            assert primary.query("SELECT count(*) FROM incarnations") == [(2,)]
+    finally:
+        await store.close()
+
+
+async def test_a_new_incarnation_by_hand_is_paused_unless_somebody_knows_better(server: Server) -> None:
+    """Whoever says that a disk was copied back gets the pause of every other restore, and may decline it."""
+    store = await Store.open(server.url())
+    try:
+        for paused in (False, True):
+            await asyncio.to_thread(
+                commands.new_incarnation, why="disk of Tuesday", pause=paused, dsn_file=_dsn(server), configuration=None
+            )
+            before = store.incarnation
+            await store.expire_advice(at(25))
+            assert store.incarnation != before
+            assert ["disk of Tuesday" in held.why for held in await store.pauses(at(30))] == [True] * paused
+    finally:
+        await store.close()
 
 
 async def test_an_agent_that_knows_better_gives_a_copied_folder_away(primary: Server) -> None:
