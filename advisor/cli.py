@@ -75,7 +75,7 @@ COMMANDS = {
     ),
     "replay": Entry(module="advisor.commands.replay", summary="Reproduce a decision from its stored inputs."),
     "audit": Entry(module="advisor.commands.audit", summary="Who did what; is the history what it was?"),
-    "store": Entry(module="advisor.commands.store", summary="The database: its lives, and a restore it cannot tell."),
+    "store": Entry(module="advisor.commands.store", summary="Back up, restore, and the database's lives."),
     "backtest": Entry(module="advisor.commands.backtest", summary="Try another policy on decisions of the past."),
     "simulate": Entry(module="advisor.commands.simulate", summary="What recovery is worth, in seeded worlds."),
     "mode": Entry(module="advisor.commands.mode", summary="Monitor or autonomous: see and set."),

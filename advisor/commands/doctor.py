@@ -121,7 +121,7 @@ def examine(socket: Path | None, configuration: Path | None, job: str = "") -> I
             yield Check(name="configuration", state=State.FAIL, found=str(problem), to_do="correct it, then restart")
     if loaded is None:
         return
-    yield _data_folder(loaded)
+    yield look_at_data_folder(loaded)
     for seen in doctor_access.look_at_access(loaded.service.listen, SystemClock().now()):
         state = State.FAIL if seen.broken else State.WARN if seen.to_do else State.OK
         yield Check(name=seen.name, state=state, found=seen.found, to_do=seen.to_do)
@@ -163,9 +163,11 @@ def _installation() -> Check:
     return Check(name="installation", state=State.OK, found="import names are ours alone")
 
 
-def _data_folder(chosen: Config) -> Check:
+def look_at_data_folder(chosen: Config) -> Check:
     folder = chosen.service.data_dir
     if not folder.is_dir():
+        if chosen.store.dsn_file is not None:
+            return Check(name="data folder", state=State.OK, found="none, and none is needed: store.dsn_file is set")
         return Check(name="data folder", state=State.WARN, found=f"{folder} does not exist yet", to_do="serve makes it")
     free = shutil.disk_usage(folder).free
     if free < DISK_BYTES_MIN:

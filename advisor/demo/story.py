@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from advisor.demo.cluster import ClusterError, Shape
+from advisor.demo.cluster import SLURM_USER, ClusterError, Shape
 from advisor.demo.namespace import CannotEnterError
 from advisor.demo.squeue import JobRow
 from advisor.demo.stack import StackError
@@ -159,7 +159,8 @@ def _play(world: World, narrator: Narrator) -> None:
     narrator.text(
         "    break-node node3           another job of three nodes, and node3 loses a GPU under it; told here"
     )
-    narrator.text(f"    advisor-agent check --config {root}/etc/agent.toml")
+    check = f"advisor-agent check --config {root}/etc/agent.toml"
+    narrator.text(f"    runuser -u {SLURM_USER} -- {check}    as Slurm's user, or it has not the agent's files")
     narrator.text(f"  stop and go                  touch {root}/agent/stop holds every action up; rm it again")
     narrator.text(f"  logs                         {root}/log/*.log, {cluster.controller_log}")
     narrator.text(f"  the advisor's socket         {stack.socket}")

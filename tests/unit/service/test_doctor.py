@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from advisor.commands import doctor_slurm
-from advisor.commands.doctor import State, look_at_channels, look_at_root_readers, look_at_scheduler, look_at_sources
+from advisor.commands.doctor import (
+    State,
+    look_at_channels,
+    look_at_data_folder,
+    look_at_root_readers,
+    look_at_scheduler,
+    look_at_sources,
+)
 from advisor.config import load
 from advisor.core.model import Attempt, Job, NodeFact, Unavailable
 from advisor.core.words import AttemptState, UnavailableReason
@@ -138,3 +145,12 @@ async def test_a_site_without_accounting_is_well(said: bytes, status: bytes, wel
     seen = await doctor_slurm.look_at_accounting(slurm)
     assert (seen[0], seen[2] == "") == (well, well)
     assert found in seen[1]
+
+
+def test_with_a_database_of_its_own_no_data_folder_is_missed(tmp_path: Path) -> None:
+    """Nobody makes one: only our own Postgres lives there."""
+    folder = f'[service]\ndata_dir = "{tmp_path}/none"\n'
+    (tmp_path / "own.toml").write_text(folder)
+    (tmp_path / "dsn.toml").write_text(f'{folder}[store]\ndsn_file = "{tmp_path}/dsn"\n')
+    assert look_at_data_folder(load(tmp_path / "own.toml", {}).config).state is State.WARN
+    assert look_at_data_folder(load(tmp_path / "dsn.toml", {}).config).state is State.OK
