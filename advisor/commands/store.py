@@ -97,9 +97,12 @@ def restore(
     """
     if not yes:
         raise CommandError("everything that the database holds now would be replaced: say --yes", code=2)
-    tools = _Tools.of(load_config(configuration).config, dsn_file)
     try:
-        with file.open("rb") as given, tempfile.TemporaryFile() as complaints:
+        with file.open("rb", buffering=0) as given, tempfile.TemporaryFile() as complaints:
+            if given.read(len(_DUMP)) != _DUMP:
+                raise CommandError(f"{file} is not a dump of `advisor store dump`", code=2)
+            given.seek(0)
+            tools = _Tools.of(load_config(configuration).config, dsn_file)
             _restore(tools, given, complaints)
     except OSError as error:
         raise CommandError(f"{file} cannot be read: {error.strerror}", code=2) from None
@@ -108,6 +111,7 @@ def restore(
     )
 
 
+_DUMP = b"PGDMP"  # how pg_dump's custom format begins
 _EMPTY = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.cli import COMMANDS
+from advisor.cli import COMMANDS, main
 from advisor.commands.decisions import verdict
 from advisor.commands.output import harmless, one_line
 from advisor.v1 import audit_pb2, common_pb2
@@ -287,3 +287,13 @@ def test_config_check_looks_into_the_files_that_are_named(tmp_path: Path) -> Non
     done = _advisor("config", "check", "--config", str(path), "--format", "json")
     keys = [problem["key"] for problem in json.loads(done.stdout)["problems"]]
     assert (done.returncode, sorted(keys)) == (2, ["policy_file", "rules_files"])
+
+
+def test_what_is_no_dump_is_not_restored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Said before anything of the database is touched, and in one sentence."""
+    file = tmp_path / "README.md"
+    file.write_text("# Recovery Advisor\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["store", "restore", str(file), "--yes"])
+    assert ended.value.code == 2
+    assert f"{file} is not a dump of `advisor store dump`" in capsys.readouterr().err
