@@ -66,8 +66,9 @@ async def current_incarnation(connection: AsyncConnection) -> Incarnation:
     began = await _begin(connection, life, ADVISOR, why, now)
     heard_at = await connection.scalar(select(func.max(agents.c.last_seen_at)))
     _log.warning("incarnation_began", incarnation=began.id, why=why, last_heard=str(heard_at))
-    if heard_at is not None and not (former.same_tables_as(life) and now - heard_at < _PROMOTION_MAX):
-        await _pause(connection, why, heard_at, now)
+    promoted = former.same_tables_as(life) and (heard_at is None or now - heard_at < _PROMOTION_MAX)
+    if not promoted:
+        await _pause(connection, why, heard_at or newest.created_at, now)
     return began
 
 

@@ -143,7 +143,6 @@ async def test_a_dump_restored_in_place_begins_anew_and_paused_while_the_service
     try:
         key = await running(store)
         await store.commit_decision(record(key))
-        await register(store, now=at(22))
         dump = primary.folder / "advisor.dump"
         commands.dump(dump, dsn_file=_dsn(primary), configuration=None)
         before = store.incarnation
