@@ -112,7 +112,27 @@ def restore(
 
 
 _DUMP = b"PGDMP"  # how pg_dump's custom format begins
-_EMPTY = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
+# All tables at once, in a moment when nobody holds one: taken one by one, beside a service that runs, is a deadlock.
+_EMPTY = """
+DO $$
+DECLARE everything text := (
+    SELECT string_agg(oid::regclass::text, ', ') FROM pg_class
+    WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p')
+);
+BEGIN
+    FOR attempt IN 1..3000 LOOP
+        EXIT WHEN everything IS NULL;
+        BEGIN
+            EXECUTE 'LOCK TABLE ' || everything || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
+            EXIT;
+        EXCEPTION WHEN lock_not_available THEN
+            PERFORM pg_sleep(0.01);
+        END;
+    END LOOP;
+END $$;
+DROP SCHEMA public CASCADE;
+CREATE SCHEMA public
+"""
 
 
 @contextmanager
