@@ -31,7 +31,7 @@ _INFRASTRUCTURE = frozenset(
 )
 _HARDWARE = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT})
 
-_INHERITED = timedelta(seconds=5)  # kernel records up to so long before an attempt are read as its own
+_INHERITED = timedelta(seconds=5)  # two clocks differ by less; kernel records of so long before are read as its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,15 +224,10 @@ class Situation:
             return None
         if not self.incident.trusted_fatal or not self.attribution.trusted or not self.attribution.nodes:
             return None
-        # What was there when the attempt began may be of whoever had the node before it, and of a part that has been
-        # reset since: it ends nobody's start-up, by whatever clock it was written.
-        began = self.snapshot.attempt.started_at
         times = [
             _time_of(item)
             for item in self.incident.signals
-            if item.trust.trusted
-            and item.id in self._evidence
-            and (began is None or min(_time_of(item), item.seen_at) > began + _INHERITED)
+            if item.trust.trusted and item.id in self._evidence and not self._inherited(item)
         ]
         if not times:
             return None
@@ -242,6 +237,19 @@ class Situation:
         usual = 2 * (progress.interval_seconds or 0.0)
         wait = max(self.policy.trusted_fatal_grace_seconds, min(usual, self.policy.hang_seconds))
         return quiet_since + timedelta(seconds=wait)
+
+    def _inherited(self, signal: Signal) -> bool:
+        """It may be of whoever had the node before, and of a part that has been reset since: it ends no start-up.
+
+        That is what was there when the attempt began; and, since clocks differ, what came just after, on a node that
+        other jobs have suffered from.
+        """
+        began = self.snapshot.attempt.started_at
+        if began is None:
+            return False
+        came = min(_time_of(signal), signal.seen_at)
+        others = any(fact.other_jobs for fact in self.snapshot.nodes if fact.name in signal.nodes)
+        return came <= (began + _INHERITED if others else began)
 
     @property
     def _evidence(self) -> frozenset[str]:

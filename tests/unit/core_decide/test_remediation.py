@@ -11,13 +11,14 @@ from advisor.core.model import (
     Decision,
     ExitStatus,
     Isolation,
+    NodeFact,
     PastAttempt,
     Progress,
     SourceReport,
     Successor,
 )
 from advisor.core.policy import Policy
-from advisor.core.words import Action, AttemptState, Category, IncidentKind, Mode, Reason, Trust
+from advisor.core.words import Action, AttemptState, Category, IncidentKind, Mode, NodeState, Reason, Trust
 from tests.unit.core_decide.worlds import (
     LATER,
     NOON,
@@ -250,21 +251,28 @@ def test_the_first_of_many_kernel_records_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written_at", "seen_at", "ends"),
+    ("written_at", "seen_at", "others", "ends"),
     [
-        (-102.5, -99.5, False),  # of the job that had the node just before
-        (-70, -99.5, False),  # the same, by a clock that is half a minute ahead: it was there at the first look
-        (-94, -93, True),
+        (-102.5, -99.5, 0, False),  # of the job that had the node just before
+        (-70, -99.5, 1, False),  # the same, by a clock that is half a minute ahead: it was there at the first look
+        (-98, -97.5, 1, False),  # by one that is a little ahead
+        (-99, -98.5, 0, True),  # nobody else has suffered from the node: its own
+        (-94, -93, 1, True),
     ],
 )
 def test_what_the_attempt_found_on_its_node_does_not_end_its_start_up(
-    written_at: float, seen_at: float, ends: bool
+    written_at: float, seen_at: float, others: int, ends: bool
 ) -> None:
     """A node goes from the job that it has failed to the next within seconds, and the kernel log comes with it."""
-    record = signal(trust=Trust.KERNEL, at=after(written_at), seen_at=after(seen_at))
-    started = attempt(S.RUNNING, started_at=after(-100))
+    record = signal(trust=Trust.KERNEL, at=after(written_at), seen_at=after(seen_at), nodes=("node2",))
     case = world(
-        S.RUNNING, cause=bad_gpu("node2"), exclude=("node2",), signals=(record,), attempt=started, now=after(-50)
+        S.RUNNING,
+        cause=bad_gpu("node2"),
+        exclude=("node2",),
+        signals=(record,),
+        now=after(-50),
+        attempt=attempt(S.RUNNING, started_at=after(-100)),
+        nodes=(NodeFact(name="node2", state=NodeState.UP, other_jobs=others),),
     )
     assert case.decide().may_end_live_attempt == ends
 
