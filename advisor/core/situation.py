@@ -31,7 +31,10 @@ _INFRASTRUCTURE = frozenset(
 )
 _HARDWARE = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT})
 
-_INHERITED = timedelta(seconds=5)  # two clocks differ by less; kernel records of so long before are read as its own
+_SKEW = timedelta(
+    seconds=5
+)  # two clocks differ by less; kernel records of so long before an attempt are read as its own
+_TO_SHOW_LIFE = timedelta(seconds=300)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,11 +227,8 @@ class Situation:
             return None
         if not self.incident.trusted_fatal or not self.attribution.trusted or not self.attribution.nodes:
             return None
-        times = [
-            _time_of(item)
-            for item in self.incident.signals
-            if item.trust.trusted and item.id in self._evidence and not self._inherited(item)
-        ]
+        records = (item for item in self.incident.signals if item.trust.trusted and item.id in self._evidence)
+        times = [at for at in map(self._counts_from, records) if at is not None]
         if not times:
             return None
         progress = self.snapshot.progress
@@ -238,18 +238,21 @@ class Situation:
         wait = max(self.policy.trusted_fatal_grace_seconds, min(usual, self.policy.hang_seconds))
         return quiet_since + timedelta(seconds=wait)
 
-    def _inherited(self, signal: Signal) -> bool:
-        """It may be of whoever had the node before, and of a part that has been reset since: it ends no start-up.
+    def _counts_from(self, signal: Signal) -> datetime | None:
+        """From when a record can end a start-up. None: it was there when the attempt began, so it is of whoever had the
+        node before, and of a part that may have been reset since.
 
-        That is what was there when the attempt began; and, since clocks differ, what came just after, on a node that
-        other jobs have suffered from.
+        Clocks differ: what came just after, on a node that other jobs have suffered from, may be theirs as well. There
+        the start-up gets time to show that it lives.
         """
-        began = self.snapshot.attempt.started_at
+        at, began = _time_of(signal), self.snapshot.attempt.started_at
         if began is None:
-            return False
-        came = min(_time_of(signal), signal.seen_at)
+            return at
+        came = min(at, signal.seen_at)
+        if came <= began:
+            return None
         others = any(fact.other_jobs for fact in self.snapshot.nodes if fact.name in signal.nodes)
-        return came <= (began + _INHERITED if others else began)
+        return began + _TO_SHOW_LIFE if others and came <= began + _SKEW else at
 
     @property
     def _evidence(self) -> frozenset[str]:

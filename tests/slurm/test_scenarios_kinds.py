@@ -151,6 +151,8 @@ def test_who_waits_for_the_end_inherits_the_exclusions(world: World) -> None:
     own = waiting("alice", _OPT_IN, after, "--exclude=node6")
     single = waiting("alice", _OPT_IN, "-Jchain", "--dependency=singleton")
     others = (waiting("alice", after), waiting("bob", _OPT_IN, after))
+    # Sooner, on a node that jobs of other tests have suffered from, it might be one of theirs.
+    time.sleep(6)
     world.kernel.write(bad, 79, "GPU has fallen off the bus.")
     _waits(world, job, "PENDING", restarts=1)
     wait_for("the exclusions of own", lambda: _row(world, own).excluded == {"node6", bad}, seconds=20)

@@ -251,17 +251,19 @@ def test_the_first_of_many_kernel_records_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written_at", "seen_at", "others", "ends"),
+    ("written_at", "seen_at", "others", "now", "ends"),
     [
-        (-102.5, -99.5, 0, False),  # of the job that had the node just before
-        (-70, -99.5, 1, False),  # the same, by a clock that is half a minute ahead: it was there at the first look
-        (-98, -97.5, 1, False),  # by one that is a little ahead
-        (-99, -98.5, 0, True),  # nobody else has suffered from the node: its own
-        (-94, -93, 1, True),
+        (-102.5, -99.5, 0, -50, False),  # of the job that had the node just before
+        (-102.5, -99.5, 0, 1000, False),
+        (-70, -99.5, 1, 150, False),  # by a clock that is half a minute ahead: it was there at the first look
+        (-98, -97.5, 1, 150, False),  # by one that is a little ahead, perhaps: it has time to show that it lives
+        (-98, -97.5, 1, 250, True),
+        (-99, -98.5, 0, -50, True),  # nobody else has suffered from the node: its own
+        (-94, -93, 1, -50, True),
     ],
 )
 def test_what_the_attempt_found_on_its_node_does_not_end_its_start_up(
-    written_at: float, seen_at: float, others: int, ends: bool
+    written_at: float, seen_at: float, others: int, now: float, ends: bool
 ) -> None:
     """A node goes from the job that it has failed to the next within seconds, and the kernel log comes with it."""
     record = signal(trust=Trust.KERNEL, at=after(written_at), seen_at=after(seen_at), nodes=("node2",))
@@ -270,7 +272,7 @@ def test_what_the_attempt_found_on_its_node_does_not_end_its_start_up(
         cause=bad_gpu("node2"),
         exclude=("node2",),
         signals=(record,),
-        now=after(-50),
+        now=after(now),
         attempt=attempt(S.RUNNING, started_at=after(-100)),
         nodes=(NodeFact(name="node2", state=NodeState.UP, other_jobs=others),),
     )
