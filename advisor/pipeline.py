@@ -133,10 +133,6 @@ class Pipeline:
         self._default_mode = default_mode
         self._earns = earns
         self._leasing = leasing  # None: nobody else ticks anything of this database
-        if leasing is not None:
-            leasing.on_forgotten(gatherer.forget)
-            if measurer is not None:
-                leasing.on_forgotten(measurer.forget)
         self.interval_seconds = interval_seconds
         self._attempts_max = attempts_max
         self._on_tick = on_tick
@@ -146,7 +142,10 @@ class Pipeline:
         self._packed_policy = codec.encode(rulebook.policy)
         self._isolating = Isolating(store, rulebook.policy, self._instruments)
         if leasing is not None:
+            leasing.on_forgotten(gatherer.forget)
             leasing.on_forgotten(self._isolating.forget)
+            if measurer is not None:
+                leasing.on_forgotten(measurer.forget)
         self._calm = Calm(rulebook.policy)
         self._writer = StateWriter()
         self._over: set[AttemptKey] = set()

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from connectors.logs.victorialogs import format_time, parse_time
-from tests.contract.stores.front import Asked, Front, Told
+from tests.contract.stores.front import Asked, Told, serve_until_alone
 
 NS = 1_000_000_000
 FIRST_JOB = 1000
@@ -153,11 +153,7 @@ class Made:
 
 async def main() -> None:
     told: dict[str, Any] = json.loads(sys.argv[1])
-    front = Front(Made(**told))
-    await front.start()
-    print(front.port, flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until our parent is gone
-    await front.stop()
+    await serve_until_alone(Made(**told))
 
 
 if __name__ == "__main__":

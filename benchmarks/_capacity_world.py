@@ -22,6 +22,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from advisor.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 from benchmarks._capacity_store import FIRST_JOB, node_name
+from benchmarks._processes import end
 from slurm_plugin.agent import COMPLETE_REPORT_SECONDS
 from slurm_plugin.link import JOBS_PER_REPORT
 
@@ -29,7 +30,6 @@ CLUSTER = "bench"
 USERS = 40
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 RPC_SECONDS = 60.0
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def now() -> float:
@@ -40,34 +40,6 @@ def stamp(at: float) -> Timestamp:
     made = Timestamp()
     made.FromNanoseconds(int(at * 1e9))
     return made
-
-
-def cpu_seconds(pids: Sequence[int]) -> float:
-    """User and system time of processes that are alive."""
-    total = 0.0
-    for pid in pids:
-        with suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            total += (int(fields[11]) + int(fields[12])) / _TICKS
-    return total
-
-
-def children_of(pid: int) -> list[int]:
-    found = []
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            with suppress(OSError):
-                if int((path / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
-                    found.append(int(path.name))
-    return found
-
-
-def memory_mb(pid: int, name: str = "VmRSS") -> float:
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) / 1024
-    return 0.0
 
 
 def spin(seconds: float = 1.0) -> float:
@@ -131,12 +103,7 @@ dsn_file = "{own}/dsn"
             time.sleep(0.05)
         yield Replica(process=process, socket=own / "a.sock", ticks_file=ticks_file)
     finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process, 20)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 import orjson
 
 from connectors.logs.victorialogs import format_time, parse_time
-from tests.contract.stores.front import Asked, Front, Told
+from tests.contract.stores.front import Asked, Told, serve_until_alone
 
 STREAMS = 256
 PIECE = 160  # lines sent at once: about as much as the real one does
@@ -111,11 +111,7 @@ class Generated:
 
 async def main() -> None:
     kind, lines, first_ns, step_ns = sys.argv[1], *map(int, sys.argv[2:5])
-    front = Front(Generated(kind, lines, first_ns, step_ns))
-    await front.start()
-    print(front.port, flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until our parent is gone
-    await front.stop()
+    await serve_until_alone(Generated(kind, lines, first_ns, step_ns))
 
 
 if __name__ == "__main__":

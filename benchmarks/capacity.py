@@ -38,6 +38,7 @@ from advisor.store.embedded import EmbeddedPostgres
 from advisor.store.migrate import migrate
 from benchmarks import _capacity_world as world
 from benchmarks._capacity_mass import write_ranks
+from benchmarks._processes import children_of, cpu_seconds_of_living, memory_mb
 
 REFERENCE_SECONDS = 2.0
 EVENT_SECONDS_MAX = 300.0
@@ -73,16 +74,16 @@ async def steady(
     await asyncio.sleep(options.warm_seconds)
     before = [await stages(replica) for replica in replicas]
     began, began_at = time.monotonic(), world.now()
-    cpu = [world.cpu_seconds([replica.process.pid]) for replica in replicas]
-    others = world.cpu_seconds([store_pid]), world.cpu_seconds(world.children_of(postmaster))
+    cpu = [cpu_seconds_of_living([replica.process.pid]) for replica in replicas]
+    others = cpu_seconds_of_living([store_pid]), cpu_seconds_of_living(children_of(postmaster))
     locks = asyncio.create_task(lock_waits(url))
     await asyncio.sleep(options.seconds)
     took = time.monotonic() - began
     locks.cancel()
     waits = (await asyncio.gather(locks, return_exceptions=True))[0]
-    cpu = [world.cpu_seconds([r.process.pid]) - was for r, was in zip(replicas, cpu, strict=True)]
-    spent_store = world.cpu_seconds([store_pid]) - others[0]
-    spent_postgres = world.cpu_seconds(world.children_of(postmaster)) - others[1]
+    cpu = [cpu_seconds_of_living([r.process.pid]) - was for r, was in zip(replicas, cpu, strict=True)]
+    spent_store = cpu_seconds_of_living([store_pid]) - others[0]
+    spent_postgres = cpu_seconds_of_living(children_of(postmaster)) - others[1]
     after = [await stages(replica) for replica in replicas]
     ticks = [tick for replica in replicas for tick in replica.ticks(began_at, world.now())]
     times = [tick["took"] for tick in ticks]
@@ -105,7 +106,7 @@ async def steady(
             "store": 1000 * spent_store / took / options.jobs,
         },
         "cores": {"service": sum(cpu) / took, "postgres": spent_postgres / took, "store": spent_store / took},
-        "rss_mb": [round(world.memory_mb(replica.process.pid)) for replica in replicas],
+        "rss_mb": [round(memory_mb(replica.process.pid)) for replica in replicas],
         "lock_wait_share": waits if not isinstance(waits, BaseException) else str(waits),
     }
 
@@ -212,7 +213,7 @@ async def many(options: argparse.Namespace, folder: Path, server: EmbeddedPostgr
             result["steady"]["report_seconds"] = {"p50": share(agent.report_seconds[1:], 0.5)}
             if not options.no_event:
                 result["event"] = await event(options, agent, store_url)
-            result["rss_mb_max"] = [round(world.memory_mb(r.process.pid, "VmHWM")) for r in replicas]
+            result["rss_mb_max"] = [round(memory_mb(r.process.pid, "VmHWM")) for r in replicas]
             if options.keep:
                 await asyncio.sleep(options.keep)
         result["log"] = [(folder / f"replica-{n}.log").read_text()[-1500:] for n in range(options.replicas)]
@@ -237,9 +238,9 @@ async def mass(options: argparse.Namespace, folder: Path, server: EmbeddedPostgr
     with world.replica(folder, 0, server.url, f'[[logs]]\nkind = "files"\n{more}', options.python.split()) as replica:
         async with world.Agent(site=site, socket=replica.socket) as agent:
             await asyncio.sleep(4.0)
-            quiet = world.memory_mb(replica.process.pid)
+            quiet = memory_mb(replica.process.pid)
             size = await asyncio.to_thread(write_ranks, output, options.ranks, options.ranks_per_node, options.mass)
-            began, spent = time.monotonic(), world.cpu_seconds([replica.process.pid])
+            began, spent = time.monotonic(), cpu_seconds_of_living([replica.process.pid])
             site.fail()
             await agent.tell()
             while not agent.open and time.monotonic() - began < EVENT_SECONDS_MAX:  # noqa: ASYNC110 - a look
@@ -254,10 +255,10 @@ async def mass(options: argparse.Namespace, folder: Path, server: EmbeddedPostgr
                 "bytes_read": read,
                 "advice_seconds": first,
                 "digested_seconds": digested,
-                "cpu_seconds": world.cpu_seconds([replica.process.pid]) - spent,
+                "cpu_seconds": cpu_seconds_of_living([replica.process.pid]) - spent,
                 "tick_seconds_max": max((t["took"] for t in replica.ticks(0, 1e12)), default=None),
                 "rss_mb_quiet": quiet,
-                "rss_mb_max": world.memory_mb(replica.process.pid, "VmHWM"),
+                "rss_mb_max": memory_mb(replica.process.pid, "VmHWM"),
                 "said": None if said is None else [said.reason, said.category, list(said.exclude_nodes)[:4]],
                 "log": (folder / "replica-0.log").read_text()[-1500:],
             }

@@ -31,6 +31,7 @@ import grpc
 
 from advisor.service.wire import stamp
 from advisor.v1 import agent_pb2, agent_pb2_grpc, audit_pb2, audit_pb2_grpc, common_pb2
+from benchmarks._processes import cpu_seconds, end
 
 CLUSTER = "test"
 HOSTILE_UID, QUIET_UID = 65010, 65011
@@ -129,8 +130,7 @@ class Site:
 
     def cpu_seconds(self) -> float:
         """Of the service itself; its Postgres is other processes."""
-        words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.process.pid)
 
     def memory_mb(self) -> float:
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
@@ -162,12 +162,7 @@ async def site() -> AsyncIterator[Site]:
             made.session = answer.session
             yield made
     finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process, 30)
         shutil.rmtree(folder, ignore_errors=True)
 
 

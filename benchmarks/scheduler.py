@@ -11,7 +11,6 @@ Then the agent's own gate in front of the tools: how many RPCs a second reach sl
 
 import argparse
 import json
-import os
 import re
 import resource
 import statistics
@@ -20,11 +19,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from advisor.demo.cluster import Cluster, Shape
 from advisor.demo.namespace import CannotEnterError
 from advisor.demo.world import running_cluster
+from benchmarks._processes import cpu_seconds
 from slurm_plugin.config import SlurmSection
 from slurm_plugin.job_json import parse_details, parse_rows
 from slurm_plugin.pace import Pace
@@ -36,7 +35,6 @@ TARGET_MILLISECONDS = 150.0  # of slurmctld's time per tick, at 1,000 jobs, by t
 ONE_BY_ONE = 20  # jobs of the reference that asks for each; its cost is scaled up
 GATE_SECONDS, ASKERS = 10.0, 8
 SHAPE = Shape(nodes=4, extra=("MaxJobCount=20000",))
-_TICK = os.sysconf("SC_CLK_TCK")
 _RPC = re.compile(r"^\s*(\w+)\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)", re.MULTILINE)
 
 
@@ -50,12 +48,6 @@ class Cost:
     rpcs: float
     tools_cpu_ms: float
     waited_ms: float
-
-
-def cpu_seconds(pid: int) -> float:
-    """Of all its threads, ended ones too."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICK
 
 
 def rpc_totals(cluster: Cluster) -> tuple[int, float]:

@@ -173,7 +173,7 @@ def _decided_for_good(now: datetime, patience: Patience) -> Any:
         .join(advice, of_advice(decisions, advice))
         .where(
             newest,
-            # That a look came after the end is told by clocks, and clocks are set: a failed attempt was lost by it.
+            # Where the decision of the tick that saw the end could not be stored, the newest is from before it.
             or_(
                 decisions.c.reason.not_in(_NOT_THE_LAST),
                 attempts.c.state == AttemptState.COMPLETED.value,

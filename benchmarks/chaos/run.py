@@ -15,12 +15,13 @@ from typing import Any
 from advisor.demo.cluster import Cluster, ClusterError, Shape
 from advisor.demo.namespace import Runtime
 from advisor.demo.world import running_cluster
+from benchmarks._processes import processes
 from benchmarks.chaos import tricks
 from benchmarks.chaos.accounting import Account, Seen, judge, restart_delays
 from benchmarks.chaos.injections import Done, Injector
 from benchmarks.chaos.jobs import Launcher
 from benchmarks.chaos.schedule import Schedule, Story
-from benchmarks.chaos.stage import Stage, processes
+from benchmarks.chaos.stage import Stage
 from benchmarks.chaos.witness import Use, Witness, read_controller, read_starts
 
 NODES = 8

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from advisor.demo.stack import Program, hook_socket
 from advisor.demo.waiting import wait_for
 from advisor.store.binaries import find_binaries
 from advisor.store.server_user import choose_server_user
+from benchmarks._processes import alive, children_of
 
 DATABASE_PORT, DATABASE_RELAY_PORT = 25432, 25433
 LEASE_SECONDS = 6
@@ -131,7 +132,7 @@ class Stage:
         """Of a program, of `slurmctld`, of a node's slurmd by its name; for postgres the server and its children."""
         if name == "postgres":
             parent = self._database.pid if self._database is not None and self._database.poll() is None else None
-            return [] if parent is None else [parent, *children(parent)]
+            return [] if parent is None else [parent, *children_of(parent)]
         if name in self.programs:
             return [self.programs[name].pid] if self.programs[name].running else []
         with contextlib.suppress(KeyError):
@@ -364,22 +365,3 @@ class Stage:
             f'stop_file = "{self.disk("agent")}/stop"\n'
             f'[slurm]\nconf = "{self.cluster.conf}"\n'
         )
-
-
-def alive(pid: int) -> bool:
-    """There, and not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def children(parent: int) -> list[int]:
-    return [pid for pid, above in processes() if above == parent]
-
-
-def processes() -> Iterator[tuple[int, int]]:
-    """(pid, parent's pid) of everything in this namespace."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError):
-            yield int(stat.parent.name), int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])

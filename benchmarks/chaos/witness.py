@@ -15,7 +15,8 @@ from pathlib import Path
 
 from advisor.demo.cluster import Cluster, ClusterError
 from advisor.demo.squeue import JobRow
-from benchmarks.chaos.stage import Stage, children
+from benchmarks._processes import children_of
+from benchmarks.chaos.stage import Stage
 
 LOOK_SECONDS = 0.7
 SAMPLE_EVERY = 4
@@ -142,7 +143,7 @@ class Witness:
             use.resident_mb = max(use.resident_mb, sum(_unshared_mb(pid) for pid in family))
             use.descriptors = max(use.descriptors, *(_count(pid, "fd") for pid in family))
             use.threads = max(use.threads, *(_count(pid, "task") for pid in family))
-            below = children(pids[0])
+            below = children_of(pids[0])
             use.children = max(use.children, len(below))
             for pid in below:
                 self._look_at_child(name, pid, now)

@@ -5,6 +5,7 @@ Behind it is a fake store in this process or a real one; faults are the front's 
 
 import asyncio
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit
@@ -192,3 +193,12 @@ class Upstream:
 
     async def close(self) -> None:
         await self.client.aclose()
+
+
+async def serve_until_alone(behind: Behind) -> None:
+    """As a process of its own: prints the port, and ends when whoever started it has closed our standard input."""
+    front = Front(behind)
+    await front.start()
+    print(front.port, flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await front.stop()

@@ -13,7 +13,6 @@ from advisor.core.model import Decision, Progress
 from advisor.core.policy import Policy
 from advisor.core.words import Action, AttemptState, Category, Mode, NodeState, Reason
 from advisor.store.records import (
-    AgentMode,
     AttemptKey,
     DetectorState,
     Milestone,
@@ -32,6 +31,7 @@ from tests.integration.store.worlds import (
     implication,
     pending,
     record,
+    register,
     report,
     running,
     seen,
@@ -375,17 +375,7 @@ async def test_advice_that_ran_out_is_watched_while_the_scheduler_knows_the_atte
     store: Store, settled: bool, memory: timedelta | None, until: float
 ) -> None:
     """One rule for settled and unsettled: MinJobAge after the end, as the agent said or else 300 s, never beyond."""
-    await store.register_agent(
-        cluster=CLUSTER,
-        host="ctl",
-        version="1",
-        mode=AgentMode.ACT,
-        scheduler="slurm",
-        requeue_delay=None,
-        job_memory=memory,
-        missing_rights=(),
-        now=at(0),
-    )
+    await register(store, now=at(0), job_memory=memory)
     key = await running(store)
     await report(store, FAILED)
     await store.commit_decision(

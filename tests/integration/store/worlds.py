@@ -61,8 +61,8 @@ async def report(store: Store, *jobs: ObservedJob, complete: bool = True, now: d
     )
 
 
-async def register(store: Store, *, now: datetime) -> None:
-    """An agent that may act, of whose scheduler nothing is known."""
+async def register(store: Store, *, now: datetime, job_memory: timedelta | None = None) -> None:
+    """An agent that may act, of whose scheduler nothing else is known."""
     await store.register_agent(
         cluster=CLUSTER,
         host="ctl",
@@ -70,7 +70,7 @@ async def register(store: Store, *, now: datetime) -> None:
         mode=AgentMode.ACT,
         scheduler="slurm",
         requeue_delay=None,
-        job_memory=None,
+        job_memory=job_memory,
         missing_rights=(),
         now=now,
     )
