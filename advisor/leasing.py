@@ -112,10 +112,9 @@ class Leasing:
         known = self._turn.fence.epochs if self._turn is not None else {}
         monotonic = self._clock.monotonic()
         self._refused = {job: until for job, until in self._refused.items() if until > monotonic}
-        refused = frozenset(self._refused if self._live > 1 else ())
         try:
             turn = await self._store.take_turn(
-                self.replica_id, known, now=self._clock.now(), lease=self._lease, refused=refused
+                self.replica_id, known, now=self._clock.now(), lease=self._lease, refused=frozenset(self._refused)
             )
         except LeaseLost:
             await self._renew(stuck=False)  # whoever comes for his turn has got on

@@ -4,8 +4,8 @@ Every replica reckons by itself from the same counts, and no two need agree: wha
 (the database sees to that), so a count that is a moment old costs a moment of unevenness and nothing else.
 
 While the live ones look, no job stays free: shares add up to at least all jobs, so whoever is short of his takes it.
-Nothing flaps: nobody takes beyond his share, and nobody gives up unless he is over his by more than the slack, and then
-down to it.
+Nothing flaps: nobody takes beyond his share (but for a job that was left alone for a whole lease, see `store.leases`),
+and nobody gives up unless he is over his by more than the slack, and then down to it.
 """
 
 from dataclasses import dataclass

@@ -196,10 +196,11 @@ async def take_turn(
 ) -> Turn:
     """What there is to tick: what is held, less what is given up, and what was free or a dead replica's.
 
-    `known`: epochs of the jobs held so far. `refused`: jobs that others must have. Raises `LeaseLost` when the lease
-    has run out.
+    `known`: epochs of the jobs held so far. `refused`: jobs that others must have, where there are any. Raises
+    `LeaseLost` when the lease has run out.
     """
     live, dead = await _stand(connection, replica_id, lease)
+    refused = refused if live > 1 else ()
     held = await _held(connection) if live > 1 else 0
     # All of them, at once: who is over his share then gives up the rest, and that is free for everybody.
     inherited = await _inherit(connection, replica_id) if dead else {}
@@ -214,7 +215,10 @@ async def take_turn(
         await connection.execute(delete(leases).where(mine, leases.c.job_key == any_id(over)))
     free = sorted({item.key.job_key for item in seen if item.epoch is None}.difference(refused))
     standing = Standing(held=held or len(epochs), free=len(free), mine=len(epochs), live=live)
-    taken = await _take(connection, replica_id, _chosen(free, replica_id, to_take(standing)))
+    wanted = _chosen(free, replica_id, to_take(standing))
+    if len(wanted) < len(free):
+        wanted = sorted({*wanted, *await _left_alone(connection, free, lease)})
+    taken = await _take(connection, replica_id, wanted)
     # Those that others must have first; they count among what is given up.
     given = sorted(epochs, key=lambda job: (job not in refused, -epochs[job]))
     given = given[: max(to_give(standing), len(epochs.keys() & set(refused)))]
@@ -289,6 +293,16 @@ def _chosen(jobs: Sequence[str], replica_id: str, most: int) -> list[str]:
     if most >= len(jobs):
         return list(jobs)
     return sorted(sorted(jobs, key=lambda job: zlib.crc32(f"{replica_id} {job}".encode()))[:most])
+
+
+async def _left_alone(connection: AsyncConnection, free: Sequence[str], lease: timedelta) -> list[str]:
+    """Those that were given up and nobody has wanted for a lease: whoever is short of his share may not read them."""
+    found = await connection.execute(
+        select(leases.c.job_key).where(
+            leases.c.job_key == any_id(free), leases.c.replica_id.is_(None), leases.c.changed_at < _clock() - lease
+        )
+    )
+    return list(found.scalars())
 
 
 async def _take(connection: AsyncConnection, replica_id: str, jobs: Sequence[str]) -> dict[str, int]:
