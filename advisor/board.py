@@ -16,6 +16,7 @@ from advisor.core.autonomy import Earned, taken_back
 from advisor.core.model import Unavailable
 from advisor.core.modes import ModeSetting, Pause, Subject, paused_until, withdrawn
 from advisor.core.words import Mode
+from advisor.plain_text import error_text
 from advisor.ports import Clock
 from advisor.store.hints import ADVICE, TICK
 from advisor.store.records import AdviceRow, StoredIsolation
@@ -189,7 +190,7 @@ class Board:
             try:
                 await self.refresh(self._due)
             except Exception as error:  # the boundary of a task of its own: the tick tries again
-                log.warning("board_not_refreshed", error=f"{type(error).__name__}: {error}"[:300])
+                log.warning("board_not_refreshed", error=error_text(error))
                 return
 
     async def open_for(self, cluster: str) -> tuple[AdviceRow, ...]:

@@ -17,6 +17,7 @@ from advisor.board import Board, Elsewhere, SchedulerView
 from advisor.clock import FollowingClock
 from advisor.core.leases import renew_seconds, stuck_seconds
 from advisor.instruments import Instruments
+from advisor.plain_text import error_text
 from advisor.store.errors import LeaseLost, SchemaMismatch, StoreError
 from advisor.store.hints import ADVICE, TICK
 from advisor.store.ids import new_id
@@ -103,7 +104,7 @@ class Leasing:
             async with asyncio.timeout(self._lease_seconds):
                 await self._store.leave(self.replica_id)
         except (SQLAlchemyError, TimeoutError) as error:
-            log.warning("replica_not_left", replica=self.replica_id, error=f"{type(error).__name__}: {error}"[:300])
+            log.warning("replica_not_left", replica=self.replica_id, error=error_text(error))
             return
         log.info("replica_left", replica=self.replica_id)
 
@@ -167,8 +168,7 @@ class Leasing:
                 raise  # migrated, and no longer for code as old as this
             except (SQLAlchemyError, StoreError, TimeoutError, OSError) as error:
                 if not self._failing:
-                    why = f"{type(error).__name__}: {error}"[:300]
-                    log.warning("lease_not_renewed", replica=self.replica_id, error=why)
+                    log.warning("lease_not_renewed", replica=self.replica_id, error=error_text(error))
                 self._failing = True
             await self._clock.sleep(pause)
 

@@ -1,5 +1,6 @@
-"""Text of others made harmless to look at, and durations as people say them."""
+"""Text of others made harmless to look at; errors and durations as people say them."""
 
+ERROR_CHARS_MAX = 300
 ESCAPED = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code != 0x0A}
 # Bidirectional overrides and isolates reorder what is printed after them; separators break lines.
 ESCAPED |= {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029, 0x200F)}
@@ -12,6 +13,11 @@ def harmless(text: str) -> str:
 
 def one_line(text: str) -> str:
     return harmless(text).replace("\n", "\\n")
+
+
+def error_text(error: BaseException) -> str:
+    """What went wrong, in one line: without the statement that failed, which a database adds in further lines."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:ERROR_CHARS_MAX]
 
 
 def seconds_text(seconds: float) -> str:

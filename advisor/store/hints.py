@@ -13,6 +13,8 @@ from sqlalchemy import func, make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from advisor.plain_text import error_text
+
 log = structlog.get_logger(__name__)
 
 TICK, ADVICE = "tick", "advice"
@@ -51,7 +53,7 @@ class Hints:
                 for what in due:
                     await self._send(what, self._name)
             except (SQLAlchemyError, OSError) as error:
-                log.info("hint_not_sent", error=f"{type(error).__name__}: {error}"[:300])
+                log.info("hint_not_sent", error=error_text(error))
 
     async def listen(self, heard: Callable[[str], None]) -> None:
         failing = False
@@ -66,7 +68,7 @@ class Hints:
                             heard(what)
             except (psycopg.Error, OSError) as error:
                 if not failing:
-                    log.info("hints_lost", error=f"{type(error).__name__}: {error}"[:300])
+                    log.info("hints_lost", error=error_text(error))
                 failing = True
             await asyncio.sleep(AGAIN_SECONDS)
 
