@@ -35,6 +35,7 @@ from advisor.leasing import Leasing
 from advisor.measuring import Measurer
 from advisor.opining import Opining
 from advisor.packed import plain_hash
+from advisor.plain_text import error_text
 from advisor.ports import Clock, LogSource, MetricsSource, OpinionSource
 from advisor.recoveries import Passed
 from advisor.replay import Inputs
@@ -83,11 +84,6 @@ PUBLISH_SECONDS = 1.0  # when a thousand jobs fail at once, the first must not w
 DATABASE_AWAY = (OperationalError, InterfaceError, PoolTimeout)
 # Then nothing more of this tick may be stored.
 TICK_IS_OVER = (*DATABASE_AWAY, LeaseLost)
-
-
-def first_line(error: Exception) -> str:
-    """For people: without the statement that failed."""
-    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
 
 class TicksFailedError(RuntimeError):
@@ -148,7 +144,7 @@ class Pipeline:
                 leasing.on_forgotten(measurer.forget)
         self._calm = Calm(rulebook.policy)
         self._writer = StateWriter()
-        self._over: set[AttemptKey] = set()
+        self._over: dict[AttemptKey, bool] = {}  # of attempts that are over: what was saved of whether that was seen
         self._reached: set[tuple[AttemptKey, MilestoneKind]] = set()
         self._failing: set[AttemptKey] = set()
         self._settles_at: datetime | None = None
@@ -177,8 +173,8 @@ class Pipeline:
                     log.exception("tick_failed")
                 seconds = self._clock.monotonic() - failing_since
                 self._instruments.tick_failed()
-                self._board.tick_failed(first_line(error))
-                log.warning("tick_failing", error=f"{type(error).__name__}: {error}"[:300], seconds=round(seconds, 1))
+                self._board.tick_failed(error_text(error))
+                log.warning("tick_failing", error=error_text(error), seconds=round(seconds, 1))
                 # Without a database a new process fares no better, and nobody would be left to say what is wrong.
                 if seconds >= FAILING_SECONDS_MAX and not isinstance(error, DATABASE_AWAY):
                     raise TicksFailedError(f"no tick succeeded for {seconds:.0f} s, the last: {error}") from error
@@ -230,7 +226,7 @@ class Pipeline:
             if expired or committed or released or isolated or self._board.due or self._unsure:
                 await self._board.refresh(also={verdict.sighting.item.job.cluster for verdict in committed})
         with stage("save"):
-            await self._save(verdicts, now)
+            await self._save(verdicts, committed, now)
             await self._record_milestones(verdicts)
         self._unsure = False
         self._failing = {sighting.key for sighting in sightings if sighting.failed is not None}
@@ -427,7 +423,7 @@ class Pipeline:
             if len(lot) == 1:
                 self._fail(lot[0][0].sighting, error)
                 return []
-            log.warning("decisions_not_committed", count=len(lot), error=f"{type(error).__name__}: {error}"[:300])
+            log.warning("decisions_not_committed", count=len(lot), error=error_text(error))
             return [verdict for one in lot for verdict in await self._commit_lot([one])]
         committed = []
         for (verdict, _), record, outcome in zip(lot, records, outcomes, strict=True):
@@ -462,16 +458,29 @@ class Pipeline:
             mode=decision.mode,
         )
 
-    async def _save(self, verdicts: Sequence[Verdict], looked_at: datetime) -> None:
+    async def _save(self, verdicts: Sequence[Verdict], committed: Sequence[Verdict], looked_at: datetime) -> None:
         """Detector states that changed, all in one transaction, dated by the moment that the tick began to look."""
-        over = {v.sighting.key for v in verdicts if is_over(v.sighting.item)}
-        # Once more when it is over, also without a change: the store closes what was looked at since its end.
-        due = [v.sighting for v in verdicts if v.sighting.changed or v.sighting.key in over - self._over]
+        stored = {verdict.sighting.key for verdict in committed}
+        # The store closes what was looked at since its end: not where what was decided then could not be stored.
+        over = {
+            verdict.sighting.key: verdict.sighting.failed is None
+            and (verdict.record is None or verdict.sighting.key in stored)
+            for verdict in verdicts
+            if is_over(verdict.sighting.item)
+        }
+        # Once more when it is over, also without a change.
+        due = [
+            v.sighting
+            for v in verdicts
+            if v.sighting.changed or over.get(v.sighting.key) is not self._over.get(v.sighting.key)
+        ]
         states: dict[AttemptKey, DetectorState] = {}
         for sighting in due:
             try:
-                states[sighting.key] = detector_state(sighting, self._writer)
+                seen_over = over.get(sighting.key, False)
+                states[sighting.key] = detector_state(sighting, self._writer, seen_over=seen_over)
             except codec.CodecError as error:
+                over.pop(sighting.key, None)
                 self._fail(sighting, error)
         try:
             await self._store.save_states(states, now=looked_at, fence=self._fence)
@@ -480,7 +489,7 @@ class Pipeline:
             raise
         except Exception:  # one of them cannot be stored: which?
             log.exception("states_not_saved", count=len(states))
-            for sighting in due:
+            for sighting in [each for each in due if each.key in states]:
                 try:
                     await self._store.save_states(
                         {sighting.key: states[sighting.key]}, now=looked_at, fence=self._fence
@@ -488,6 +497,7 @@ class Pipeline:
                 except TICK_IS_OVER:
                     raise
                 except Exception as error:  # the boundary of one job's tick
+                    over.pop(sighting.key, None)
                     self._fail(sighting, error)
         self._over = over
 

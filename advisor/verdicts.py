@@ -68,13 +68,13 @@ def outline_of(decision: Decision) -> tuple[object, ...]:
     )
 
 
-def detector_state(sighting: Sighting, writer: StateWriter) -> DetectorState:
+def detector_state(sighting: Sighting, writer: StateWriter, *, seen_over: bool) -> DetectorState:
     return DetectorState(
         state=writer.write(sighting.key, sighting.state),
         progress=sighting.progress,
         signals=sighting.signals,
         foreign=sighting.foreign,
-        seen_over=is_over(sighting.item),
+        seen_over=seen_over,
     )
 
 

@@ -266,7 +266,7 @@ class DetectorState:
     progress: Progress = field(default_factory=Progress)
     signals: tuple[Signal, ...] = ()
     foreign: int = 0
-    seen_over: bool = False  # the tick that leaves it knew that the attempt is over
+    seen_over: bool = False  # the tick that leaves it knew that the attempt is over, and stored what it decided then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,8 +143,8 @@ def _to_tick(now: datetime) -> tuple[ColumnElement[bool], ...]:
 
 
 def _looked_at_since_its_end() -> Any:
-    # A tick saves its state once more when it has seen the end. Its time, or a decision's, would not do: the end may be
-    # reported between the look and the decision, and clocks are set.
+    # A tick saves its state once more when it has seen the end and what it decided then is stored. Its time, or a
+    # decision's, would not do: the end may be reported between the look and the decision, and clocks are set.
     return (
         select(detector_states.c.seen_over)
         .where(of_attempt(detector_states, attempts), detector_states.c.seen_over)
@@ -173,7 +173,7 @@ def _decided_for_good(now: datetime, patience: Patience) -> Any:
         .join(advice, of_advice(decisions, advice))
         .where(
             newest,
-            # Where the decision of the tick that saw the end could not be stored, the newest is from before it.
+            # Its tick may have been of an older build, which called an end seen whose decision could not be stored.
             or_(
                 decisions.c.reason.not_in(_NOT_THE_LAST),
                 attempts.c.state == AttemptState.COMPLETED.value,

@@ -98,7 +98,7 @@ async def _ticks(count: int, gatherer: Gatherer, clock: Ticking, watched: Stored
         clock.at += timedelta(seconds=2)
         sightings = gatherer.sight([watched])
         await gatherer.gather(sightings)
-        watched = replace(watched, detector_state=detector_state(sightings[0], StateWriter()).state)
+        watched = replace(watched, detector_state=detector_state(sightings[0], StateWriter(), seen_over=False).state)
     return watched
 
 
