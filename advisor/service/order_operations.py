@@ -68,7 +68,7 @@ class OrderOperations:
 
     async def exclude(self, request: operator_pb2.ExcludeRequest) -> operator_pb2.OrderAnswer:
         node, key = _node(request.node), await attempt_meant(self._store, request.target)
-        before = (await self._store.load([key], now=self._clock.now())).get(key)
+        before = await self._store.load_one(key, now=self._clock.now())
         answer = await self._give(request.target, request.why, kind=OrderKind.EXCLUDE, node=node)
         if before is not None:
             answer.notes.extend(self._without_room(before, node))
@@ -129,7 +129,7 @@ class OrderOperations:
     async def _refuse_users_own(self, kind: OrderKind, key: AttemptKey, node: str) -> None:
         if kind is not OrderKind.SPARE:
             return
-        item = (await self._store.load([key], now=self._clock.now())).get(key)
+        item = await self._store.load_one(key, now=self._clock.now())
         if item is not None and node in item.user_excluded:
             raise TooLateError(f"{node} is excluded by the job's user, not by us: that is left alone")
 

@@ -420,9 +420,17 @@ class Store:
             return await open_advice.token(connection)
 
     async def load(self, keys: Sequence[AttemptKey], *, now: datetime) -> Mapping[AttemptKey, StoredAttempt]:
-        """All that is known of each attempt, as of one moment; unknown keys are left out."""
+        """All that is known of each attempt, as of one moment; unknown keys are left out.
+
+        For the tick: what is remembered until the next call is of these attempts, and of no others.
+        """
         async with self._loading, self._reading() as connection:
             return await loading.load(connection, keys, policy=self._policy, now=now, remembered=self._remembered)
+
+    async def load_one(self, key: AttemptKey, *, now: datetime) -> StoredAttempt | None:
+        """All that is known of one attempt, for whoever asks beside the tick: what that remembers is left alone."""
+        async with self._reading() as connection:
+            return (await loading.load(connection, [key], policy=self._policy, now=now)).get(key)
 
     def forget_loaded(self) -> None:
         """Read all of it anew the next time."""

@@ -127,6 +127,19 @@ async def test_what_has_not_changed_is_not_read_again(store: Store) -> None:
     assert len(sent) == 4, sent
 
 
+async def test_whoever_asks_about_one_attempt_leaves_the_ticks_memory_alone(store: Store) -> None:
+    """An order looks at its own attempt: the others, which the tick remembers, are not read anew for it."""
+    keys = [await running(store, job_id=str(job), job_rules="") for job in (7, 8, 9)]
+    first = await store.load(keys, now=at(50))
+    assert await store.load_one(keys[0], now=at(50)) == first[keys[0]]
+    wanted = OrderWanted(kind=OrderKind.EXCLUDE, key=keys[0], node="node3")
+    await store.give_order(wanted, who="eve", why="so", origin="test", now=at(51))
+    again = await store.load(keys, now=at(52))
+    assert [again[key] is first[key] for key in keys] == [False, True, True]
+    assert [order.node for order in again[keys[0]].orders] == ["node3"]
+    assert await store.load_one(AttemptKey(job_key=keys[0].job_key, number=9), now=at(50)) is None
+
+
 async def test_what_changed_before_a_load_that_failed_is_not_forgotten(store: Store, url: str) -> None:
     """A node that went down is seen by the next load, also where one in between lost its connection halfway."""
     key = await running(store, job_rules="")
