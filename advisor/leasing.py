@@ -14,8 +14,9 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from advisor.board import Board, Elsewhere, SchedulerView
-from advisor.clock import FollowingClock
+from advisor.clock import SharedClock
 from advisor.core.leases import renew_seconds, stuck_seconds
+from advisor.core.steady import ClockCorrection
 from advisor.instruments import Instruments
 from advisor.plain_text import error_text
 from advisor.store.errors import LeaseLost, SchemaMismatch, StoreError
@@ -40,7 +41,7 @@ class Leasing:
         *,
         store: Store,
         board: Board,
-        clock: FollowingClock,
+        clock: SharedClock,
         newcomer: Newcomer,
         lease_seconds: float,
         tell: Callable[[str], None],
@@ -59,6 +60,7 @@ class Leasing:
         self._live = 1
         self._refused: dict[str, float] = {}  # until when
         self._free_since: dict[str, float] = {}
+        self._ahead_since: dict[str, float] = {}
         self._token = ""
         self._failing = False
         self._stuck = False
@@ -91,10 +93,16 @@ class Leasing:
         self._refused.update(dict.fromkeys(jobs, until))
 
     async def join(self) -> None:
-        """Begin a life. Raises what the database raises."""
+        """Begin a life; from now on the clock tells the replicas' time. Raises what the database raises."""
         before = self._clock.monotonic()
-        began = await self._store.join(self._newcomer, lease=self._lease)
-        self._clock.follow(began, before)
+        joined = await self._store.join(self._newcomer, lease=self._lease, boot=self._clock.boot)
+        told = self._clock.told(joined.clock, joined.correction, before)
+        if not self._clock.begun:
+            await self._correct(self._clock.begin(told, joined.witness, alone=joined.alone))
+        elif joined.alone:
+            await self._correct(self._clock.follow(told, alone=True))
+        else:
+            self._clock.adopt(told)
         self._board.replica_id = self.replica_id
         log.info("replica_joined", replica=self.replica_id, place=self._newcomer.place)
 
@@ -179,11 +187,16 @@ class Leasing:
     async def _renew_now(self, *, stuck: bool) -> None:
         before, age = self._clock.monotonic(), self._board.pulse.age_seconds
         renewed = await self._store.renew(
-            self.replica_id, lease=self._lease, tick_age=timedelta(seconds=age), stuck=stuck
+            self.replica_id,
+            lease=self._lease,
+            tick_age=timedelta(seconds=age),
+            stuck=stuck,
+            witness=self._clock.witness,
         )
         if renewed is not None:
-            self._clock.follow(renewed, before)
             self._stuck = False
+            told = self._clock.told(renewed.clock, renewed.correction, before)
+            await self._correct(self._clock.follow(told))
             return
         if stuck:
             if not self._stuck:
@@ -194,11 +207,36 @@ class Leasing:
         self._newcomer = replace(self._newcomer, replica_id=new_id(self._clock.now()))
         await self.join()
 
+    async def _correct(self, correction: ClockCorrection | None) -> None:
+        """Somebody has set the database's clock: all go on by the time as it was."""
+        if correction is None:
+            return
+        witness = self._clock.witness_of(correction)
+        if not await self._store.correct_clock(correction, replica_id=self.replica_id, witness=witness):
+            return
+        self._clock.stored(correction)
+        log.warning(
+            "clock_corrected",
+            replica=self.replica_id,
+            database_off_seconds=round(-correction.seconds, 1),
+            shrinking=correction.shrinking,
+        )
+
+    async def _bury(self, others: Iterable[StoredReplica]) -> None:
+        """Where the database's clock was set back, the lease of one that died right before seems to run for long."""
+        now = self._clock.monotonic()
+        ahead = [item.replica_id for item in others if item.ahead]
+        self._ahead_since = {key: self._ahead_since.get(key, now) for key in ahead}
+        gone = [key for key, since in self._ahead_since.items() if now - since > self._lease_seconds]
+        if gone:
+            await self._store.bury(gone)
+
     async def _look(self) -> None:
         """How others are, and whether what they did changes what is shown here."""
         replicas = await self._store.replicas()
         self._instruments.replicas_lost.set(sum(item.lost_since is not None for item in replicas))
         others = [item for item in replicas if item.replica_id != self.replica_id and item.ended_at is None]
+        await self._bury(others)
         alone = not any(item.alive for item in others)
         free = () if alone else await self._store.free_jobs(self._clock.now())
         self._board.elsewhere = Elsewhere(

@@ -16,11 +16,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, Uuid, and_, case, cast, delete, func, insert, literal, select, update
-from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.leases import Standing, to_give, to_take
+from advisor.core.steady import ClockCorrection, Witness
+from advisor.store.clock_corrections import answered, correction_of, last_witness, set_back, witness_values
+from advisor.store.clock_corrections import database_clock as _clock
 from advisor.store.errors import LeaseLost, SchemaMismatch
 from advisor.store.hints import TICK, hint
 from advisor.store.records import AttemptKey
@@ -68,9 +71,25 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The database's clock, and the correction of it that holds."""
+
+    clock: datetime
+    correction: ClockCorrection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined(Answer):
+    """`alone`: no other replica lives. `witness`: of whoever was heard last."""
+
+    alone: bool
+    witness: Witness | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredReplica:
     """`tick_age`, `alive`: by the database's clock, when this was read. `lost_since`: it died in the last hours, was
-    last heard of then, and nobody has begun a life at its place.
+    last heard of then, and nobody has begun a life at its place. `ahead`: it was heard at a time that is to come.
     """
 
     replica_id: str
@@ -85,18 +104,15 @@ class StoredReplica:
     tick_age: timedelta
     jobs: int
     lost_since: datetime | None = None
-
-
-def _clock() -> ColumnElement[datetime]:
-    return func.clock_timestamp(type_=TIMESTAMP(timezone=True))
+    ahead: bool = False
 
 
 def _alive() -> ColumnElement[bool]:
     return and_(replicas.c.ended_at.is_(None), replicas.c.until > _clock())
 
 
-async def join(connection: AsyncConnection, newcomer: Newcomer, *, lease: timedelta) -> datetime:
-    """Begin a life. Whoever was at its place is dead, whatever its lease says. Returns the database's time.
+async def join(connection: AsyncConnection, newcomer: Newcomer, *, lease: timedelta, boot: str = "") -> Joined:
+    """Begin a life. Whoever was at its place is dead, whatever its lease says. `boot`: this run of this host's kernel.
 
     Raises `SchemaMismatch` when the schema is no longer for code as old as this.
     """
@@ -112,6 +128,7 @@ async def join(connection: AsyncConnection, newcomer: Newcomer, *, lease: timede
     await connection.execute(
         delete(leases).where(leases.c.replica_id.is_(None), leases.c.changed_at < _clock() - _KEPT_FOR)
     )
+    alone = (await connection.scalar(select(replicas.c.id).where(_alive()).limit(1))) is None
     made = await connection.execute(
         insert(replicas)
         .values(
@@ -126,19 +143,30 @@ async def join(connection: AsyncConnection, newcomer: Newcomer, *, lease: timede
             until=_clock() + lease,
             ticked_at=_clock(),
         )
-        .returning(replicas.c.started_at)
+        .returning(*answered())
     )
-    began: datetime = made.scalar_one()
-    return began
+    row = made.one()
+    return Joined(
+        clock=row.clock,
+        correction=correction_of(row),
+        alone=alone,
+        witness=await last_witness(connection, boot),
+    )
 
 
 async def renew(
-    connection: AsyncConnection, replica_id: str, *, lease: timedelta, tick_age: timedelta, stuck: bool
-) -> datetime | None:
-    """Live on, to the database's time. None: others have what was ours, or may have it now.
+    connection: AsyncConnection,
+    replica_id: str,
+    *,
+    lease: timedelta,
+    tick_age: timedelta,
+    stuck: bool,
+    witness: Witness | None = None,
+) -> Answer | None:
+    """Live on. None: others have what was ours, or may have it now.
 
     A lease that has run out is in force again where nobody has inherited. `stuck`: live on only while nobody else is
-    there.
+    there. `witness`: what our host told at the answer before.
     """
     others = replicas.alias("others")
     somebody = (
@@ -148,9 +176,22 @@ async def renew(
     )
     mine = [replicas.c.id == replica_id, replicas.c.ended_at.is_(None), *([~somebody] if stuck else [])]
     found = await connection.execute(
-        update(replicas).where(*mine).values(until=_clock() + lease, ticked_at=_clock() - tick_age).returning(_clock())
+        update(replicas)
+        .where(*mine)
+        .values(until=_clock() + lease, ticked_at=_clock() - tick_age, **witness_values(witness))
+        .returning(*answered())
     )
-    return found.scalar_one_or_none()
+    row = found.one_or_none()
+    return None if row is None else Answer(clock=row.clock, correction=correction_of(row))
+
+
+async def bury(connection: AsyncConnection, gone: Collection[str]) -> None:
+    """The leases of these have run out, whatever they say: they do not renew, and the clock was set back since."""
+    await connection.execute(
+        update(replicas)
+        .where(replicas.c.id == any_id(list(gone)), replicas.c.ended_at.is_(None), set_back())
+        .values(until=_clock())
+    )
 
 
 async def leave(connection: AsyncConnection, replica_id: str) -> None:
@@ -299,7 +340,9 @@ async def _left_alone(connection: AsyncConnection, free: Sequence[str], lease: t
     """Those that were given up and nobody has wanted for a lease: whoever is short of his share may not read them."""
     found = await connection.execute(
         select(leases.c.job_key).where(
-            leases.c.job_key == any_id(free), leases.c.replica_id.is_(None), leases.c.changed_at < _clock() - lease
+            leases.c.job_key == any_id(free),
+            leases.c.replica_id.is_(None),
+            leases.c.changed_at < _clock() - lease,
         )
     )
     return list(found.scalars())
@@ -354,6 +397,7 @@ async def list_replicas(connection: AsyncConnection) -> tuple[StoredReplica, ...
             (_clock() - replicas.c.ticked_at).label("tick_age"),
             jobs.label("jobs"),
             case((_died(), replicas.c.ticked_at)).label("lost_since"),
+            set_back().label("ahead"),
         )
         .order_by(replicas.c.started_at.desc(), replicas.c.id)
         .limit(_REPLICAS_MAX)
@@ -372,6 +416,7 @@ async def list_replicas(connection: AsyncConnection) -> tuple[StoredReplica, ...
             tick_age=max(row.tick_age, timedelta()),
             jobs=row.jobs,
             lost_since=row.lost_since,
+            ahead=row.ahead,
         )
         for row in found
     )

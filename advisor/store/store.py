@@ -20,12 +20,14 @@ from advisor.core.node_isolation import Plan, Want
 from advisor.core.people import Correction, Said, ShadowRules
 from advisor.core.policy import Policy
 from advisor.core.shadow import NodeAftermath
+from advisor.core.steady import ClockCorrection, Witness
 from advisor.core.words import IsolationEnd
 from advisor.store import (
     action_queries,
     agents,
     audit_log,
     audit_queries,
+    clock_corrections,
     commit,
     corrections,
     event_queries,
@@ -57,7 +59,7 @@ from advisor.store.audit_filters import Spans
 from advisor.store.engines import Door, Lives, pooled_engine, single_engine
 from advisor.store.errors import LeaseLost
 from advisor.store.history import History
-from advisor.store.leases import Fence, Newcomer, StoredReplica, Turn
+from advisor.store.leases import Answer, Fence, Joined, Newcomer, StoredReplica, Turn
 from advisor.store.migrate import require_current_schema
 from advisor.store.node_book import NodeBook
 from advisor.store.node_states import node_rows
@@ -359,15 +361,29 @@ class Store:
             refined=timedelta(seconds=policy.decision_deadline_seconds), isolated=timedelta(seconds=settle)
         )
 
-    async def join(self, newcomer: Newcomer, *, lease: timedelta) -> datetime:
-        """Begin a replica's life. Returns the database's time."""
+    async def join(self, newcomer: Newcomer, *, lease: timedelta, boot: str = "") -> Joined:
+        """Begin a replica's life, in this run of its host's kernel."""
         async with self._engine.begin() as connection:
-            return await leases.join(connection, newcomer, lease=lease)
+            return await leases.join(connection, newcomer, lease=lease, boot=boot)
 
-    async def renew(self, replica_id: str, *, lease: timedelta, tick_age: timedelta, stuck: bool) -> datetime | None:
-        """The database's time. None: that life is over."""
+    async def renew(
+        self, replica_id: str, *, lease: timedelta, tick_age: timedelta, stuck: bool, witness: Witness | None = None
+    ) -> Answer | None:
+        """None: that life is over. `witness`: what our host told at the answer before."""
         async with self._renewing.begin() as connection:
-            return await leases.renew(connection, replica_id, lease=lease, tick_age=tick_age, stuck=stuck)
+            return await leases.renew(
+                connection, replica_id, lease=lease, tick_age=tick_age, stuck=stuck, witness=witness
+            )
+
+    async def correct_clock(self, correction: ClockCorrection, *, replica_id: str, witness: Witness) -> bool:
+        """What all replicas add to the database's clock from now on. False: it was corrected by somebody else."""
+        async with self._renewing.begin() as connection:
+            return await clock_corrections.correct(connection, correction, replica_id=replica_id, witness=witness)
+
+    async def bury(self, replica_ids: Collection[str]) -> None:
+        """These do not renew, and their leases seem to run for longer than any: others may have their jobs."""
+        async with self._engine.begin() as connection:
+            await leases.bury(connection, replica_ids)
 
     async def leave(self, replica_id: str) -> None:
         """End a replica's life; its jobs are free at once."""

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from advisor.board import Board
-from advisor.clock import FollowingClock, SystemClock
+from advisor.clock import SharedClock, SystemClock
 from advisor.core.model import Progress
 from advisor.core.words import AttemptState
 from advisor.instruments import Instruments
@@ -293,7 +293,7 @@ async def test_the_board_is_known_to_have_changed(store: Store) -> None:
 
 def of_process(store: Store) -> tuple[Leasing, Board]:
     """What a process has: its life among others, and the board that its agents see."""
-    clock = FollowingClock(SystemClock())
+    clock = SharedClock(SystemClock())
     board = Board(store, clock)
     newcomer = Newcomer(replica_id=new_id(at(0)), host="h", pid=1, place="here", version="1", build="b", schema="0014")
     leasing = Leasing(

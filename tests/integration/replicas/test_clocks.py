@@ -1,0 +1,154 @@
+"""Clocks that are set while jobs run: the database's, and the advisor's host's. Real Postgres, a whole service."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+
+from advisor.app import Service
+from advisor.config import Config
+from advisor.v1 import common_pb2
+from tests.integration.replicas.clocks import DatabaseClock
+from tests.integration.replicas.fleet import FAILURE, Fleet
+from tests.integration.replicas.serve import WrongClock
+from tests.integration.service.world import World, configuration, iteration, now, own_sources, world_of
+
+pytestmark = pytest.mark.postgres
+
+HOUR = 3600.0
+HANG_SECONDS = 8.0
+POLICY = f"""
+hang_seconds = {HANG_SECONDS}
+hang_startup_seconds = 120.0
+trusted_fatal_grace_seconds = 5.0
+"""
+
+
+async def until(met: Callable[[], bool]) -> None:
+    """The database tells nobody."""
+    async with asyncio.timeout(30):
+        while not met():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+def over(folder: Path, url: str) -> Config:
+    """A service's configuration with that database."""
+    (folder / "dsn").write_text(url)
+    (folder / "dsn").chmod(0o600)
+    return configuration(folder, f'default_mode = "autonomous"\n[store]\ndsn_file = "{folder}/dsn"')
+
+
+async def corrected(clock: DatabaseClock, times: int) -> None:
+    await until(lambda: clock.corrections() >= times)
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["forward", "back"])
+async def test_no_job_is_restarted_and_no_failure_lost_when_the_databases_clock_is_set(
+    folder: Path, url: str, step: float
+) -> None:
+    """While it runs and while it is started anew; then a failure is advised on, with the time as it is."""
+    clock = DatabaseClock(url)
+    config = over(folder, url)
+    async with world_of(folder, config) as world:
+        world.log().write_text("".join(map(iteration, range(1, 20))))
+        await world.report(world.job("RUNNING"))
+        await world.ticks(3)
+        clock.set(step)
+        await corrected(clock, 1)
+        await world.ticks(5)
+        assert await world.decisions() == []
+        submitted = world.submitted
+    clock.set(0.0)
+    async with world_of(folder, config, submitted=submitted) as world:
+        await corrected(clock, 2)
+        await world.ticks(3)
+        assert await world.decisions() == []
+        clock.set(step)
+        await corrected(clock, 3)
+        await _advised(world)
+
+
+async def _advised(world: World) -> None:
+    """The job fails now, and that is not lost."""
+    with world.log().open("a") as file:
+        file.write(FAILURE)
+    await world.report(world.job("FAILED"))
+
+    def restart(seen: object) -> bool:
+        return isinstance(seen, list) and [item.action for item in seen] == [common_pb2.ACTION_RESTART]
+
+    (advice,) = await world.advice_where(restart)
+    assert 200 < advice.time_to_live.ToTimedelta().total_seconds() <= 300
+    assert abs(advice.created_at.ToDatetime(tzinfo=now().tzinfo) - now()) < timedelta(seconds=30)
+
+
+async def test_nobody_is_heard_before_the_time_is_known(folder: Path, url: str) -> None:
+    """On a host whose clock is an hour off nothing listens while the database is still asked for the time."""
+    clock = DatabaseClock(url)
+    config = over(folder, url)
+    service = Service(config, clock=WrongClock(timedelta(seconds=HOUR)), make_sources=own_sources)
+
+    async def run() -> None:
+        async with service as running, grpc.aio.insecure_channel(f"unix:{running.socket}") as channel:
+            world = World(folder=folder, running=running, channel=channel, submitted=now())
+            await world.register()
+            agents = await running.store.agents()
+            assert [abs(agent.last_seen_at - now()) < timedelta(seconds=30) for agent in agents] == [True]
+
+    with clock.nobody_joins():
+        task = asyncio.create_task(run())
+        await until(clock.waiting)
+        assert not config.service.socket.exists()
+        assert not config.service.http_path.exists()
+    await task
+
+
+@pytest.mark.long
+async def test_real_hangs_are_found_and_others_go_on_over_steps_and_a_takeover(fleet: Fleet, url: str) -> None:
+    """Two replicas, one on a host that is an hour off; steps both ways; the one that had the jobs is killed."""
+    clock = DatabaseClock(url)
+    policy = fleet.folder / "policy.toml"
+    policy.write_text(POLICY)
+    extra = f'policy_file = "{policy}"'
+    fleet.spawn("a", extra=extra)
+    fleet.spawn("b", extra=extra, skew=HOUR)
+    for process in fleet.processes.values():
+        await fleet.serving(process)
+    world = await fleet.agent("a")
+    jobs = ["1", "2", "3", "4"]
+    await fleet.run_jobs(world, jobs)
+    await fleet.shared(len(jobs), "a", "b")
+    writing = asyncio.create_task(_go_on(fleet, world, alive := {*jobs}))
+    try:
+        for at, step in enumerate((HOUR, 0.0, -HOUR)):
+            await asyncio.sleep(2)
+            clock.set(step)
+            await corrected(clock, at + 1)
+        assert await _restarted(fleet) == set()
+        fleet.processes["b"].kill()
+        await fleet.shared(len(jobs), "a")
+        clock.set(HOUR)
+        await asyncio.sleep(HANG_SECONDS)
+        assert await _restarted(fleet) == set()
+        alive.discard("2")
+        silent_from = asyncio.get_running_loop().time()
+        await fleet.advised("2")
+        assert HANG_SECONDS - 1.5 < asyncio.get_running_loop().time() - silent_from < 3 * HANG_SECONDS
+        assert await _restarted(fleet) == {"2"}
+    finally:
+        writing.cancel()
+
+
+async def _go_on(fleet: Fleet, world: World, jobs: set[str]) -> None:
+    """These jobs print a line of progress twice a second, and their agent says that they run."""
+    for step in range(10, 10_000):
+        for job in jobs:
+            fleet.write(world, job, [step])
+        await asyncio.sleep(0.5)
+
+
+async def _restarted(fleet: Fleet) -> set[str]:
+    return {row[0] for row in await fleet.decisions() if row[3] == "restart"}
