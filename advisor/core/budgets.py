@@ -20,6 +20,7 @@ from datetime import datetime, timedelta
 from advisor.core import orders
 from advisor.core.model import Attempt, Attribution, PastAttempt, Progress, Snapshot
 from advisor.core.policy import Policy
+from advisor.core.traceless import same_point
 from advisor.core.words import Action, Reason
 
 FREE_REASONS = frozenset({Reason.SCHEDULER_EVENT, Reason.ALREADY_REQUEUED})
@@ -30,6 +31,8 @@ class Spent:
     """What has been spent, before anything is decided about the present attempt."""
 
     root_cause: int  # restarts for this root cause at this place since progress was last made
+    alike: int  # of these, after attempts that failed at the same point of their course as this one
+    elsewhere: bool  # no node was there at all of those and at this one
     total: int  # restarts of this job that were not free, ever
     ceiling: int  # the smaller of what policy allows so far and the job's own
     node_days: float  # that the job has run since its ceiling counts
@@ -51,22 +54,25 @@ def spent(snapshot: Snapshot, attribution: Attribution, policy: Policy, now: dat
     """Counts over `snapshot.past`, oldest first, all of it: a shortened past would raise the ceiling."""
     past, progress, own = snapshot.past, snapshot.progress, snapshot.job.restarts_max
     counts, counts_for_ceiling = (orders.counts_from(snapshot.orders, ceiling=ceiling) for ceiling in (False, True))
-    window, best = _since_progress(past)
-    progressed = _further(progress.last_step, best)
-    if progressed:
-        window = ()
+    window, progressed = since_progress(snapshot)
     window = tuple(attempt for attempt in window if attempt.number >= counts)
     unfair = _given_back(past, snapshot.attempt)
     alike = [attempt for attempt in past if attempt.number >= counts and _same_root(attempt, attribution)]
+    repeats = [
+        attempt
+        for attempt in window
+        if _same_root(attempt, attribution)
+        and spends(attempt)
+        and not (attribution.trusted and attempt.number in unfair)
+    ]
+    there = [attempt for attempt in repeats if same_point(attempt, snapshot.attempt, progress, now)]
     paid_from = [attempt for attempt in past if attempt.number >= counts_for_ceiling]
     node_days = _node_time(paid_from, snapshot.attempt, now) / timedelta(days=1)
     ceiling = policy.restarts_ceiling + int(node_days * policy.restarts_ceiling_per_1000_node_days / 1000)
     return Spent(
-        root_cause=sum(
-            spends(attempt) and not (attribution.trusted and attempt.number in unfair)
-            for attempt in window
-            if _same_root(attempt, attribution)
-        ),
+        root_cause=len(repeats),
+        alike=len(there),
+        elsewhere=_elsewhere(there, snapshot.attempt),
         total=sum(spends(attempt) for attempt in paid_from),
         ceiling=ceiling if own is None else min(ceiling, own),
         node_days=node_days,
@@ -82,6 +88,18 @@ def spent(snapshot: Snapshot, attribution: Attribution, policy: Policy, now: dat
         ),
         progressed=progressed,
     )
+
+
+def since_progress(snapshot: Snapshot) -> tuple[tuple[PastAttempt, ...], bool]:
+    """The past attempts since the job last got further, this attempt included; and whether this one did."""
+    window, best = _since_progress(snapshot.past)
+    progressed = _further(snapshot.progress.last_step, best)
+    return (() if progressed else window), progressed
+
+
+def _elsewhere(failed: Sequence[PastAttempt], attempt: Attempt) -> bool:
+    known = bool(failed and attempt.nodes) and all(item.nodes for item in failed)
+    return known and not set(attempt.nodes or ()).intersection(*(item.nodes for item in failed))
 
 
 def _given_back(past: Sequence[PastAttempt], attempt: Attempt) -> frozenset[int]:

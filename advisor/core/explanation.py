@@ -1,5 +1,6 @@
 """The one plain sentence that goes with a decision. Written for people; nothing ever reads it back."""
 
+from advisor.core import orders
 from advisor.core.model import Order
 from advisor.core.situation import Situation
 from advisor.core.words import Action, Category, Reason
@@ -28,7 +29,7 @@ def explain(
     without = f" without {_names(avoid)}" if avoid else ""
     if reason is Reason.ALREADY_REQUEUED:
         return _sentence(f"Already requeued by others; the next attempt runs{without}: {cause}")
-    return _sentence(f"Restart{without}: {why}; cause: {cause}")
+    return _sentence(f"Restart{without}: {why}{_tried(situation)}; cause: {cause}")
 
 
 def _why(situation: Situation, reason: Reason, says: str) -> str:
@@ -46,6 +47,16 @@ def _why(situation: Situation, reason: Reason, says: str) -> str:
             return _cause(situation)
         case _:
             return says
+
+
+def _tried(situation: Situation) -> str:
+    """Which of the nodes nobody has named: they are avoided to see what happens without them."""
+    snapshot = situation.snapshot
+    named = {*situation.attribution.nodes, *orders.excluded(snapshot.orders)}
+    named.update(node for past in snapshot.past for node in past.implicated_nodes)
+    there = snapshot.attempt.nodes or ()
+    tried = [node for node in situation.isolation.exclude_for_job if node in there and node not in named]
+    return f"; tried without {_names(tuple(tried))}, part of every such failure" if tried else ""
 
 
 def _ordered(order: Order, reason: Reason) -> str:

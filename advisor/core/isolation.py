@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from advisor.core import orders
+from advisor.core.budgets import since_progress
 from advisor.core.history import is_suspect
 from advisor.core.model import Attribution, Incident, Isolation, Snapshot, Withheld
 from advisor.core.policy import Policy
+from advisor.core.traceless import cleared, suspected
 from advisor.core.words import Category, IncidentKind, NodeState, WithheldReason
 
 # Nodes in these states are not among those that fit a job, so that avoiding them costs no capacity.
@@ -38,7 +40,8 @@ def isolate(
     del now
     trusted = _trusted_nodes(attribution)
     blamed = _blamed(snapshot, incident, attribution, policy, trusted)
-    ranked = _ordered(snapshot, _ranked(snapshot, blamed.nodes, trusted))
+    tried = _tried(snapshot, incident, attribution, policy)
+    ranked = _ordered(snapshot, (*_ranked(snapshot, blamed.nodes, trusted, tried.spared), *tried.nodes))
     within_cap = _capped(ranked.nodes, policy)
     affordable = _affordable(snapshot, within_cap.nodes)
     isolated = _for_cluster(snapshot, attribution, blamed.nodes, trusted, policy)
@@ -113,14 +116,37 @@ def _too_many(count: int, allocated: int | None, policy: Policy) -> str | None:
     return None
 
 
-def _ranked(snapshot: Snapshot, blamed: Sequence[str], trusted: frozenset[str]) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    """`nodes`: nobody named them, and they were there each time. `spared`: it came without them, too."""
+
+    nodes: tuple[str, ...] = ()
+    spared: frozenset[str] = frozenset()
+
+
+def _tried(snapshot: Snapshot, incident: Incident, attribution: Attribution, policy: Policy) -> _Tried:
+    """What a row of failures that named nobody says about nodes. Only where it is known that others fit the job."""
+    if incident.kind is IncidentKind.NONE or snapshot.offline or snapshot.nodes_fitting is None:
+        return _Tried()
+    window, _ = since_progress(snapshot)
+    nodes = suspected(snapshot, attribution, window, policy)
+    unwanted = (node for node in nodes if node not in snapshot.user_excluded)
+    return _Tried(nodes=tuple(unwanted), spared=cleared(snapshot, attribution, window))
+
+
+def _ranked(
+    snapshot: Snapshot, blamed: Sequence[str], trusted: frozenset[str], spared: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
     """All nodes to avoid, most certain first: trusted before log-only, and the recent before the old.
 
-    Exclusions of earlier attempts survive every requeue. Nodes that the user excludes need no exclusion of ours.
+    Exclusions of earlier attempts survive every requeue, but for `spared`. Nodes that the user excludes need no
+    exclusion of ours.
     """
     recent_first: list[tuple[str, bool]] = [(node, node in trusted) for node in blamed]
     for past in reversed(snapshot.past):
-        recent_first += ((node, past.trusted and node in past.implicated_nodes) for node in past.excluded_nodes)
+        recent_first += (
+            (node, past.trusted and node in past.implicated_nodes) for node in past.excluded_nodes if node not in spared
+        )
     believed = {node for node, is_trusted in recent_first if is_trusted}
     order = tuple(dict.fromkeys(node for node, _ in recent_first if node not in snapshot.user_excluded))
     return tuple(node for node in order if node in believed) + tuple(node for node in order if node not in believed)

@@ -34,7 +34,8 @@ class Policy:
     advice_time_to_live_seconds: float = 240.0  # below MinJobAge, 300 s by default
     # budgets
     restarts_per_root_cause: int = 3  # per root cause and place, reset by progress
-    restarts_unexplained: int = 6  # instead, of failures that left no trace: they say as little against the job
+    restarts_unexplained: int = 6  # instead, of failures that speak against nobody and come at the same point each time
+    suspects_after: int = 3  # such failures in a row: then try without nodes that were there each time; 0: never
     restarts_ceiling: int = 20  # per job, never reset
     restarts_ceiling_per_1000_node_days: float = 20.0  # and so many more: above what any published cluster needed
     confirmation_retries: int = 1  # of a failure that looks deterministic

@@ -14,21 +14,11 @@ from advisor.core.divergence import checkpoint_before
 from advisor.core.job_rules import is_asked_hang
 from advisor.core.model import Attribution, Incident, Isolation, OpenAdvice, Order, Signal, Snapshot, Successor
 from advisor.core.policy import Policy
-from advisor.core.words import Action, AttemptState, Category, IncidentKind, Mode, OrderKind, Trust
+from advisor.core.traceless import INFRASTRUCTURE, blameless
+from advisor.core.words import Action, AttemptState, Category, IncidentKind, Mode, OrderKind, Role, Trust
 
 _SCHEDULER_ENDED = frozenset({AttemptState.PREEMPTED, AttemptState.NODE_FAILURE, AttemptState.TIME_LIMIT})
 _UPDATABLE = frozenset({AttemptState.PENDING, AttemptState.COMPLETING})
-# A failure of these kinds may be the machine's, so that two alike at the same step prove nothing about the job.
-_INFRASTRUCTURE = frozenset(
-    {
-        Category.GPU_HARDWARE,
-        Category.NODE_HARDWARE,
-        Category.INTERCONNECT,
-        Category.STORAGE,
-        Category.SYSTEM_SOFTWARE,
-        Category.SCHEDULER_EVENT,
-    }
-)
 _HARDWARE = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT})
 
 _SKEW = timedelta(
@@ -283,14 +273,24 @@ class Situation:
 
     @property
     def budget_left(self) -> bool:
-        budget = self.policy.restarts_per_root_cause
-        return self.spent.root_cause < (max(budget, self.policy.restarts_unexplained) if self.unexplained else budget)
+        spent, budget = self.spent, self.policy.restarts_per_root_cause
+        if not blameless(self.attribution):
+            return spent.root_cause < budget
+        if 2 * spent.alike < spent.root_cause:
+            return True  # now here, now there: no program fails like that. The ceiling bounds it.
+        # At the same point whatever the nodes, or with a word of the program for it: that is the program.
+        unknown = self.attribution.category is Category.UNKNOWN
+        against_job = unknown and (spent.elsewhere or self._said_something)
+        return spent.alike < (budget if against_job else max(budget, self.policy.restarts_unexplained))
 
     @property
-    def unexplained(self) -> bool:
-        """Nothing but its exit is known of the failure: nothing speaks against the job, nor against a machine."""
-        said = (item.trust for item in self.incident.signals if item.id in self._evidence)
-        return self.attribution.category is Category.UNKNOWN and all(trust is Trust.SCHEDULER for trust in said)
+    def _said_something(self) -> bool:
+        """The job's own output has a beginning of the failure, though none that tells whose it is."""
+        return any(
+            item.role is Role.INITIATING and not item.trust.trusted
+            for item in self.incident.signals
+            if item.id in self._evidence
+        )
 
     @property
     def certain_to_fail_again(self) -> bool:
@@ -305,7 +305,7 @@ class Situation:
     @property
     def failed_alike_before(self) -> bool:
         """The same failure at the same progress, seen often enough to be sure that the job itself is the cause."""
-        if self.attribution.trusted or self.attribution.category in _INFRASTRUCTURE or not self.attribution.fingerprint:
+        if self.attribution.trusted or self.attribution.category in INFRASTRUCTURE or not self.attribution.fingerprint:
             return False
         known_step = self.snapshot.progress.last_step is not None
         if not known_step and not self.attribution.deterministic:

@@ -66,6 +66,7 @@ RANGES: Mapping[str, _Range] = {
     "advice_time_to_live_seconds": _SOME_SECONDS,
     "restarts_per_root_cause": _Range(0, 1000),
     "restarts_unexplained": _Range(0, 100),
+    "suspects_after": _Range(0, 100),
     "restarts_ceiling": _Range(0, 100),  # of the newest 100 attempts, which is what is looked at
     "restarts_ceiling_per_1000_node_days": _Range(0, 1000),
     "confirmation_retries": _Range(0, 100),

@@ -156,7 +156,7 @@ CONTESTED: tuple[tuple[Row, Row, World], ...] = (
         world(
             cause=bad_gpu("node2", trust=Trust.LOG),
             exclude=("node2",),
-            past=tuple(past(n, C.GPU_HARDWARE) for n in range(3)),
+            past=tuple(past(n, C.GPU_HARDWARE) for n in range(6)),
         ),
     ),
     (
@@ -214,7 +214,7 @@ CONTESTED: tuple[tuple[Row, Row, World], ...] = (
     (
         _row(STOP, R.BUDGET_EXHAUSTED),
         _row(RESTART, R.STORAGE_DELAY),
-        world(cause=attribution(C.STORAGE, transient_storage=True), past=tuple(past(n, C.STORAGE) for n in range(3))),
+        world(cause=attribution(C.STORAGE, transient_storage=True), past=tuple(past(n, C.STORAGE) for n in range(6))),
     ),
 )
 

@@ -1,0 +1,106 @@
+"""Failures that speak neither against the job nor, for certain, against a machine: what a row of them tells.
+
+Two facts cannot be forged or lost with a log, since they are the scheduler's: how long each attempt ran, and where.
+What a program brings along comes at the same point of its course wherever it runs; what a broken machine does to it
+comes at any point, and only where that machine is. So failures at different points are no reason to give a job up, and
+the nodes that were there each time are to be tried without, a few at a time: the failure goes away, or they are
+cleared.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from advisor.core.model import Attempt, Attribution, PastAttempt, Progress, Snapshot
+from advisor.core.policy import Policy
+from advisor.core.words import Category
+
+# A failure of these kinds may be the machine's, so that two alike at the same step prove nothing about the job.
+INFRASTRUCTURE = frozenset(
+    {
+        Category.GPU_HARDWARE,
+        Category.NODE_HARDWARE,
+        Category.INTERCONNECT,
+        Category.STORAGE,
+        Category.SYSTEM_SOFTWARE,
+        Category.SCHEDULER_EVENT,
+    }
+)
+# What the scheduler did is no machine's failure: a time limit that was reached in vain has rules of its own.
+_MACHINE = INFRASTRUCTURE - {Category.SCHEDULER_EVENT}
+# Two courses that differ by less came to the same point: start-up takes a little longer or shorter each time.
+_JITTER, _JITTER_SHARE = timedelta(seconds=15), 0.15
+
+
+def blameless(attribution: Attribution) -> bool:
+    """It does not speak against the job, and no trusted evidence says which machine it was."""
+    if attribution.trusted or attribution.certain or attribution.deterministic:
+        return False
+    return attribution.category is Category.UNKNOWN or attribution.category in _MACHINE
+
+
+def same_point(past: PastAttempt, attempt: Attempt, progress: Progress, now: datetime) -> bool:
+    """Both failed at the same point of their course. Where times are not known nothing shows that they did not.
+
+    Equal steps prove it only where steps were seen to follow each other: who prints every hundredth shows the same one
+    for long.
+    """
+    if past.started_at is None or past.ended_at is None or attempt.started_at is None:
+        return True
+    before, this = past.ended_at - past.started_at, (attempt.ended_at or now) - attempt.started_at
+    if abs(before - this) <= max(_JITTER, _JITTER_SHARE * max(before, this)):
+        return True
+    moved = _moved(past.first_step, past.last_step) and _moved(progress.first_step, progress.last_step)
+    return moved and past.last_step == progress.last_step
+
+
+def _moved(first: int | None, last: int | None) -> bool:
+    return first is not None and last is not None and last > first
+
+
+def suspected(
+    snapshot: Snapshot, attribution: Attribution, window: Sequence[PastAttempt], policy: Policy
+) -> tuple[str, ...]:
+    """Nodes to try without: some of those that were there at each of `suspects_after` failures in a row that named
+    nobody, this one included. `window`: past attempts since the last progress.
+
+    Those that other jobs' failures speak against come first, then where ranks failed first. As many as one incident may
+    exclude; of jobs too large to be gone through like that, only nodes with a record.
+    """
+    row = _row(snapshot, attribution, window)
+    if not policy.suspects_after or len(row) + 1 < policy.suspects_after:
+        return ()
+    allocation = snapshot.attempt.nodes or ()
+    shared = _shared(snapshot, row)
+    record = {fact.name: fact.score for fact in snapshot.nodes if fact.score > 0}
+    ranks = [snapshot.attempt.rank_nodes.get(rank) for rank in attribution.ranks]
+    early = [node for node in ranks if node is not None]
+    first = [*sorted(record, key=lambda node: (-record[node], node)), *early]
+    most = policy.exclusions_per_incident_max
+    if len(allocation) > 2:
+        most = min(most, int(policy.implicated_fraction_max * len(allocation)))
+    order = first if len(shared) > most * policy.restarts_unexplained else [*first, *allocation]
+    return tuple(dict.fromkeys(node for node in order if node in shared))[:most]
+
+
+def cleared(snapshot: Snapshot, attribution: Attribution, window: Sequence[PastAttempt]) -> frozenset[str]:
+    """Nodes that were there at one failure of the row and not at another, so that it comes without them, too."""
+    row = _row(snapshot, attribution, window)
+    there = {node for attempt in row for node in attempt.nodes}
+    named = {node for attempt in snapshot.past for node in attempt.implicated_nodes}
+    return frozenset(there - named - _shared(snapshot, row))
+
+
+def _shared(snapshot: Snapshot, row: Sequence[PastAttempt]) -> set[str]:
+    return set(snapshot.attempt.nodes or ()).intersection(*(attempt.nodes for attempt in row))
+
+
+def _row(snapshot: Snapshot, attribution: Attribution, window: Sequence[PastAttempt]) -> tuple[PastAttempt, ...]:
+    """Failures before this one, without progress between, that named nobody as this one does; none if it does not."""
+    if not blameless(attribution) or attribution.nodes or attribution.category is Category.STORAGE:
+        return ()
+    return tuple(attempt for attempt in window if attempt.nodes and _named_nobody(attempt))
+
+
+def _named_nobody(past: PastAttempt) -> bool:
+    machine = past.category in _MACHINE - {Category.STORAGE}
+    return (past.category is Category.UNKNOWN or machine) and not past.implicated_nodes and past.action is not None
