@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 # Real Slurm needs root, extra users and a clean end: all of it happens in namespaces of its own.
 INSIDE := $(BIN)/python -m advisor.demo.namespace --
 PYTEST_ARGS ?=
-# Every worker lives in a namespace with a real Slurm of its own, and gets the tests file by file: many of them wait.
+# Every worker lives in a namespace with a real Slurm of its own, and gets the tests file by file, in the order of
+# tests/conftest.py: many of them wait.
 WORKERS ?= 3
-PYTEST := $(BIN)/python -m pytest --dist loadfile --tx '$(WORKERS)*popen//python=$(INSIDE) $(BIN)/python'
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --tx '$(WORKERS)*popen//python=$(INSIDE) $(BIN)/python'
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
