@@ -16,7 +16,7 @@ from advisor.core.history import is_suspect
 from advisor.core.model import Attribution, Incident, Isolation, Snapshot, Withheld
 from advisor.core.policy import Policy
 from advisor.core.traceless import cleared, suspected
-from advisor.core.words import Category, IncidentKind, NodeState, WithheldReason
+from advisor.core.words import Action, Category, IncidentKind, NodeState, WithheldReason
 
 # Nodes in these states are not among those that fit a job, so that avoiding them costs no capacity.
 _OUT_OF_SERVICE = frozenset({NodeState.NOT_RESPONDING, NodeState.DOWN, NodeState.DRAINING, NodeState.DRAINED})
@@ -139,17 +139,28 @@ def _ranked(
 ) -> tuple[str, ...]:
     """All nodes to avoid, most certain first: trusted before log-only, and the recent before the old.
 
-    Exclusions of earlier attempts survive every requeue, but for `spared`. Nodes that the user excludes need no
-    exclusion of ours.
+    Exclusions of earlier attempts survive every requeue. Nodes that nobody named and that were only to be tried without
+    do so until they are given back: now, if they are `spared`, or by the newest restart. Nodes that the user excludes
+    need no exclusion of ours.
     """
+    given_back = spared | _given_back(snapshot)
     recent_first: list[tuple[str, bool]] = [(node, node in trusted) for node in blamed]
     for past in reversed(snapshot.past):
-        recent_first += (
-            (node, past.trusted and node in past.implicated_nodes) for node in past.excluded_nodes if node not in spared
-        )
+        avoided = (node for node in past.excluded_nodes if node not in given_back)
+        recent_first += ((node, past.trusted and node in past.implicated_nodes) for node in avoided)
     believed = {node for node, is_trusted in recent_first if is_trusted}
     order = tuple(dict.fromkeys(node for node, _ in recent_first if node not in snapshot.user_excluded))
     return tuple(node for node in order if node in believed) + tuple(node for node in order if node not in believed)
+
+
+def _given_back(snapshot: Snapshot) -> frozenset[str]:
+    """Nodes that were to be tried without, nobody having named them, and are not any more by the newest restart."""
+    newest = next((past for past in reversed(snapshot.past) if past.action is Action.RESTART), None)
+    if newest is None:
+        return frozenset()
+    named = {node for past in snapshot.past for node in past.implicated_nodes}
+    tried = {node for past in snapshot.past for node in past.excluded_nodes if node in past.nodes}
+    return frozenset(tried - named - set(newest.excluded_nodes))
 
 
 def _ordered(snapshot: Snapshot, ranked: tuple[str, ...]) -> _Chosen:

@@ -141,6 +141,21 @@ def test_what_came_without_them_as_well_clears_nodes() -> None:
     assert set(kept) == {"n01", "n02", *TWELVE[4:8]}
 
 
+def test_what_was_given_back_stays_given_back() -> None:
+    """Also when the next attempt goes on, or fails of something else."""
+    before = [
+        _failed(0, 20.0),
+        _failed(1, 300.0),
+        _failed(2, 90.0, excluded_nodes=TWELVE[:4]),
+        _failed(3, 40.0, excluded_nodes=TWELVE[4:8], nodes=TWELVE[4:]),
+    ]
+    last = TWELVE[:4] + TWELVE[8:]
+    assert _avoided(_seen(before, nodes=last, progress=progress(9))) == TWELVE[4:8]
+    assert _avoided(_seen(before, nodes=last), attribution(Category.APPLICATION)) == TWELVE[4:8]
+    undecided = past(4, action=None, reason=None)
+    assert _avoided(_seen([*before, undecided], nodes=last, progress=progress(9))) == TWELVE[4:8]
+
+
 def test_nodes_without_which_the_job_got_further_stay_excluded() -> None:
     """That was what had been tried; a later failure that names nobody starts a row of its own."""
     before = [
