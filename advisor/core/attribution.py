@@ -12,6 +12,7 @@ from datetime import datetime
 from advisor.core.blame import HARDWARE, implicated_gpus, implicated_nodes, implicated_ranks, implications, ranks_on
 from advisor.core.calibration import calibrated
 from advisor.core.certainty import certain
+from advisor.core.detection import OUTPUT_NOT_OPENED
 from advisor.core.divergence import with_suspects
 from advisor.core.fingerprint import fingerprint
 from advisor.core.hypotheses import Scored, by_category, score
@@ -82,7 +83,9 @@ def _from_lead(
     nodes, note = implicated_nodes(snapshot, group, places, policy)
     trusted = any(item.signal.trust.trusted and set(places.nodes(item.signal)) & set(nodes) for item in group)
     if nodes and not trusted and _elsewhere_too(snapshot.past, print_, nodes, rule.weight):
-        category, nodes, note = Category.APPLICATION, (), "the same failure came on other nodes too"
+        nodes, note = (), "the same failure came on other nodes too"
+        # What the job brings along; or what all nodes share, and then waiting helps.
+        category = category if rule.transient_storage else Category.APPLICATION
     ranks = (
         implicated_ranks(snapshot, group, lead, places, nodes)
         or ranks_on(snapshot, groups[1:], places, nodes or places.nodes(lead.signal))
@@ -109,7 +112,10 @@ def _from_lead(
         trusted=trusted,
         certain=certain(snapshot, groups, places, nodes),
         # A port that several ranks want is a launcher started several times, not a busy port.
-        deterministic=rule.deterministic or rule.certain or (rule.id == "torch.address_in_use" and len(ranks) > 1),
+        deterministic=rule.deterministic
+        or rule.certain
+        or (rule.id == "torch.address_in_use" and len(ranks) > 1)
+        or (rule.id == OUTPUT_NOT_OPENED and not nodes and all(past.fingerprint == print_ for past in snapshot.past)),
         transient_storage=category is Category.STORAGE and rule.transient_storage and not nodes,
         fingerprint=print_,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from advisor.core.detection import OUTPUT_NOT_OPENED
 from advisor.core.history import implication_weight, same_unit
 from advisor.core.hypotheses import Scored
 from advisor.core.model import Implication, Snapshot
@@ -24,6 +25,8 @@ SUPPORTING = frozenset(
 )
 # A GPU's contained error ends whoever uses its memory, on every node of the link's domain.
 _SEEN_BY_PEERS = frozenset({"cuda.nvlink_peer_access"})
+# What any user brings about on any node by a path that is nowhere: the job avoids the node, others hear nothing of it.
+_OF_NO_CONCERN = frozenset({OUTPUT_NOT_OPENED})
 HARDWARE = frozenset({Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT, Category.SYSTEM_SOFTWARE})
 
 
@@ -193,6 +196,8 @@ def implications(
     """One per node: those blamed, and with half the weight those that a conditional signal is about."""
     made: dict[str, Implication] = {}
     for item in group:
+        if item.rule.id in _OF_NO_CONCERN:
+            continue
         if item.rule.implicates not in {Implicates.NODE, Implicates.CONDITIONAL, Implicates.PEER}:
             continue
         about = places.nodes(item.signal) or (tuple(nodes) if item.rule.implicates is Implicates.NODE else ())

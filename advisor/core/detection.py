@@ -11,11 +11,12 @@ from datetime import datetime, timedelta
 from advisor.core import hang
 from advisor.core.conditions import condition_signals, signal_id
 from advisor.core.job_rules import JOB_HANG, is_asked_hang
-from advisor.core.model import Incident, NodeFact, Signal, Snapshot
+from advisor.core.model import ExitStatus, Incident, NodeFact, Signal, Snapshot
 from advisor.core.policy import Policy
 from advisor.core.rules import XID_LOG_RULES, Rule, RuleSet, rule_of, xid_code
 from advisor.core.words import AttemptState, Category, IncidentKind, NodeState, Role, Trust
 
+OUTPUT_NOT_OPENED = "scheduler.output_not_opened"
 _STATE_RULES: Mapping[AttemptState, str] = {
     AttemptState.NODE_FAILURE: "scheduler.node_failure",
     AttemptState.PREEMPTED: "scheduler.preempted",
@@ -224,7 +225,7 @@ def survived(signal: Signal, snapshot: Snapshot) -> bool:
 
 
 def scheduler_signals(snapshot: Snapshot, rules: RuleSet, now: datetime) -> tuple[Signal, ...]:
-    """The scheduler's own facts about the attempt, as trusted signals."""
+    """The scheduler's own facts about the attempt: trusted, but for what a user can bring about by what he asks for."""
     attempt = snapshot.attempt
     # A bundle may not tell when it ended: then it is only known that this came last.
     untold = snapshot.offline and attempt.ended_at is None
@@ -232,14 +233,20 @@ def scheduler_signals(snapshot: Snapshot, rules: RuleSet, now: datetime) -> tupl
     made: list[Signal] = []
     index = rules.by_id()
 
-    def make(rule_id: str, seen_at: datetime, nodes: tuple[str, ...] = (), text: str = "") -> None:
+    def make(
+        rule_id: str,
+        seen_at: datetime,
+        nodes: tuple[str, ...] = (),
+        text: str = "",
+        trust: Trust = Trust.SCHEDULER,
+    ) -> None:
         rule = index.get(rule_id)
         if rule is not None:
             made.append(
                 Signal(
                     id=signal_id(snapshot, rule_id, *nodes),
                     rule=rule_id,
-                    trust=Trust.SCHEDULER,
+                    trust=trust,
                     source="scheduler",
                     seen_at=seen_at,
                     at=None if untold and seen_at == now else seen_at,
@@ -262,7 +269,18 @@ def scheduler_signals(snapshot: Snapshot, rules: RuleSet, now: datetime) -> tupl
     if attempt.state is AttemptState.FAILED and attempt.exit is not None:
         text = f"exit code {attempt.exit.code}, signal {attempt.exit.signal}"
         make("scheduler.exit_code", when, (), text)
+        if _output_not_opened(attempt.exit):
+            # Any user can bring it about on any node, by a path that is nowhere: no more than a log's word against it.
+            first = (attempt.nodes or ())[:1]  # the batch script's
+            make(OUTPUT_NOT_OPENED, when, first, f"{text}: ESLURMD_IO_ERROR", Trust.LOG)
     return tuple(made)
+
+
+def _output_not_opened(status: ExitStatus) -> bool:
+    """slurmstepd's error 4021, ESLURMD_IO_ERROR, the only one that ends a batch job and drains no node. slurmctld
+    takes it for a wait status: signal 53, and 15 where the other half is shown (squeue's exit_code, 22.05.8).
+    """
+    return status.signal == 53 and status.code in {0, 15}
 
 
 def _counts(fact: NodeFact, snapshot: Snapshot) -> bool:

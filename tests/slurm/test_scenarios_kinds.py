@@ -109,6 +109,25 @@ def test_what_slurm_itself_holds_is_released_by_advice_with_exclusions(world: Wo
     _wait_said(world, job, "OBSERVED")
 
 
+def test_a_job_whose_output_cannot_be_opened_is_told_why_and_tried_on_another_node(world: World) -> None:
+    """Its folder is not there (0:53, no line of log): the verdict names it, the batch node is avoided, no node drained;
+    once the folder is there the job runs."""
+    folder = world.cluster.runtime.home("alice") / "comes-later"
+    script, where = "#!/bin/sh\nhostname\n", f"--output={folder}/%j.out"
+    job = world.cluster.submit("alice", script, "-N2", "--exclusive", _OPT_IN, where)
+    _waits(world, job, "PENDING", restarts=1)
+    world.cluster.must("mkdir", str(folder), user="alice")
+    wait_for("an exclusion", lambda: _row(world, job).excluded, seconds=20)
+    (batch,) = _row(world, job).excluded
+    log = (world.cluster.root / "log" / f"slurmd.{batch}.log").read_text(errors="replace")
+    assert f"[{job}.batch] error: Could not open stdout file" in log
+    row = _waits(world, job, "COMPLETED", restarts=1)
+    assert batch not in world.cluster.expand(row.nodes)
+    causes = [each["analysis"]["attribution"]["root_cause"] for each in world.stack.decisions(job)]
+    assert any("could not open the job's output" in cause for cause in causes), causes
+    assert world.cluster.node_state(batch).lower() == "idle"
+
+
 @pytest.mark.long
 def test_other_peoples_holds_are_never_released(world: World) -> None:
     """An administrator's hold over Slurm's own, and a user's requeuehold after a failure, stay as they are."""

@@ -7,7 +7,7 @@ import pytest
 
 from advisor.core.codec import decode, encode
 from advisor.core.decide import decide
-from advisor.core.model import Decision, NodeFact, PastAttempt, Progress, Signal, Snapshot, SourceReport
+from advisor.core.model import Decision, ExitStatus, NodeFact, PastAttempt, Progress, Signal, Snapshot, SourceReport
 from advisor.core.policy import Policy
 from advisor.core.rules import XID_RULE, RuleSet
 from advisor.core.words import Action, AttemptState, Category, NodeState, Reason, Trust
@@ -132,3 +132,39 @@ def test_the_decision_replays_from_stored_bytes() -> None:
     again = decide(decode(Snapshot, encode(case)), rules, decode(Policy, encode(Policy())), LATER)
     assert encode(again) == first
     assert decode(Decision, first) == again
+
+
+def test_a_job_whose_output_cannot_be_opened_is_tried_elsewhere_and_later_before_it_is_stopped() -> None:
+    """Slurm's 0:53, again and again: without the first node at once, then after longer and longer waits without
+    avoiding another one, and the budget ends it: a file system that is away for half an hour stops no job."""
+    earlier: list[PastAttempt] = []
+    told = []
+    for number in range(4):
+        node = f"node{number + 1}"
+        case = snapshot(S.FAILED, past=tuple(earlier), sources=LOG_READ)
+        case = replace(
+            case, attempt=replace(case.attempt, number=number, nodes=(node,), exit=ExitStatus(code=0, signal=53))
+        )
+        decision = _decide(case, 60.0)
+        waits = (decision.delay_until - NOON).total_seconds() if decision.delay_until is not None else 0.0
+        told.append((decision.action, decision.reason, waits))
+        assert decision.isolation.exclude_for_job == ("node1",)
+        assert "could not open the job's output" in decision.explanation
+        earlier.append(
+            PastAttempt(
+                number=number,
+                category=decision.attribution.category,
+                fingerprint=decision.attribution.fingerprint,
+                reason=decision.reason,
+                action=decision.action,
+                implicated_nodes=decision.attribution.nodes,
+                excluded_nodes=decision.isolation.exclude_for_job,
+                nodes=(node,),
+            )
+        )
+    assert told == [
+        (Action.RESTART, Reason.NODES_IMPLICATED, 0.0),
+        (Action.RESTART, Reason.STORAGE_DELAY, 600.0),
+        (Action.RESTART, Reason.STORAGE_DELAY, 1200.0),
+        (Action.STOP, Reason.BUDGET_EXHAUSTED, 0.0),
+    ]

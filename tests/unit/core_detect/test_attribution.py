@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from advisor.core.model import ExitStatus, NodeFact, PastAttempt
-from advisor.core.words import AttemptState, Category, IncidentKind, NodeState, Role
+from advisor.core.words import Action, AttemptState, Category, IncidentKind, NodeState, Reason, Role
 from tests.unit.core_detect.logs import NOON, context, judge, kernel, snapshot
 
 XID = "2026-11-29T11:59:00+00:00 {} kernel: NVRM: Xid (PCI:0000:3b:00): {}, pid=1, name=python3, x\n"
@@ -18,6 +18,9 @@ TIMEOUT = (
 KEY_ERROR = (
     "[rank3]: Traceback (most recent call last):\n[rank3]:   File \"t.py\", line 3, in go\n[rank3]: KeyError: 'x'\n"
 )
+
+
+UNOPENED = ExitStatus(code=0, signal=53)
 
 
 def timeouts(*missing: int) -> str:
@@ -248,6 +251,56 @@ def test_silence_after_signal_9_is_a_guess() -> None:
     assert blame.category is Category.HOST_OUT_OF_MEMORY
     assert blame.confidence < 0.5
     assert judge(snapshot(exit=ExitStatus(code=1)))[1].category is Category.UNKNOWN
+
+
+def past_io(*nodes: str) -> tuple[PastAttempt, ...]:
+    """Earlier attempts whose output could not be opened, each on one node, each restarted."""
+    print_ = judge(snapshot(exit=UNOPENED))[1].fingerprint
+    return tuple(
+        PastAttempt(
+            number=number,
+            category=Category.STORAGE,
+            fingerprint=print_,
+            reason=Reason.NODES_IMPLICATED,
+            action=Action.RESTART,
+            implicated_nodes=(node,),
+            excluded_nodes=(node,),
+            nodes=(node,),
+        )
+        for number, node in enumerate(nodes)
+    )
+
+
+@pytest.mark.parametrize("status", [UNOPENED, ExitStatus(code=15, signal=53)])
+def test_output_that_could_not_be_opened_is_named_and_the_batch_node_avoided(status: ExitStatus) -> None:
+    """Slurm's 0:53, as it is printed and as squeue tells it: the path or that node; trusted against nobody, and no
+    other job hears of it."""
+    _, blame = judge(snapshot(exit=status))
+    assert blame.category is Category.STORAGE
+    assert "could not open the job's output" in blame.root_cause
+    assert (blame.nodes, blame.trusted, blame.certain, blame.transient_storage) == (("node1",), False, False, False)
+    assert blame.implications == ()
+
+
+def test_output_that_no_node_could_open_is_waited_for_on_any_node() -> None:
+    """The path is nowhere, or what it lies on is away: no further node is avoided."""
+    _, blame = judge(snapshot(exit=UNOPENED, past=past_io("node9")))
+    assert (blame.category, blame.nodes, blame.transient_storage) == (Category.STORAGE, (), True)
+    assert "on other nodes too" in blame.root_cause
+    assert blame.deterministic, "no attempt of this job has ever opened it"
+    ran = replace(past_io("node9")[0], fingerprint="other:1")
+    later = replace(past_io("node9")[0], number=1)
+    assert not judge(snapshot(exit=UNOPENED, past=(ran, later)))[1].deterministic, "one that failed otherwise had"
+    again = judge(snapshot(exit=UNOPENED, past=past_io("node1")))[1]
+    assert again.nodes == ("node1",), "the same node once more says nothing about others"
+
+
+def test_a_program_that_ends_by_another_signal_opened_its_output() -> None:
+    """Signal 53 stands for an error of Slurm's; others, and codes of a program's own, do not."""
+    for status in (ExitStatus(code=53), ExitStatus(code=0, signal=9), ExitStatus(code=1, signal=53)):
+        assert judge(snapshot(exit=status))[1].category is not Category.STORAGE
+    trusted = judge(snapshot((kernel("node2"), XID.format("node2", 79)), exit=UNOPENED))[1]
+    assert trusted.category is Category.GPU_HARDWARE
 
 
 def test_every_attribution_names_a_runner_up_and_why_it_lost() -> None:
