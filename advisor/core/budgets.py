@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from advisor.core import orders
 from advisor.core.model import Attempt, Attribution, PastAttempt, Progress, Snapshot
 from advisor.core.policy import Policy
-from advisor.core.traceless import same_point
+from advisor.core.traceless import blameless, looks_certain, same_point
 from advisor.core.words import Action, Reason
 
 FREE_REASONS = frozenset({Reason.SCHEDULER_EVENT, Reason.ALREADY_REQUEUED})
@@ -31,8 +31,9 @@ class Spent:
     """What has been spent, before anything is decided about the present attempt."""
 
     root_cause: int  # restarts for this root cause at this place since progress was last made
-    alike: int  # of these, after attempts that failed at the same point of their course as this one
+    alike: int  # after attempts that failed at the same point of their course as this one
     elsewhere: bool  # no node was there at all of those and at this one
+    confirmed: bool  # one of those looked as if it would come again, and this time nothing tells why it did
     total: int  # restarts of this job that were not free, ever
     ceiling: int  # the smaller of what policy allows so far and the job's own
     node_days: float  # that the job has run since its ceiling counts
@@ -65,7 +66,9 @@ def spent(snapshot: Snapshot, attribution: Attribution, policy: Policy, now: dat
         and spends(attempt)
         and not (attribution.trusted and attempt.number in unfair)
     ]
-    there = [attempt for attempt in repeats if same_point(attempt, snapshot.attempt, progress, now)]
+    sure = [item for item in window if blameless(attribution) and looks_certain(item)]
+    here = [item for item in window if same_point(item, snapshot.attempt, progress, now)]
+    there = [item for item in here if item in repeats or item in sure]
     paid_from = [attempt for attempt in past if attempt.number >= counts_for_ceiling]
     node_days = _node_time(paid_from, snapshot.attempt, now) / timedelta(days=1)
     ceiling = policy.restarts_ceiling + int(node_days * policy.restarts_ceiling_per_1000_node_days / 1000)
@@ -73,6 +76,7 @@ def spent(snapshot: Snapshot, attribution: Attribution, policy: Policy, now: dat
         root_cause=len(repeats),
         alike=len(there),
         elsewhere=_elsewhere(there, snapshot.attempt),
+        confirmed=any(item in sure for item in there),
         total=sum(spends(attempt) for attempt in paid_from),
         ceiling=ceiling if own is None else min(ceiling, own),
         node_days=node_days,

@@ -167,6 +167,12 @@ def step_limit(progress: Progress, policy: Policy) -> float:
     return min(ceiling, max(policy.hang_floor_seconds, learned))
 
 
+def usual_silence(progress: Progress) -> float:
+    """How long the attempt's log mostly is silent at most, whatever makes it so; 0 where that is not known yet."""
+    gaps = progress.pace.gaps
+    return QUANTILE_FACTOR * quantile(gaps, QUANTILE) if len(gaps) >= LEARNED else 0.0
+
+
 def phase_limit(pace: Pace, phase: Phase, policy: Policy) -> float:
     """Seconds that an announced phase may be silent: learned from earlier ones, else policy's."""
     seen = [pause.seconds for pause in pace.pauses if pause.phase is phase]

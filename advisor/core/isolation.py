@@ -41,7 +41,7 @@ def isolate(
     trusted = _trusted_nodes(attribution)
     blamed = _blamed(snapshot, incident, attribution, policy, trusted)
     tried = _tried(snapshot, incident, attribution, policy)
-    ranked = _ordered(snapshot, (*_ranked(snapshot, blamed.nodes, trusted, tried.spared), *tried.nodes))
+    ranked = _ordered(snapshot, _ranked(snapshot, blamed.nodes, trusted, tried))
     within_cap = _capped(ranked.nodes, policy)
     affordable = _affordable(snapshot, within_cap.nodes)
     isolated = _for_cluster(snapshot, attribution, blamed.nodes, trusted, policy)
@@ -135,32 +135,35 @@ def _tried(snapshot: Snapshot, incident: Incident, attribution: Attribution, pol
 
 
 def _ranked(
-    snapshot: Snapshot, blamed: Sequence[str], trusted: frozenset[str], spared: frozenset[str] = frozenset()
+    snapshot: Snapshot, blamed: Sequence[str], trusted: frozenset[str], tried: _Tried | None = None
 ) -> tuple[str, ...]:
-    """All nodes to avoid, most certain first: trusted before log-only, and the recent before the old.
+    """All nodes to avoid, most certain first: trusted before log-only, then what nobody named and is only tried
+    without, and the recent before the old.
 
-    Exclusions of earlier attempts survive every requeue. Nodes that nobody named and that were only to be tried without
-    do so until they are given back: now, if they are `spared`, or by the newest restart. Nodes that the user excludes
-    need no exclusion of ours.
+    Exclusions of earlier attempts survive every requeue, but what is tried without only until it is given back: now, as
+    spared, or by the newest restart. Nodes that the user excludes need no exclusion of ours.
     """
-    given_back = spared | _given_back(snapshot)
+    tried = tried or _Tried()
+    before = _tried_before(snapshot)
+    newest = next((past for past in reversed(snapshot.past) if past.action is Action.RESTART), None)
+    kept = before & set(newest.excluded_nodes) if newest is not None else before
+    given_back = tried.spared | (before - kept)
     recent_first: list[tuple[str, bool]] = [(node, node in trusted) for node in blamed]
     for past in reversed(snapshot.past):
         avoided = (node for node in past.excluded_nodes if node not in given_back)
         recent_first += ((node, past.trusted and node in past.implicated_nodes) for node in avoided)
     believed = {node for node, is_trusted in recent_first if is_trusted}
     order = tuple(dict.fromkeys(node for node, _ in recent_first if node not in snapshot.user_excluded))
-    return tuple(node for node in order if node in believed) + tuple(node for node in order if node not in believed)
+    guesses = (before | set(tried.nodes)) - set(blamed)
+    by_log = (node for node in order if node not in believed and node not in guesses)
+    older = (node for node in order if node in guesses)
+    return tuple(dict.fromkeys((*(node for node in order if node in believed), *by_log, *tried.nodes, *older)))
 
 
-def _given_back(snapshot: Snapshot) -> frozenset[str]:
-    """Nodes that were to be tried without, nobody having named them, and are not any more by the newest restart."""
-    newest = next((past for past in reversed(snapshot.past) if past.action is Action.RESTART), None)
-    if newest is None:
-        return frozenset()
+def _tried_before(snapshot: Snapshot) -> frozenset[str]:
+    """Nodes that restarts were to avoid after failures on them that nobody had named them for."""
     named = {node for past in snapshot.past for node in past.implicated_nodes}
-    tried = {node for past in snapshot.past for node in past.excluded_nodes if node in past.nodes}
-    return frozenset(tried - named - set(newest.excluded_nodes))
+    return frozenset({node for past in snapshot.past for node in past.excluded_nodes if node in past.nodes} - named)
 
 
 def _ordered(snapshot: Snapshot, ranked: tuple[str, ...]) -> _Chosen:

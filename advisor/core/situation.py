@@ -223,8 +223,8 @@ class Situation:
             return None
         progress = self.snapshot.progress
         quiet_since = max(min(times), progress.last_at) if progress.last_at is not None else min(times)
-        # A job with long steps is not silent between two of them.
-        usual = 2 * (progress.interval_seconds or 0.0)
+        # A job with long steps is not silent between two of them, nor one whose lines come late or not at all.
+        usual = max(2 * (progress.interval_seconds or 0.0), hang.usual_silence(progress))
         wait = max(self.policy.trusted_fatal_grace_seconds, min(usual, self.policy.hang_seconds))
         return quiet_since + timedelta(seconds=wait)
 
@@ -280,7 +280,7 @@ class Situation:
             return True  # now here, now there: no program fails like that. The ceiling bounds it.
         # At the same point whatever the nodes, or with a word of the program for it: that is the program.
         unknown = self.attribution.category is Category.UNKNOWN
-        against_job = unknown and (spent.elsewhere or self._said_something)
+        against_job = spent.confirmed or (unknown and (spent.elsewhere or self._said_something))
         return spent.alike < (budget if against_job else max(budget, self.policy.restarts_unexplained))
 
     @property

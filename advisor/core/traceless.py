@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from advisor.core.model import Attempt, Attribution, PastAttempt, Progress, Snapshot
 from advisor.core.policy import Policy
-from advisor.core.words import Category
+from advisor.core.words import Category, Reason
 
 # A failure of these kinds may be the machine's, so that two alike at the same step prove nothing about the job.
 INFRASTRUCTURE = frozenset(
@@ -36,6 +36,12 @@ def blameless(attribution: Attribution) -> bool:
     if attribution.trusted or attribution.certain or attribution.deterministic:
         return False
     return attribution.category is Category.UNKNOWN or attribution.category in _MACHINE
+
+
+def looks_certain(past: PastAttempt) -> bool:
+    """It showed a mistake of the job's own that would come again, and was given one retry to be sure."""
+    own = past.category is not Category.UNKNOWN and past.category not in INFRASTRUCTURE
+    return own and past.reason is Reason.CONFIRMATION_RETRY
 
 
 def same_point(past: PastAttempt, attempt: Attempt, progress: Progress, now: datetime) -> bool:

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from advisor.core.course import Pace
 from advisor.core.model import (
     Attempt,
     Attribution,
@@ -236,6 +237,18 @@ def test_trusted_fatal_hardware_ends_a_live_attempt_that_stands_still(
     decision = case.decide()
     assert _short(decision) == ((Action.RESTART, Reason.TRUSTED_FATAL) if ends else (Action.NONE, Reason.AWAITING_EXIT))
     assert decision.may_end_live_attempt == ends
+
+
+def test_a_log_that_mostly_comes_late_gets_longer_to_show_that_the_job_lives() -> None:
+    """Where minutes without a line are usual, twenty seconds of silence after a record of a fault say nothing."""
+    record = signal("s1", trust=Trust.KERNEL, at=after(-120))
+    case = world(S.RUNNING, cause=bad_gpu("node2"), exclude=("node2",), signals=(record,), now=NOON)
+    seen = [
+        progress(40, first=1, last_at=after(-100), interval_seconds=5.0, pace=Pace(gaps=(gap,) * 32))
+        for gap in (5.0, 90.0)
+    ]
+    decisions = [replace(case, snapshot=replace(case.snapshot, progress=some)).decide() for some in seen]
+    assert [item.reason for item in decisions] == [Reason.TRUSTED_FATAL, Reason.AWAITING_EXIT]
 
 
 def test_the_first_of_many_kernel_records_counts() -> None:

@@ -99,6 +99,16 @@ def test_the_same_point_wherever_it_runs_is_the_job() -> None:
     assert _decide(_seen(before[:3], nodes=("b",))).reason is Reason.BUDGET_EXHAUSTED
 
 
+def test_the_same_point_as_of_a_mistake_that_was_seen_is_that_mistake() -> None:
+    """One in a row had shown a full GPU: the others that nothing explains count with it, and three are enough."""
+    before = [_failed(n, seconds) for n, seconds in enumerate(ALIKE[:2])]
+    full = {"category": Category.GPU_OUT_OF_MEMORY, "reason": Reason.CONFIRMATION_RETRY}
+    assert _decide(_seen([*before, _failed(2, 100.0, **full)])).reason is Reason.BUDGET_EXHAUSTED
+    assert _decide(_seen([*before, _failed(2, 400.0, **full)])).action is Action.RESTART
+    in_vain = {"category": Category.SCHEDULER_EVENT, "reason": Reason.CONFIRMATION_RETRY}
+    assert _decide(_seen([*before, _failed(2, 100.0, **in_vain)])).action is Action.RESTART
+
+
 def test_equal_steps_are_the_same_point_where_steps_were_seen_to_pass() -> None:
     """However long it took to get there; who prints every hundredth step shows the same one for long."""
     finely = [_failed(n, seconds, first_step=1, last_step=40) for n, seconds in enumerate(SCATTERED)]
@@ -154,6 +164,18 @@ def test_what_was_given_back_stays_given_back() -> None:
     assert _avoided(_seen(before, nodes=last), attribution(Category.APPLICATION)) == TWELVE[4:8]
     undecided = past(4, action=None, reason=None)
     assert _avoided(_seen([*before, undecided], nodes=last, progress=progress(9))) == TWELVE[4:8]
+
+
+def test_what_is_tried_now_comes_before_what_was_tried() -> None:
+    """Where there is room for no more, older guesses make room; what evidence named never does."""
+    kept = ("x1", "x2", *TWELVE[4:10])
+    first = _failed(0, 20.0, nodes=kept, excluded_nodes=kept, implicated_nodes=("x1", "x2"), last_step=10)
+    before = [first, _failed(1, 300.0, last_step=90), _failed(2, 50.0, last_step=90, excluded_nodes=kept)]
+    new = ("m0", "m1", "m2", "m3")
+    row = [replace(item, nodes=new) for item in (before[1], before[2])]
+    row = [replace(item, number=number, excluded_nodes=kept) for number, item in enumerate(row, 1)]
+    avoided = _avoided(_seen([before[0], *row], nodes=new, progress=progress(90)))
+    assert avoided == ("x1", "x2", "m0", "m1", *TWELVE[4:8])
 
 
 def test_nodes_without_which_the_job_got_further_stay_excluded() -> None:
