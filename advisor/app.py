@@ -441,6 +441,7 @@ class Service:
             version=version(),
             build=build,
             schema=newest_revision(),
+            jobs_max=self._config.tick.attempts_max,
         )
         hints = Hints(dsn, newcomer.replica_id, store.hint)
         leasing = Leasing(
@@ -449,6 +450,7 @@ class Service:
             clock=self._clock,
             newcomer=newcomer,
             lease_seconds=self._config.replicas.lease_seconds,
+            attempts_max=self._config.tick.attempts_max,
             tell=hints.tell,
             instruments=self._instruments,
         )

@@ -58,6 +58,7 @@ class Pulse:
     took_seconds: float
     watched: int
     failed_jobs: int  # attempts whose own tick failed, in the last tick
+    unwatched: int = 0  # attempts that no replica has room to look at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,7 @@ class Board:
         self._took = 0.0
         self._watched = 0
         self._failed = 0
+        self._unwatched = 0
         self.failing = ""  # why no tick completes, while none does
         self._due: set[str] = set()  # clusters whose open advice is to be read again
         self._soon: asyncio.Task[None] | None = None
@@ -244,12 +246,13 @@ class Board:
         """Said to whoever asks until one is completed again."""
         self.failing = why
 
-    def tick_completed(self, *, took_seconds: float, watched: int, failed_jobs: int) -> None:
+    def tick_completed(self, *, took_seconds: float, watched: int, failed_jobs: int, unwatched: int = 0) -> None:
         self._completed = self._clock.monotonic()
         self._ticks += 1
         self._took = took_seconds
         self._watched = watched
         self._failed = failed_jobs
+        self._unwatched = unwatched
         self.failing = ""
 
     @property
@@ -261,6 +264,7 @@ class Board:
             took_seconds=self._took,
             watched=self._watched,
             failed_jobs=self._failed,
+            unwatched=self._unwatched,
         )
 
     @property

@@ -67,6 +67,9 @@ class Instruments:
             "oldest_tick_age_seconds", "The same of the replica whose tick is oldest and that holds jobs."
         )
         self.watched = gauge("watched_attempts", "Attempts that the last tick looked at.")
+        self.unwatched = gauge(
+            "unwatched_attempts", "Attempts that no replica has room to look at (tick.attempts_max)."
+        )
         self.failing = gauge("failing_attempts", "Attempts whose own part of the last tick failed.")
         # replicas
         self._turns_lost = counter("leases_lost", "Ticks that were dropped because this replica's lease had run out.")
@@ -154,11 +157,12 @@ class Instruments:
         finally:
             self._stage.labels(name).observe(self._clock.monotonic() - began)
 
-    def tick_completed(self, took_seconds: float, *, watched: int, failing: int) -> None:
+    def tick_completed(self, took_seconds: float, *, watched: int, failing: int, unwatched: int = 0) -> None:
         self._ticks.labels("completed").inc()
         self._tick.observe(took_seconds)
         self.watched.set(watched)
         self.failing.set(failing)
+        self.unwatched.set(unwatched)
 
     def turn_taken(self, *, held: int, live: int, taken_over: int) -> None:
         self.jobs_held.set(held)

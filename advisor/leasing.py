@@ -44,6 +44,7 @@ class Leasing:
         clock: SharedClock,
         newcomer: Newcomer,
         lease_seconds: float,
+        attempts_max: int | None = None,
         tell: Callable[[str], None],
         instruments: Instruments,
     ) -> None:
@@ -52,6 +53,7 @@ class Leasing:
         self._clock = clock
         self._newcomer = newcomer
         self._lease_seconds = lease_seconds
+        self._attempts_max = attempts_max
         self._lease = timedelta(seconds=lease_seconds)
         self._tell = tell
         self._instruments = instruments
@@ -82,6 +84,11 @@ class Leasing:
     @property
     def jobs(self) -> int:
         return len(self._turn.fence.epochs) if self._turn is not None else 0
+
+    @property
+    def unwatched(self) -> int:
+        """Attempts that no replica has room to tick."""
+        return self._turn.unwatched if self._turn is not None else 0
 
     def on_forgotten(self, forget: Callable[[Iterable[str]], None]) -> None:
         """Called with the keys of jobs of which nothing in memory may be believed any more."""
@@ -123,7 +130,12 @@ class Leasing:
         self._refused = {job: until for job, until in self._refused.items() if until > monotonic}
         try:
             turn = await self._store.take_turn(
-                self.replica_id, known, now=self._clock.now(), lease=self._lease, refused=frozenset(self._refused)
+                self.replica_id,
+                known,
+                now=self._clock.now(),
+                lease=self._lease,
+                refused=frozenset(self._refused),
+                attempts_max=self._attempts_max,
             )
         except LeaseLost:
             await self._renew(stuck=False)  # whoever comes for his turn has got on
@@ -192,6 +204,7 @@ class Leasing:
             tick_age=timedelta(seconds=age),
             stuck=stuck,
             witness=self._clock.witness,
+            jobs_max=self._turn.jobs_max if self._turn is not None else self._attempts_max,
         )
         if renewed is not None:
             self._stuck = False
@@ -238,7 +251,9 @@ class Leasing:
         others = [item for item in replicas if item.replica_id != self.replica_id and item.ended_at is None]
         await self._bury(others)
         alone = not any(item.alive for item in others)
-        free = () if alone else await self._store.free_jobs(self._clock.now())
+        # A job that nobody has room for waits for nobody's tick.
+        full = all(item.full for item in replicas if item.alive)
+        free = () if alone or full else await self._store.free_jobs(self._clock.now())
         self._board.elsewhere = Elsewhere(
             tick_age_seconds=max((_age(item) for item in others), default=0.0),
             free_seconds=self._free_for(free),
@@ -283,7 +298,16 @@ def _age(replica: StoredReplica) -> float:
     return replica.tick_age.total_seconds() if replica.jobs else 0.0
 
 
-def newcomer_at(now: datetime, *, host: str, pid: int, place: str, version: str, build: str, schema: str) -> Newcomer:
+def newcomer_at(
+    now: datetime, *, host: str, pid: int, place: str, version: str, build: str, schema: str, jobs_max: int
+) -> Newcomer:
     return Newcomer(
-        replica_id=new_id(now), host=host, pid=pid, place=place, version=version, build=build, schema=schema
+        replica_id=new_id(now),
+        host=host,
+        pid=pid,
+        place=place,
+        version=version,
+        build=build,
+        schema=schema,
+        jobs_max=jobs_max,
     )

@@ -147,6 +147,7 @@ class Pipeline:
         self._over: dict[AttemptKey, bool] = {}  # of attempts that are over: what was saved of whether that was seen
         self._reached: set[tuple[AttemptKey, MilestoneKind]] = set()
         self._failing: set[AttemptKey] = set()
+        self._left_out = 0  # attempts that nobody has room to look at
         self._settles_at: datetime | None = None
         self._more = False
         self._incarnation = ""
@@ -232,8 +233,9 @@ class Pipeline:
         self._failing = {sighting.key for sighting in sightings if sighting.failed is not None}
         self._more = any(sighting.more and sighting.failed is None for sighting in sightings)
         took = self._clock.monotonic() - began
-        self._board.tick_completed(took_seconds=took, watched=len(sightings), failed_jobs=len(self._failing))
-        self._instruments.tick_completed(took, watched=len(sightings), failing=len(self._failing))
+        failing, left_out = len(self._failing), self._left_out
+        self._board.tick_completed(took_seconds=took, watched=len(sightings), failed_jobs=failing, unwatched=left_out)
+        self._instruments.tick_completed(took, watched=len(sightings), failing=failing, unwatched=left_out)
         self._on_tick()
 
     def _begin_anew(self) -> None:
@@ -259,9 +261,14 @@ class Pipeline:
         return self._leasing.fence if self._leasing is not None else None
 
     async def _sight(self, keys: Sequence[AttemptKey], now: datetime) -> list[Sighting]:
-        if len(keys) > self._attempts_max:
-            log.warning("attempts_capped", watched=len(keys), most=self._attempts_max)
-            keys = keys[: self._attempts_max]  # the store names the most important ones first
+        if self._leasing is None:
+            # The store names the most important ones first.
+            keys, left_out = keys[: self._attempts_max], len(keys[self._attempts_max :])
+        else:
+            left_out = self._leasing.unwatched
+        if left_out and not self._left_out:
+            log.warning("attempts_capped", watched=len(keys), unwatched=left_out, most=self._attempts_max)
+        self._left_out = left_out
         stored = await self._store.load(keys, now=now)
         if self._leasing is not None:
             self._leasing.refuse(key.job_key for key in keys if key not in stored)

@@ -335,6 +335,7 @@ def _service(client: Client, chosen: Config) -> Iterator[Check]:
         to_do = "is its disk full, is it down, is it the primary? docs/runbook.md, store_absent"
         yield Check(name="store", state=State.FAIL, found=absent.detail, to_do=to_do)
     yield _tick(status)
+    yield from look_at_room(status)
     yield from look_at_sources(status, chosen)
     yield from look_at_replicas(status)
     yield from _agents(status, chosen)
@@ -366,6 +367,14 @@ def _withheld(client: Client) -> Iterator[Check]:
     if held:
         names = " ".join(f"{item.node}{' (on paper)' if item.dry_run else ''}" for item in held[:MODES_SHOWN])
         yield Check(name="isolation", state=State.OK, found=f"{len(held)} nodes: {names} (advisor nodes isolations)")
+
+
+def look_at_room(status: operator_pb2.Status) -> Iterator[Check]:
+    """Attempts that nobody looks at."""
+    if status.unwatched_jobs:
+        found = f"{status.unwatched_jobs} attempts are not watched: no replica has room for them"
+        to_do = "raise tick.attempts_max, start another replica, or narrow the agents' scope: nothing is done for them"
+        yield Check(name="room", state=State.WARN, found=found, to_do=to_do)
 
 
 def look_at_replicas(status: operator_pb2.Status) -> Iterator[Check]:

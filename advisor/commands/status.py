@@ -75,6 +75,8 @@ def status_lines(found: operator_pb2.Status, now: datetime) -> list[str]:
         f"advisor {found.version}: {_many(found.watched_jobs, 'attempt')} watched, "
         f"{_many(found.open_incidents, 'open incident')}, last tick {age} ago"
     ]
+    if found.unwatched_jobs:
+        lines.append(f"{_many(found.unwatched_jobs, 'attempt')} not watched: no room (tick.attempts_max)")
     if len(found.replicas) > 1:
         lines += [replica_line(item) for item in found.replicas]
     for agent in found.agents:

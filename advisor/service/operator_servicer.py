@@ -215,6 +215,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
             tick_age=wire.duration(services.board.tick_age_seconds),
             tick_took=wire.duration(pulse.took_seconds),
             watched_jobs=pulse.watched,
+            unwatched_jobs=pulse.unwatched,
             open_incidents=incidents,
             sources=[_source_message(source) for source in sources],
             agents=[_agent_message(agent) for agent in agents],

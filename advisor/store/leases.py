@@ -11,8 +11,9 @@ Renewing takes a lock that does not wait for KEY SHARE: a long write does not ke
 """
 
 import zlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, Uuid, and_, case, cast, delete, func, insert, literal, select, update
@@ -20,7 +21,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from advisor.core.leases import Standing, to_give, to_take
+from advisor.core.leases import Standing, fitting, to_give, to_take
 from advisor.core.steady import ClockCorrection, Witness
 from advisor.store.clock_corrections import answered, correction_of, last_witness, set_back, witness_values
 from advisor.store.clock_corrections import database_clock as _clock
@@ -29,7 +30,7 @@ from advisor.store.hints import TICK, hint
 from advisor.store.records import AttemptKey
 from advisor.store.sql import any_id, storable
 from advisor.store.tables import lease_epochs, leases, replicas, schema_support
-from advisor.store.watching import Patience, watched
+from advisor.store.watching import Patience, by_importance, watched
 
 _KEPT_FOR = timedelta(days=1)  # rows of replicas that have ended, to be looked at
 _REPLICAS_MAX = 1000
@@ -47,6 +48,7 @@ class Newcomer:
     version: str
     build: str
     schema: str
+    jobs_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,10 @@ class Fence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What a replica may tick now. `came`: jobs that it did not hold at its last turn, or holds anew."""
+    """What a replica may tick now. `came`: jobs that it did not hold at its last turn, or holds anew.
+
+    `unwatched`: attempts that nobody ticks, since nobody has room. `jobs_max`: how many jobs it can tick, for others.
+    """
 
     keys: tuple[AttemptKey, ...]
     fence: Fence
@@ -68,6 +73,8 @@ class Turn:
     came: frozenset[str]
     given: int
     taken_over: int
+    unwatched: int = 0
+    jobs_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +97,7 @@ class Joined(Answer):
 class StoredReplica:
     """`tick_age`, `alive`: by the database's clock, when this was read. `lost_since`: it died in the last hours, was
     last heard of then, and nobody has begun a life at its place. `ahead`: it was heard at a time that is to come.
+    `jobs_max`: how many jobs it can tick, None where it does not say.
     """
 
     replica_id: str
@@ -105,6 +113,11 @@ class StoredReplica:
     jobs: int
     lost_since: datetime | None = None
     ahead: bool = False
+    jobs_max: int | None = None
+
+    @property
+    def full(self) -> bool:
+        return self.jobs_max is not None and self.jobs >= self.jobs_max
 
 
 def _alive() -> ColumnElement[bool]:
@@ -139,6 +152,7 @@ async def join(connection: AsyncConnection, newcomer: Newcomer, *, lease: timede
             version=newcomer.version,
             build=newcomer.build,
             schema=newcomer.schema,
+            jobs_max=newcomer.jobs_max,
             started_at=_clock(),
             until=_clock() + lease,
             ticked_at=_clock(),
@@ -162,11 +176,12 @@ async def renew(
     tick_age: timedelta,
     stuck: bool,
     witness: Witness | None = None,
+    jobs_max: int | None = None,
 ) -> Answer | None:
     """Live on. None: others have what was ours, or may have it now.
 
     A lease that has run out is in force again where nobody has inherited. `stuck`: live on only while nobody else is
-    there. `witness`: what our host told at the answer before.
+    there. `witness`: what our host told at the answer before. `jobs_max`: as its last turn told.
     """
     others = replicas.alias("others")
     somebody = (
@@ -178,7 +193,7 @@ async def renew(
     found = await connection.execute(
         update(replicas)
         .where(*mine)
-        .values(until=_clock() + lease, ticked_at=_clock() - tick_age, **witness_values(witness))
+        .values(until=_clock() + lease, ticked_at=_clock() - tick_age, jobs_max=jobs_max, **witness_values(witness))
         .returning(*answered())
     )
     row = found.one_or_none()
@@ -234,13 +249,15 @@ async def take_turn(
     patience: Patience,
     lease: timedelta,
     refused: Collection[str] = (),
+    attempts_max: int | None = None,
 ) -> Turn:
     """What there is to tick: what is held, less what is given up, and what was free or a dead replica's.
 
-    `known`: epochs of the jobs held so far. `refused`: jobs that others must have, where there are any. Raises
-    `LeaseLost` when the lease has run out.
+    `known`: epochs of the jobs held so far. `refused`: jobs that others must have, where there are any. No more
+    attempts than `attempts_max` are held. Raises `LeaseLost` when the lease has run out.
     """
-    live, dead = await _stand(connection, replica_id, lease)
+    others_most, dead = await _stand(connection, replica_id, lease)
+    live = 1 + len(others_most)
     refused = refused if live > 1 else ()
     held = await _held(connection) if live > 1 else 0
     # All of them, at once: who is over his share then gives up the rest, and that is free for everybody.
@@ -254,18 +271,36 @@ async def take_turn(
     if over:
         # They are done with.
         await connection.execute(delete(leases).where(mine, leases.c.job_key == any_id(over)))
-    free = sorted({item.key.job_key for item in seen if item.epoch is None}.difference(refused))
-    standing = Standing(held=held or len(epochs), free=len(free), mine=len(epochs), live=live)
-    wanted = _chosen(free, replica_id, to_take(standing))
+    size = Counter(item.key.job_key for item in seen)
+    free = sorted(size.keys() - epochs.keys() - set(refused))
+    standing = Standing(
+        held=held or len(epochs),
+        free=len(free),
+        mine=len(epochs),
+        live=live,
+        most=_jobs_max(attempts_max, epochs, size),
+        others_most=others_most,
+    )
+    order = await _order(connection, size, now, attempts_max, live)
+    wanted = free if standing.short else _chosen(free, replica_id, to_take(standing))
     if len(wanted) < len(free):
         wanted = sorted({*wanted, *await _left_alone(connection, free, lease)})
-    taken = await _take(connection, replica_id, wanted)
+    candidates = epochs.keys() | set(wanted)
+    room = set(fitting(filter(candidates.__contains__, order), size, attempts_max))
+    clipped = len(room) < len(candidates)
+    taken = await _take(connection, replica_id, [job for job in wanted if job in room])
     # Those that others must have first; they count among what is given up.
     given = sorted(epochs, key=lambda job: (job not in refused, -epochs[job]))
     given = given[: max(to_give(standing), len(epochs.keys() & set(refused)))]
+    # Nor is anything held that cannot be ticked, beside what could be taken after all.
+    room = set(fitting(filter((epochs.keys() | taken.keys()).__contains__, order), size, attempts_max))
+    given = sorted({*given, *(epochs.keys() - room)})
     if given:
         await _free(connection, mine, leases.c.job_key == any_id(given))
-    epochs = {job: epoch for job, epoch in {**epochs, **taken}.items() if job not in given}
+    gone = frozenset(given)
+    epochs = {job: epoch for job, epoch in {**epochs, **taken}.items() if job not in gone}
+    most = len(epochs) if clipped else _jobs_max(attempts_max, epochs, size)
+    nobody = live == 1 or replace(standing, most=most).short
     return Turn(
         keys=tuple(item.key for item in seen if item.key.job_key in epochs),
         fence=Fence(replica_id=replica_id, epochs=epochs),
@@ -273,19 +308,38 @@ async def take_turn(
         came=frozenset(job for job, epoch in epochs.items() if known.get(job) != epoch),
         given=len(given),
         taken_over=len(inherited),
+        unwatched=size.total() - sum(size[job] for job in epochs) if nobody else 0,
+        jobs_max=most,
     )
 
 
-async def _stand(connection: AsyncConnection, replica_id: str, lease: timedelta) -> tuple[int, bool]:
-    """How many replicas tick, and whether a dead one has not been inherited yet. Ours is held from here."""
+async def _order(
+    connection: AsyncConnection, size: Mapping[str, int], now: datetime, attempts_max: int | None, live: int
+) -> tuple[str, ...]:
+    """The jobs that are seen, the most important first; where some must be left out, in everybody's order."""
+    if attempts_max is None or live <= 1 or sum(size.values()) <= attempts_max:
+        return tuple(size)
+    return tuple(job for job in await by_importance(connection, now) if job in size)
+
+
+def _jobs_max(attempts_max: int | None, jobs: Collection[str], size: Mapping[str, int]) -> int | None:
+    """How many jobs can be ticked, if others have as many attempts as these."""
+    if attempts_max is None or not jobs:
+        return attempts_max
+    return max(attempts_max * len(jobs) // sum(size[job] for job in jobs), 1)
+
+
+async def _stand(connection: AsyncConnection, replica_id: str, lease: timedelta) -> tuple[tuple[int | None, ...], bool]:
+    """How many jobs each other replica that ticks can have, and whether a dead one has not been inherited yet. Ours is
+    held from here."""
     others = replicas.alias("others")
     live = (
-        select(func.count())
-        .select_from(others)
+        select(func.array_agg(others.c.jobs_max))
         .where(
             others.c.ended_at.is_(None),
             others.c.until > _clock(),
-            (others.c.id == replica_id) | (others.c.ticked_at > _clock() - lease),
+            others.c.id != replica_id,
+            others.c.ticked_at > _clock() - lease,
         )
         .scalar_subquery()
     )
@@ -298,7 +352,7 @@ async def _stand(connection: AsyncConnection, replica_id: str, lease: timedelta)
     row = found.one_or_none()
     if row is None:
         raise LeaseLost("the lease has run out")
-    return row.live, row.dead
+    return tuple(row.live or ()), row.dead
 
 
 async def _held(connection: AsyncConnection) -> int:
@@ -417,6 +471,7 @@ async def list_replicas(connection: AsyncConnection) -> tuple[StoredReplica, ...
             jobs=row.jobs,
             lost_since=row.lost_since,
             ahead=row.ahead,
+            jobs_max=row.jobs_max,
         )
         for row in found
     )

@@ -367,12 +367,25 @@ class Store:
             return await leases.join(connection, newcomer, lease=lease, boot=boot)
 
     async def renew(
-        self, replica_id: str, *, lease: timedelta, tick_age: timedelta, stuck: bool, witness: Witness | None = None
+        self,
+        replica_id: str,
+        *,
+        lease: timedelta,
+        tick_age: timedelta,
+        stuck: bool,
+        witness: Witness | None = None,
+        jobs_max: int | None = None,
     ) -> Answer | None:
         """None: that life is over. `witness`: what our host told at the answer before."""
         async with self._renewing.begin() as connection:
             return await leases.renew(
-                connection, replica_id, lease=lease, tick_age=tick_age, stuck=stuck, witness=witness
+                connection,
+                replica_id,
+                lease=lease,
+                tick_age=tick_age,
+                stuck=stuck,
+                witness=witness,
+                jobs_max=jobs_max,
             )
 
     async def correct_clock(self, correction: ClockCorrection, *, replica_id: str, witness: Witness) -> bool:
@@ -398,11 +411,19 @@ class Store:
         now: datetime,
         lease: timedelta,
         refused: Collection[str] = (),
+        attempts_max: int | None = None,
     ) -> Turn:
-        """What this replica may tick, which is none of `refused`. Raises `LeaseLost`."""
+        """What this replica may tick, none of `refused` and no more than `attempts_max`. Raises `LeaseLost`."""
         async with self._engine.begin() as connection:
             turn = await leases.take_turn(
-                connection, replica_id, known, now=now, patience=self._patience, lease=lease, refused=refused
+                connection,
+                replica_id,
+                known,
+                now=now,
+                patience=self._patience,
+                lease=lease,
+                refused=refused,
+                attempts_max=attempts_max,
             )
         return replace(turn, fence=replace(turn.fence, incarnation=self._incarnation))
 

@@ -164,6 +164,7 @@ replicas = Table(
     Column("boot", Text(), nullable=True),
     Column("uptime_seconds", Double(), nullable=True),
     Column("clock_version", BigInteger(), nullable=True),
+    _whole("jobs_max", nullable=True),  # how many it can tick
 )
 
 # The one row: what the replicas add to this database's clock since somebody set it. `since` is by that clock.

@@ -89,10 +89,7 @@ async def watched(
         await connection.execute(
             update(incidents).where(of_attempt(incidents, table), incidents.c.closed_at.is_(None)).values(closed_at=now)
         )
-    turn = func.row_number().over(
-        partition_by=(jobs.c.in_scope, jobs.c.user_name),
-        order_by=(jobs.c.nodes_requested.desc().nulls_last(), attempts.c.job_key, attempts.c.number),
-    )
+    turn = _turn_of_user()
     epoch: ColumnElement[Any] = null()
     joined = attempts.join(jobs, jobs.c.key == attempts.c.job_key)
     if replica_id:
@@ -108,6 +105,20 @@ async def watched(
     return tuple(Watched(key=AttemptKey(job_key=row.job_key, number=row.number), epoch=row.epoch) for row in found)
 
 
+async def by_importance(connection: AsyncConnection, now: datetime) -> tuple[str, ...]:
+    """Jobs with something to tick, whoever holds them, the most important first: the same order for all replicas, so
+    that what one gives up for a more important one does not go round."""
+    turn = _turn_of_user()
+    found = await connection.execute(
+        select(attempts.c.job_key)
+        .join(jobs, jobs.c.key == attempts.c.job_key)
+        .where(*_to_tick(now))
+        .order_by(jobs.c.in_scope.desc(), turn, attempts.c.job_key, attempts.c.number)
+        .limit(_WATCHED_MAX)
+    )
+    return tuple(dict.fromkeys(found.scalars()))
+
+
 async def free_jobs(connection: AsyncConnection, now: datetime) -> tuple[str, ...]:
     """Jobs with something to tick that no replica holds."""
     found = await connection.execute(
@@ -118,6 +129,13 @@ async def free_jobs(connection: AsyncConnection, now: datetime) -> tuple[str, ..
         .limit(_FREE_MAX)
     )
     return tuple(found.scalars())
+
+
+def _turn_of_user() -> ColumnElement[int]:
+    return func.row_number().over(
+        partition_by=(jobs.c.in_scope, jobs.c.user_name),
+        order_by=(jobs.c.nodes_requested.desc().nulls_last(), attempts.c.job_key, attempts.c.number),
+    )
 
 
 def _lease_of_attempt() -> ColumnElement[bool]:

@@ -397,11 +397,14 @@ class Status(_message.Message):
     SOURCES_FIELD_NUMBER: _builtins.int
     AGENTS_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
+    UNWATCHED_JOBS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     incarnation: _builtins.str
     ticks: _builtins.int
     watched_jobs: _builtins.int
     open_incidents: _builtins.int
+    unwatched_jobs: _builtins.int
+    """attempts that no replica has room to look at (tick.attempts_max)"""
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -430,10 +433,11 @@ class Status(_message.Message):
         sources: _abc.Iterable[Global___SourceStatus] | None = ...,
         agents: _abc.Iterable[Global___AgentStatus] | None = ...,
         replicas: _abc.Iterable[Global___ReplicaStatus] | None = ...,
+        unwatched_jobs: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["started_at", b"started_at", "tick_age", b"tick_age", "tick_took", b"tick_took"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "incarnation", b"incarnation", "open_incidents", b"open_incidents", "replicas", b"replicas", "sources", b"sources", "started_at", b"started_at", "tick_age", b"tick_age", "tick_took", b"tick_took", "ticks", b"ticks", "version", b"version", "watched_jobs", b"watched_jobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "incarnation", b"incarnation", "open_incidents", b"open_incidents", "replicas", b"replicas", "sources", b"sources", "started_at", b"started_at", "tick_age", b"tick_age", "tick_took", b"tick_took", "ticks", b"ticks", "unwatched_jobs", b"unwatched_jobs", "version", b"version", "watched_jobs", b"watched_jobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

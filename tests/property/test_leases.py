@@ -9,6 +9,7 @@ from advisor.core.leases import (
     SLACK_JOBS,
     SLACK_SHARE,
     Standing,
+    fitting,
     idle_seconds,
     renew_seconds,
     stuck_seconds,
@@ -116,3 +117,48 @@ def test_the_times_of_a_lease_fit_into_it(lease: float) -> None:
     assert renew_seconds(lease) * 3 <= lease + 1e-9
     assert 0 < idle_seconds(lease) < lease
     assert stuck_seconds(lease) > 2 * lease
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.integers(1, 30)), min_size=1, max_size=6),
+    st.integers(0, 100),
+    st.data(),
+)
+def test_shares_with_little_room_add_up(most: list[int | None], jobs: int, data: st.DataObject) -> None:
+    """Whoever can have only so many has no more; together they have all there is, or nobody has room for another."""
+    held = data.draw(st.integers(0, jobs))
+    standings = [
+        Standing(
+            held=held,
+            free=jobs - held,
+            mine=0,
+            live=len(most),
+            most=own,
+            others_most=tuple(most[:at] + most[at + 1 :]),
+        )
+        for at, own in enumerate(most)
+    ]
+    shares = [standing.share for standing in standings]
+    bounded = [own for own in most if own is not None]
+    short = len(bounded) == len(most) and sum(bounded) < jobs
+    assert [standing.short for standing in standings] == [short] * len(most)
+    assert all(own is None or share <= own for share, own in zip(shares, most, strict=True))
+    if short:
+        assert shares == most
+    else:
+        assert sum(shares) >= jobs
+        with_room = [share for share, own in zip(shares, most, strict=True) if own is None or share < own]
+        assert len(set(with_room)) <= 1, "who has room has an equal part"
+
+
+@given(st.lists(st.integers(1, 4), max_size=12), st.one_of(st.none(), st.integers(1, 20)))
+def test_what_fits_is_whole_jobs_and_the_most_important_one(sizes: list[int], most: int | None) -> None:
+    """In order, within the bound, nothing left out that would have fitted; the first job always."""
+    size = {str(number): attempts for number, attempts in enumerate(sizes)}
+    found = fitting(size, size, most)
+    assert found == [job for job in size if job in found]
+    used = sum(size[job] for job in found)
+    assert most is None or used <= most or len(found) == 1
+    assert not size or found[0] == "0"
+    assert most is not None or len(found) == len(size)
+    assert all(used + size[job] > (most or 0) for job in size if job not in found)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+import structlog
 
 from advisor.app import Service, StartError
 from advisor.commands.listing import short_ids
@@ -421,7 +422,8 @@ async def test_keepalives_carry_the_tick_age(folder: Path) -> None:
 
 
 async def test_a_flood_of_small_jobs_never_hides_a_training_job(folder: Path) -> None:
-    """Where more attempts run than one tick looks at, jobs in scope come first, and each user's largest."""
+    """Where more attempts run than one tick looks at, jobs in scope come first, and each user's largest; how many are
+    left out is said once in the log, and by whoever is asked."""
     config = configuration(folder)
     config = config.model_copy(update={"tick": config.tick.model_copy(update={"attempts_max": 4})})
     async with world_of(folder, config) as world:
@@ -435,8 +437,15 @@ async def test_a_flood_of_small_jobs_never_hides_a_training_job(folder: Path) ->
             small = world.job("RUNNING", job=str(100 + number), nodes=["node4"], nodes_requested=1, in_scope=in_scope)
             small.attempt.CopyFrom(ref)
             flood.append(small)
-        await world.report(*flood)
-        await world.ticks(2)
+        with structlog.testing.capture_logs() as logs:
+            await world.report(*flood)
+            await world.ticks(4)
         assert world.running.board.pulse.watched == 4
+        said = [
+            (line["watched"], line["unwatched"], line["most"]) for line in logs if line["event"] == "attempts_capped"
+        ]
+        assert said == [(4, 9, 4)]
+        status = await world.operator.GetStatus(operator_pb2.GetStatusRequest())
+        assert (status.watched_jobs, status.unwatched_jobs) == (4, 9)
         await world.fail_on_node2()
         await world.advice_where(_restart_without_node2)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import pytest
@@ -35,6 +35,7 @@ class Replica:
     store: Store
     name: str
     held: Turn | None = None
+    most: int | None = None
 
     async def join(self, place: str = "") -> None:
         newcomer = Newcomer(replica_id=self.name, host="h", pid=1, place=place, version="1", build="b", schema="0014")
@@ -42,7 +43,7 @@ class Replica:
 
     async def turn(self, seconds: float = 30.0) -> set[str]:
         known = self.held.fence.epochs if self.held is not None else {}
-        self.held = await self.store.take_turn(self.name, known, now=at(seconds), lease=LEASE)
+        self.held = await self.store.take_turn(self.name, known, now=at(seconds), lease=LEASE, attempts_max=self.most)
         return set(self.held.fence.epochs)
 
     async def write(self, *keys: AttemptKey) -> None:
@@ -50,7 +51,8 @@ class Replica:
         await self.store.save_states(dict.fromkeys(keys, STATE), now=at(31), fence=self.held.fence)
 
     async def renew(self, *, stuck: bool = False) -> bool:
-        done = await self.store.renew(self.name, lease=LEASE, tick_age=timedelta(), stuck=stuck)
+        most = self.held.jobs_max if self.held is not None else self.most
+        done = await self.store.renew(self.name, lease=LEASE, tick_age=timedelta(), stuck=stuck, jobs_max=most)
         return done is not None
 
 
@@ -61,8 +63,8 @@ async def engine(url: str) -> AsyncIterator[AsyncEngine]:
     await made.dispose()
 
 
-async def replica(store: Store, place: str = "") -> Replica:
-    made = Replica(store=store, name=new_id(at(0)))
+async def replica(store: Store, place: str = "", most: int | None = None) -> Replica:
+    made = Replica(store=store, name=new_id(at(0)), most=most)
     await made.join(place)
     return made
 
@@ -291,9 +293,20 @@ async def test_the_board_is_known_to_have_changed(store: Store) -> None:
     assert await store.board_token() != before
 
 
-def of_process(store: Store) -> tuple[Leasing, Board]:
+class MovedClock(SystemClock):
+    """On which time passes when the test says so, too."""
+
+    passed = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.passed
+
+
+def of_process(
+    store: Store, *, own: SystemClock | None = None, attempts_max: int | None = None
+) -> tuple[Leasing, Board]:
     """What a process has: its life among others, and the board that its agents see."""
-    clock = SharedClock(SystemClock())
+    clock = SharedClock(own or SystemClock())
     board = Board(store, clock)
     newcomer = Newcomer(replica_id=new_id(at(0)), host="h", pid=1, place="here", version="1", build="b", schema="0014")
     leasing = Leasing(
@@ -302,6 +315,7 @@ def of_process(store: Store) -> tuple[Leasing, Board]:
         clock=clock,
         newcomer=newcomer,
         lease_seconds=LEASE.total_seconds(),
+        attempts_max=attempts_max,
         tell=lambda _: None,
         instruments=Instruments(clock),
     )
@@ -404,3 +418,112 @@ async def test_who_died_is_missed_until_somebody_is_in_its_place(store: Store, e
     assert found[dead.name].ended_at is not None
     await replica(store, "3")
     assert [item.replica_id for item in await store.replicas() if item.lost_since is not None] == []
+
+
+async def rounds(*replicas: Replica, count: int = 3) -> list[set[str]]:
+    """Turns of each, renewed in between as each does every second; what each holds after the last."""
+    for _ in range(count):
+        for one in replicas:
+            await one.turn()
+            await one.renew()
+    return [await one.turn() for one in replicas]
+
+
+def unwatched(*replicas: Replica) -> list[int]:
+    return [one.held.unwatched for one in replicas if one.held is not None]
+
+
+async def test_one_replica_holds_no_more_than_it_can_tick(store: Store) -> None:
+    """The rest is nobody's and is said; the most important is held, also when it comes last."""
+    await jobs(store, 6)
+    alone = await replica(store, most=4)
+    assert len(await alone.turn()) == 4
+    assert unwatched(alone) == [2]
+    recorded = await report(store, seen(job_id="900", user="zoe", nodes_requested=512), complete=False)
+    (large,) = recorded.changed
+    assert large.job_key in await alone.turn()
+    assert len(await alone.turn()) == 4
+    assert unwatched(alone) == [3]
+
+
+async def test_what_one_replica_has_no_room_for_others_take(store: Store, engine: AsyncEngine) -> None:
+    """Beyond an equal share, and nothing goes to and fro: a job that ends gives the small one room for another."""
+    keys = {key.job_key for key in await jobs(store, 12)}
+    small, large = await replica(store, most=3), await replica(store, most=100)
+    held = await rounds(small, large)
+    assert [len(some) for some in held] == [3, 9]
+    assert held[0] | held[1] == keys
+    assert unwatched(small, large) == [0, 0]
+    for _ in range(3):
+        assert await rounds(small, large, count=1) == held
+    more = {key.job_key for key in await jobs(store, 30)} - keys
+    held = await rounds(small, large)
+    assert [len(some) for some in held] == [3, 27]
+    assert more <= held[0] | held[1]
+
+
+async def test_where_nobody_has_room_the_most_important_are_held_and_the_rest_is_nobodys(
+    store: Store, engine: AsyncEngine
+) -> None:
+    """All full: what is left is told by each, no tick waits for it, and it comes to rest; a larger job finds its place,
+    and a replica that joins takes what was left."""
+    recorded = await report(
+        store, *(seen(job_id=str(200 + n), nodes_requested=n) for n in range(1, 11)), complete=False
+    )
+    one, two = await replica(store, most=3), await replica(store, most=4)
+    held = await rounds(one, two)
+    assert [len(some) for some in held] == [3, 4]
+    assert unwatched(one, two) == [3, 3]
+    async with engine.connect() as connection:
+        found = await connection.execute(
+            text("SELECT j.nodes_requested FROM leases l JOIN jobs j ON j.key = l.job_key WHERE replica_id IS NOT NULL")
+        )
+        assert sorted(found.scalars()) == [4, 5, 6, 7, 8, 9, 10]
+    assert all(item.full for item in await store.replicas())
+    assert await rounds(one, two, count=1) == held
+    (large,) = (await report(store, seen(job_id="900", nodes_requested=512), complete=False)).changed
+    assert large.job_key in set().union(*await rounds(one, two))
+    three = await replica(store, most=100)
+    held = await rounds(one, two, three)
+    assert set().union(*held) == {large.job_key, *(key.job_key for key in recorded.changed)}
+    assert unwatched(one, two, three) == [0, 0, 0]
+
+
+async def test_attempts_are_counted_and_jobs_are_held_whole(store: Store) -> None:
+    """A job whose last attempt is still looked at beside its next one takes two places."""
+    large = seen(job_id="100", nodes_requested=64)
+    await report(store, large, seen(job_id="101"), complete=False)
+    ended = replace(large, state=AttemptState.FAILED, ended_at=at(20), observed_at=at(20))
+    again = replace(large, attempt=1, submitted_at=at(21), observed_at=at(25), started_at=at(24))
+    await report(store, ended, complete=False)
+    await report(store, again, complete=False)
+    alone = await replica(store, most=2)
+    assert len(await alone.turn()) == 1
+    assert unwatched(alone) == [1]
+    assert alone.held is not None
+    assert len(alone.held.keys) == 2
+
+
+async def test_jobs_that_nobody_has_room_for_make_no_tick_old(store: Store) -> None:
+    """Where all are full, nobody need be taken for dead; where one has room and takes nothing, he must be."""
+    await jobs(store, 4)
+    clock = MovedClock()
+    leasing, board = of_process(store, own=clock, attempts_max=1)
+    await leasing.join()
+    other = await replica(store, most=1)
+    for _ in range(2):
+        await leasing.turn()
+        await leasing._renew(stuck=False)
+        await rounds(other, count=1)
+
+    async def seconds_free() -> float:
+        for _ in range(2):
+            await leasing._look()
+            clock.passed += 4.0
+        assert board.elsewhere is not None
+        return board.elsewhere.free_seconds
+
+    assert leasing.unwatched == 2
+    assert await seconds_free() == 0.0
+    await store.renew(other.name, lease=LEASE, tick_age=timedelta(), stuck=False, jobs_max=5)
+    assert await seconds_free() >= 4.0

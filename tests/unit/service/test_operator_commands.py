@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from advisor.commands import watch
-from advisor.commands.doctor import State, look_at_replicas
+from advisor.commands.doctor import State, look_at_replicas, look_at_room
 from advisor.commands.events import event_lines
 from advisor.commands.job_ids import job_id
 from advisor.commands.output import CommandError, Format, print_json, whole_document
@@ -247,3 +247,13 @@ def test_a_replica_that_is_silent_or_lost_is_told() -> None:
         (State.WARN, "h pid 3 not heard since 2026-05-01 12:00:00Z"),
         (State.OK, "2 live: jobs h pid 1: 3, h pid 2: 3"),
     ]
+
+
+def test_attempts_that_nobody_has_room_for_are_told() -> None:
+    """In a line of status, and as something to do by doctor; nothing where all are watched."""
+    status = operator_pb2.Status(version="1", watched_jobs=5000, unwatched_jobs=3)
+    assert "3 attempts not watched: no room (tick.attempts_max)" in status_lines(status, NOW)
+    (check,) = look_at_room(status)
+    assert (check.state, check.found) == (State.WARN, "3 attempts are not watched: no replica has room for them")
+    assert list(look_at_room(operator_pb2.Status(watched_jobs=5000))) == []
+    assert len(status_lines(operator_pb2.Status(version="1"), NOW)) == 1
