@@ -14,7 +14,7 @@ import structlog
 from advisor.brought_rules import BroughtRules
 from advisor.core import job_watch
 from advisor.core.model import Signal, SourceReport, Unavailable
-from advisor.core.scan import FileContext, FileState, Scanned, Scanner, fold_signals
+from advisor.core.scan import FileContext, FileState, Scanned, Scanner, fold_signals, room_of
 from advisor.core.words import Trust, UnavailableReason
 from advisor.instruments import Instruments
 from advisor.ports import Clock, LogBatch, LogChunk, LogRequest, LogSource
@@ -24,7 +24,9 @@ from advisor.turns import Paces, Piece, Turns, bytes_of
 
 log = structlog.get_logger(__name__)
 
-ROUNDS_MAX = 16  # reads of one attempt in one tick; what is left comes with the next
+ROUNDS_MAX = 256  # reads of one attempt in one tick; what is left comes with the next
+ROUNDS_SLOW_MAX = 16  # of a source that has taken its time
+GATHER_SECONDS_MAX = 1.5  # which is this, of reading and scanning
 SCAN_SECONDS_MAX = 1.0  # of one source in one tick; what was read beyond it is read again in the next
 SCAN_SECONDS_SHARED = 0.4  # of it for second and later turns where several users' jobs wait for their tick
 READ_SECONDS_MAX = 10.0  # connectors have deadlines of their own; this one keeps a defect from stopping the tick
@@ -154,8 +156,10 @@ class Gatherer:
     async def _gather_from(self, source: LogSource, sightings: Sequence[Sighting]) -> None:
         asked = [sighting for sighting in sightings if _wants(sighting, source.name)]
         shared = len({_user(sighting) for sighting in asked}) > 1
-        left = SCAN_SECONDS_MAX
+        left, slow_at = SCAN_SECONDS_MAX, self._clock.monotonic() + GATHER_SECONDS_MAX
         for turn in range(ROUNDS_MAX):
+            if turn >= ROUNDS_SLOW_MAX and self._clock.monotonic() >= slow_at:
+                break
             if not asked or left <= (SCAN_SECONDS_MAX - SCAN_SECONDS_SHARED if shared and turn else 0):
                 break
             requests = {str(item.key): self._request(item, source) for item in asked}
@@ -285,10 +289,13 @@ class Gatherer:
             open_ended = [name for name, state in files.items() if state.tail and all(c.file != name for c in chunks)]
             chunks.extend(LogChunk(file=name, offset=files[name].offset, data=b"") for name in open_ended)
         last = {chunk.file: at for at, chunk in enumerate(chunks)}
+        of, room, kin = sighting.signals, room_of(sighting.signals, self._signals_max), str(sighting.key)
         for at, chunk in enumerate(chunks):
             before = files.get(chunk.file, FileState())
             looked_at = self._looked.get((source.name, sighting.key)) or before.progress.last_line_at
-            context = _context(source, sighting.item, chunk, looked_at)
+            if of is not sighting.signals:
+                of, room = sighting.signals, room_of(sighting.signals, self._signals_max)
+            context = replace(_context(source, sighting.item, chunk, looked_at), kin=kin, room=room)
             scanned = self._scanner.scan(
                 context,
                 before,

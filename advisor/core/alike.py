@@ -14,8 +14,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import itemgetter
 
-ANSWERS_MAX = 8_192  # of one file; then it begins anew
+from advisor.core.words import Role
+
+ANSWERS_MAX = 8_192  # of one file, or of the files of one attempt; then it begins anew
 FILES_MAX = 8
+PIECE_BYTES_MAX = 65_536
+PIECES_BYTES_MAX = 1 << 20
+PICKS_MAX = 64  # of one shape of many lines
 _RANKS_COMPARED_MAX = 4
 
 _ALL_ALIKE = bytes.maketrans(b"123456789", b"000000000")
@@ -44,7 +49,8 @@ class Outcome(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Answer:
     """What lines like this one come to. `keys`: what they repeat, apart and together; `rank`: the same for all of them,
-    where it is not read from the line at `rank_at`, all of which must agree.
+    where it is not read from the line at `rank_at`, all of which must agree. `role`: of the rule, where the line
+    says it plainly and not within a record.
     """
 
     outcome: Outcome
@@ -54,6 +60,7 @@ class Answer:
     rank_at: tuple[slice, ...] = ()
     placed: bool = False  # at other places it is another error
     breaks: bool = False  # a crash line: what comes after it is no progress of before
+    role: Role | None = None
 
     def ranks_in(self, lines: Iterable[bytes]) -> set[int]:
         """Who printed them."""
@@ -68,8 +75,20 @@ class _Layout:
     """Where, in lines of one shape, the numbers stand that may decide something: all but those that vary."""
 
     varies: tuple[str, ...]
+    kept: tuple[tuple[int, int], ...]
     pick: Callable[[bytes], Hashable]
     answers: dict[Hashable, Answer]
+
+
+@dataclass(slots=True)
+class _Pieces:
+    """Texts of many lines, of one shape. `telling`: which lines say something, or are not known well enough, by those
+    numbers of all others that may decide something.
+    """
+
+    spans: tuple[tuple[int, int], ...]
+    pick: Callable[[bytes], Hashable]
+    telling: dict[Hashable, tuple[int, ...]]
 
 
 _VARY = ("clock", "size", "process")
@@ -82,6 +101,8 @@ class Alike:
     def __init__(self, answers_max: int = ANSWERS_MAX) -> None:
         self._answers_max = answers_max
         self._layouts: dict[bytes, list[_Layout]] = {}
+        self._pieces: dict[bytes, _Pieces | None] = {}  # None: seen once
+        self._pieces_bytes = 0
         self._size = 0
 
     def __len__(self) -> int:
@@ -96,6 +117,43 @@ class Alike:
             if len(ranks) < 2 or all(line[at] == line[ranks[0]] for at in ranks[1:]):
                 return found
         return None
+
+    def telling(self, shape: bytes, text: bytes) -> tuple[int, ...] | None:
+        """Which lines of a text are to be looked at, where the others say nothing as in one before it. None: all."""
+        held = self._pieces.get(shape)
+        return held.telling.get(held.pick(text)) if held is not None else None
+
+    def again(self, shape: bytes) -> bool:
+        """A text of many lines was seen: True if it is not the first of its shape, and worth learning."""
+        if shape in self._pieces:
+            return True
+        if not self._answers_max or len(shape) > PIECE_BYTES_MAX:
+            return False
+        self._pieces_bytes += len(shape)
+        if self._pieces_bytes > PIECES_BYTES_MAX:
+            self._pieces.clear()
+            self._pieces_bytes = len(shape)
+        self._pieces[shape] = None
+        return False
+
+    def learn_piece(self, shape: bytes, text: bytes) -> None:
+        """Which of its lines say nothing, by what is known of each of them alone."""
+        kept: list[tuple[int, int]] = []
+        telling: list[int] = []
+        start = 0
+        for number, (line, line_shape) in enumerate(zip(text.split(b"\n"), shape.split(b"\n"), strict=True)):
+            layouts = self._layouts.get(line_shape, ())
+            # What else lines of this shape may come to is not looked into.
+            if len(layouts) == 1 and (found := self.find(line_shape, line)) and found.outcome is Outcome.NOTHING:
+                kept += [(start + first, start + last) for first, last in layouts[0].kept]
+            else:
+                telling.append(number)
+            start += len(line) + 1
+        held = self._pieces.get(shape)
+        spans = tuple(kept)
+        if held is None or held.spans != spans or len(held.telling) >= PICKS_MAX:
+            held = self._pieces[shape] = _Pieces(spans, _picker(spans), {})
+        held.telling[held.pick(text)] = tuple(telling)
 
     def nothing(self, line: bytes, outcome: Outcome = Outcome.NOTHING) -> None:
         """Lines like this one are no errors."""
@@ -117,13 +175,15 @@ class Alike:
     def _learn(self, line: bytes, varies: tuple[str, ...], answer: Answer) -> None:
         if self._size >= self._answers_max:
             self._layouts.clear()
-            self._size = 0
+            self._pieces.clear()
+            self._size = self._pieces_bytes = 0
         if not self._answers_max:
             return
         layouts = self._layouts.setdefault(shape(line), [])
         layout = next((known for known in layouts if known.varies == varies), None)
         if layout is None:
-            layout = _Layout(varies, _picker(_Numbers(line).but(*varies)), {})
+            kept = _Numbers(line).but(*varies)
+            layout = _Layout(varies, kept, _picker(kept), {})
             layouts.append(layout)
         layout.answers[layout.pick(line)] = answer
         self._size += 1

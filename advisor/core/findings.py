@@ -11,7 +11,7 @@ from datetime import datetime
 
 from advisor.core.alike import Answer, Outcome
 from advisor.core.collectives import distinct, without_numbers
-from advisor.core.lines import cap
+from advisor.core.lines import cap, decode, shorten
 from advisor.core.model import Signal
 from advisor.core.places import Place
 from advisor.core.placing import Placer
@@ -54,6 +54,25 @@ class Findings:
         lines.append(line)
         return True
 
+    def without_signal(self, answer: Answer, line: bytes, number: int) -> bool:
+        """Remember an error of a line that was understood before, and make no signal of it, since none would be kept.
+        False: it must be looked at again."""
+        context = self.context
+        if context.room is None or answer.role is None:
+            return False
+        signal_id = self._id(answer.rule, decode(shorten(line)), number)
+        if context.room.holds(context.trust, answer.role, signal_id):
+            return False
+        rank = next(iter(answer.ranks_in((line,))), None)
+        self._add(self.repeats.choose(answer.rule, answer.keys), signal_id, answer.rule, rank)
+        return True
+
+    def _id(self, rule: str, text: str, number: int) -> str:
+        return hashlib.sha256(f"{self.context.file}|{number}|{rule}|{text}".encode()).hexdigest()[:24]
+
+    def _add(self, key: str, signal_id: str, rule: str, rank: int | None) -> None:
+        self.repeats.add(Repeat(key=key, id=signal_id, rule=rule, ranks="" if rank is None else str(rank)))
+
     def count(self) -> None:
         """Count what was put aside: lines that repeat what is known, are about others' nodes, or are more than what is
         remembered."""
@@ -85,7 +104,13 @@ class Findings:
         # A rank that the rule itself found may be any number of the line.
         told = any(captures.get(name) for name in ("rank", "task", "local"))
         answer = Answer(
-            outcome=Outcome.ERROR, rule=rule.id, keys=keys, rank=rank, placed=by_place or told, breaks=breaks
+            outcome=Outcome.ERROR,
+            rule=rule.id,
+            keys=keys,
+            rank=rank,
+            placed=by_place or told,
+            breaks=breaks,
+            role=rule.role,
         )
         key = self.repeats.choose(rule.id, keys)
         if self.repeats.again(key, () if rank is None else (rank,)):
@@ -93,11 +118,15 @@ class Findings:
         if self.repeats.full(rule.id):
             self.dropped += 1
             return answer
+        context = self.context
+        signal_id = self._id(rule.id, text, number)
+        self._add(key, signal_id, rule.id, rank)
+        if context.room is not None and not context.room.holds(context.trust, rule.role, signal_id):
+            return answer
         if key != keys[0]:
             captures = without_numbers(captures)
-        context = self.context
-        signal = Signal(
-            id=hashlib.sha256(f"{context.file}|{number}|{rule.id}|{text}".encode()).hexdigest()[:24],
+        self._signals[key] = Signal(
+            id=signal_id,
             rule=rule.id,
             trust=context.trust,
             source=context.source,
@@ -116,8 +145,6 @@ class Findings:
             fields={name: cap(value, 300) for name, value in sorted(captures.items())},
             order=number,
         )
-        self.repeats.add(Repeat(key=key, id=signal.id, rule=rule.id, ranks="" if rank is None else str(rank)))
-        self._signals[key] = signal
         return answer
 
     def settled(self) -> tuple[Signal, ...]:

@@ -14,8 +14,9 @@ class Piece:
     """`first`: the number of its first line in the file; `closing`: an interpreter shuts down somewhere in it."""
 
     def __init__(self, raw: bytes, text: bytes, first: int, observe: Observe, *, closing: bool) -> None:
+        self.text, self.shape = text, shape(text)
         self.lines: Sequence[bytes] = text.split(b"\n")
-        self.shapes: Sequence[bytes] = shape(text).split(b"\n")
+        self._shapes: Sequence[bytes] = ()
         self.closing = closing
         self.forms: set[str] = set()  # progress formats of the block that is looked at
         self.pending: set[str] = set()  # those seen since `_from`
@@ -23,6 +24,14 @@ class Piece:
         self._first = first
         self._observe = observe
         self._from = 0
+
+    def shapes(self, places: Sequence[int]) -> Sequence[bytes]:
+        """Of these lines."""
+        if len(places) * 4 < len(self.lines):
+            return [shape(self.lines[place]) for place in places]
+        if not self._shapes:
+            self._shapes = self.shape.split(b"\n")
+        return [self._shapes[place] for place in places]
 
     def number(self, position: int) -> int:
         """Of a line, in the file as it is."""

@@ -17,9 +17,19 @@ from advisor.core.alike import AlikeFiles
 from advisor.core.piece import block_end
 from advisor.core.rules import RuleSet
 from advisor.core.scan_file import FileScan
-from advisor.core.scan_state import FileContext, FileState, Repeat, Scanned, fold_signals
+from advisor.core.scan_state import FileContext, FileState, Repeat, Room, Scanned, fold_signals, room_of
 
-__all__ = ["FileContext", "FileState", "Repeat", "Scanned", "Scanner", "block_end", "fold_signals"]
+__all__ = [
+    "FileContext",
+    "FileState",
+    "Repeat",
+    "Room",
+    "Scanned",
+    "Scanner",
+    "block_end",
+    "fold_signals",
+    "room_of",
+]
 
 CHUNK_BYTES = 65_536
 TAIL_BYTES_MAX = 65_536

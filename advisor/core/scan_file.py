@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from advisor.core.scan import Scanner
 
 RECENT_BYTES_MAX = 6_144
+_BLOCK = b"Root Cause ("
 _CHUNKS_UNCOUNTED_MAX = 16
 _KERNEL_STALE = timedelta(seconds=5)
 _LINES_BEFORE = 60  # that may hold the traceback of an exception
@@ -67,12 +68,15 @@ class FileScan:
         self.recent = state.recent.encode("latin-1")
         self.findings = Findings(context, state, self.placer, seen_at)
         # Of kernel lines their times decide, too.
-        self.alike = scanner.alike.of(context.file, self.placer.known) if context.trust is Trust.LOG else Alike()
+        self.alike = (
+            scanner.alike.of(context.kin or context.file, self.placer.known) if context.trust is Trust.LOG else Alike()
+        )
         self.chunks_uncounted = 0
         self.block = dict(state.block)
         self.block_lines = state.block_lines
         self.gpus = state.gpus
         self.any = False
+        self._first = True  # no piece was looked at line by line so far
 
     def skip(self, lines: int) -> None:
         """Lines that matter only in that they were printed."""
@@ -113,40 +117,66 @@ class FileScan:
         piece = Piece(raw, text, self.line + 1, self.observe, closing=closing)
         match = self.scanner.set.Match
         first_form, first_mark = self.scanner.first_form, self.scanner.first_mark
-        lines, counted = piece.lines, self.findings.counted
+        counted = self.findings.counted
+        places = self._places(piece)
+        lines = piece.lines if len(places) == len(piece.lines) else [piece.lines[place] for place in places]
         index = 0
         while index < len(lines):
             until = block_end(lines, index)
-            answers = self._answers(piece, index, until)
+            answers = self._answers(piece, places[index:until])
             block = b"\n".join(line for line, answer in zip(lines[index:until], answers, strict=True) if answer is None)
             hits = (match(block) or ()) if block else ()
             piece.forms = {self.scanner.forms[hit - first_form] for hit in hits if first_form <= hit < first_mark}
             piece.pending |= piece.forms
             asked = any(not first_form <= hit < first_mark for hit in hits)
-            for position, answer in zip(range(index, until), answers, strict=True):
+            for position, answer in zip(places[index:until], answers, strict=True):
                 if self.block_lines:
-                    self._block_line(lines[position], piece.number(position))
+                    self._block_line(piece.lines[position], piece.number(position))
                 if answer is not None:
                     alike = counted.get(answer)
                     if alike is None or piece.pending or (answer.breaks and not self.progress.broken):
                         self._known(answer, piece, position)
                     else:
-                        alike.append(lines[position])
+                        alike.append(piece.lines[position])
                 elif asked:
                     self._unknown(piece, position)
             index = until
-        piece.observe(len(lines))
+        piece.observe(len(piece.lines))
         self.chunks_uncounted += 1
         if self.chunks_uncounted >= _CHUNKS_UNCOUNTED_MAX:
             self.chunks_uncounted = 0
             self.findings.count()
 
-    def _answers(self, piece: Piece, start: int, end: int) -> Sequence[Answer | None]:
+    def _places(self, piece: Piece) -> Sequence[int]:
+        """Which lines are to be looked at: all, or of a text that many ranks print, each into a file of its own, those
+        that say something. Once per call: what follows in a file that all write into has another shape each time.
+        """
+        every = range(len(piece.lines))
+        first, self._first = self._first, False
+        if (
+            not first
+            or self.block_lines
+            or piece.closing
+            or _BLOCK in piece.text
+            or self.context.trust is not Trust.LOG
+        ):
+            return every
+        telling = self.alike.telling(piece.shape, piece.text)
+        if telling is not None:
+            return telling
+        if self.alike.again(piece.shape):
+            for shape, line in zip(piece.shapes(every), piece.lines, strict=True):
+                if self.alike.find(shape, line) is None and not self.scanner.set.Match(line):
+                    self.alike.nothing(line)
+            self.alike.learn_piece(piece.shape, piece.text)
+        return every
+
+    def _answers(self, piece: Piece, places: Sequence[int]) -> Sequence[Answer | None]:
         """What is known of lines like these."""
         if not self.alike:
-            return (None,) * (end - start)
-        find, shapes, lines = self.alike.find, piece.shapes, piece.lines
-        answers = [find(shapes[at], lines[at]) for at in range(start, end)]
+            return (None,) * len(places)
+        find, lines = self.alike.find, piece.lines
+        answers = [find(shape, lines[at]) for shape, at in zip(piece.shapes(places), places, strict=True)]
         if piece.closing:
             # What a traceback of a closing interpreter means stands above it.
             return [None if answer is not None and answer.rule.startswith("python.") else answer for answer in answers]
@@ -159,7 +189,12 @@ class FileScan:
         piece.observe(position)
         if answer.breaks:
             self._break()
-        if answer.outcome is not Outcome.HARMLESS and not self.findings.known(answer, piece.lines[position]):
+        if answer.outcome is Outcome.HARMLESS:
+            return
+        line = piece.lines[position]
+        if not self.findings.known(answer, line) and not self.findings.without_signal(
+            answer, line, piece.number(position)
+        ):
             self._unknown(piece, position)
 
     def _break(self) -> None:
@@ -212,7 +247,8 @@ class FileScan:
         answers = [answer for one in found if (answer := self._judge(one, number)) is not None]
         if len(answers) == len(found) == 1 and cached:
             label_is_rank = place.rank is None and not self.placer.label_is_node()
-            self.alike.learn(line, answers[0], rank_of_file=self.context.rank, label_is_rank=label_is_rank)
+            answer = answers[0] if record is None else replace(answers[0], role=None)
+            self.alike.learn(line, answer, rank_of_file=self.context.rank, label_is_rank=label_is_rank)
 
     def _learn_gpu(self, line: bytes) -> None:
         """Which of a node's GPUs has which PCI address, when its node is certain."""

@@ -1,6 +1,6 @@
 """What the scanner is told about a file, what it remembers of it, and what it gives back: frozen values only."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -9,14 +9,46 @@ from advisor.core.progress import FileProgress
 from advisor.core.times import Boot
 from advisor.core.words import Role, Trust
 
+Weight = tuple[bool, bool, bool]
+
+
+def _weight(trust: Trust, role: Role | None) -> Weight:
+    """What can be a cause comes first: trusted, then initiating, teardown last."""
+    return not trust.trusted, role is not Role.INITIATING, role is Role.TEARDOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Of an attempt that has as many signals as are kept (`ids`): the least of them, which a new one must outweigh."""
+
+    ids: frozenset[str]
+    least: Weight
+
+    def holds(self, trust: Trust, role: Role | None, signal_id: str) -> bool:
+        """`fold_signals` would keep it, or has it."""
+        return _weight(trust, role) < self.least or signal_id in self.ids
+
+
+def room_of(known: Collection[Signal], signals_max: int) -> Room | None:
+    """None: there is room for any signal."""
+    if len(known) < signals_max or not known:
+        return None
+    return Room(
+        ids=frozenset(signal.id for signal in known), least=max(_weight(signal.trust, signal.role) for signal in known)
+    )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileContext:
-    """What is known about a file before reading it. `node` comes from the transport, never from the text."""
+    """What is known about a file before reading it. `node` comes from the transport, never from the text. `kin`: of
+    files whose lines may be understood alike, those of one attempt; `room`: what signals are made for.
+    """
 
     source: str
     trust: Trust
     file: str
+    kin: str = ""
+    room: Room | None = None
     node: str | None = None
     rank: int | None = None  # from the file's name
     nodes: tuple[str, ...] | None = None  # the allocation; None = not known
@@ -91,12 +123,7 @@ def fold_signals(known: Iterable[Signal], scanned: Scanned, signals_max: int) ->
         return folded
     ranked = sorted(
         enumerate(folded),
-        key=lambda item: (
-            not item[1].trust.trusted,
-            item[1].role is not Role.INITIATING,
-            item[1].role is Role.TEARDOWN,
-            item[0],
-        ),
+        key=lambda item: (_weight(item[1].trust, item[1].role), item[0]),
     )
     keep = sorted(index for index, _ in ranked[:signals_max])
     return tuple(folded[index] for index in keep)

@@ -78,19 +78,17 @@ class KernelFileLogs:
             owner="",
             unavailable=tuple(refused),
             tails=lambda paths, cursor, before: Tails(
-                tails=[
-                    Tail(
-                        path=path,
-                        access=self._access,
-                        now=self._clock.now(),
-                        started_at=request.started_at,
-                        ended_at=request.ended_at,
-                        backlog_bytes=self._backlog_bytes,
-                        late_seconds=self._late_seconds,
-                        node=nodes[path],
-                    )
-                    for path in paths
-                ]
+                paths=paths,
+                tail=lambda path: Tail(
+                    path=path,
+                    access=self._access,
+                    now=self._clock.now(),
+                    started_at=request.started_at,
+                    ended_at=request.ended_at,
+                    backlog_bytes=self._backlog_bytes,
+                    late_seconds=self._late_seconds,
+                    node=nodes[path],
+                ),
             ),
         )
 

@@ -74,20 +74,35 @@ _FIELDS = _NUMBERS | _TEXTS | _FLAGS
 _BLANK = Mark()
 
 
-def encode(cursor: Cursor) -> str:
-    """JSON text; equal cursors give equal text."""
-    files = {
-        path: {
-            letter: getattr(mark, name)
-            for letter, name in _FIELDS.items()
-            if getattr(mark, name) != getattr(_BLANK, name)
-        }
-        for path, mark in sorted(cursor.marks.items())
+class Written:
+    """A cursor as JSON text, equal ones as equal text; mark by mark, for of thousands of files a few have another mark
+    than at the read before.
+    """
+
+    def __init__(self, marks: Mapping[str, Mark]) -> None:
+        self._files = {path: _file(path, marks[path]) for path in sorted(marks)}
+
+    def change(self, marks: Mapping[str, Mark]) -> None:
+        last = next(reversed(self._files), "")
+        new = [path for path in marks if path not in self._files]
+        self._files.update((path, _file(path, marks[path])) for path in sorted(marks))
+        if new and min(new) < last:
+            self._files = dict(sorted(self._files.items()))
+
+    def text(self, turn: str) -> str:
+        after = f',"turn":{json.dumps(turn)}' if turn else ""
+        return f'{{"v":{VERSION},"files":{{{",".join(self._files.values())}}}{after}}}'
+
+
+def _file(path: str, mark: Mark) -> str:
+    return f"{json.dumps(path)}:{_text(mark)}"
+
+
+def _text(mark: Mark) -> str:
+    told = {
+        letter: value for letter, name in _FIELDS.items() if (value := getattr(mark, name)) != getattr(_BLANK, name)
     }
-    body: dict[str, Any] = {"v": VERSION, "files": files}
-    if cursor.turn:
-        body["turn"] = cursor.turn
-    return json.dumps(body, separators=(",", ":"))
+    return json.dumps(told, separators=(",", ":"))
 
 
 def body_of(text: str, version: int) -> dict[str, Any]:
@@ -106,7 +121,7 @@ def body_of(text: str, version: int) -> dict[str, Any]:
 
 
 def decode(text: str) -> Cursor:
-    """Read what `encode` wrote; "" is the beginning. Raises `CursorError` with the place of what is wrong."""
+    """Read what `Written` gave; "" is the beginning. Raises `CursorError` with the place of what is wrong."""
     if not text:
         return Cursor()
     body = body_of(text, VERSION)

@@ -18,6 +18,8 @@ only if it belongs to the job's user, wherever links in the path lead to. Only r
 import os
 import pwd
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from advisor.core.model import Unavailable
 from advisor.core.words import Trust, UnavailableReason
@@ -27,8 +29,11 @@ from connectors.logs.more_files import Found, check_pattern, find
 from connectors.logs.news import News
 from connectors.logs.opening import NULL_DEVICE, Access, RefusedError, check_path, printable
 from connectors.logs.root_reader import RootReader
-from connectors.logs.source import FileReader, Plan, ReadLimits, Tails
+from connectors.logs.source import FILES_FREE, FileReader, Plan, ReadLimits, Tails
 from connectors.logs.tail import Ownership, Tail
+
+LISTED_SECONDS = 1.0  # so long a folder of thousands of files is not listed again
+LISTS_MAX = 64
 
 
 def uid_of(user: str) -> int | None:
@@ -37,6 +42,15 @@ def uid_of(user: str) -> int | None:
         return pwd.getpwnam(user).pw_uid
     except (KeyError, ValueError):
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """What patterns named, by what it was asked for, and when."""
+
+    what: tuple[object, ...]
+    at: float
+    found: Found
 
 
 class JobFileLogs:
@@ -70,6 +84,7 @@ class JobFileLogs:
         self._ownership = Ownership(grace_seconds=grace_seconds, skew_seconds=skew_seconds)
         self._lookup_uid = lookup_uid
         self._uids: dict[str, int] = {}
+        self._listed: dict[str, _Listed] = {}  # many reads follow each other where much is to be read
         self._root_reader = root_reader
         self._news: News | None = None
         self._reader = FileReader(name, plan=self._plan, clock=clock, limits=limits or ReadLimits())
@@ -139,14 +154,15 @@ class JobFileLogs:
     def _tails(self, request: LogRequest, paths: Sequence[str], before: Cursor) -> Tails:
         """In a reading thread: everything here may ask the file system or the user database."""
         uid = self._uid(request)
-        more = self._more(request, paths)
+        now = self._clock.now()
+        more = self._more(request, paths, now)
         given = set(request.paths)
         every = [*_distinct(paths), *(path for path in more.paths if path not in given)]
         handing = self._root_reader.for_user(uid, request.job_id, every) if self._root_reader is not None else None
         access = Access(owners=frozenset({uid}), owner_name=f"{request.user} (uid {uid})", handing=handing)
-        now = self._clock.now()
-        tails = [
-            Tail(
+
+        def tail(path: str) -> Tail:
+            return Tail(
                 path=path,
                 access=access,
                 now=now,
@@ -156,9 +172,9 @@ class JobFileLogs:
                 before=before.marks.get(path),
                 optional=path not in given,
             )
-            for path in every
-        ]
-        return Tails(tails=tails, unavailable=tuple(self._unavailable(why.reason, why.detail) for why in more.refused))
+
+        unavailable = tuple(self._unavailable(why.reason, why.detail) for why in more.refused)
+        return Tails(paths=every, tail=tail, handing=handing, unavailable=unavailable)
 
     def _uid(self, request: LogRequest) -> int:
         """Raises `RefusedError` for a user this host does not know: whose file it is cannot be told then."""
@@ -175,11 +191,23 @@ class JobFileLogs:
             self._uids[request.user] = uid
         return uid
 
-    def _more(self, request: LogRequest, paths: Sequence[str]) -> Found:
+    def _more(self, request: LogRequest, paths: Sequence[str], now: datetime) -> Found:
         """Files that a pattern of the site names, asked for once: with the first output file."""
         if not self._patterns or not request.paths or paths[0] != request.paths[0]:
             return Found()
-        return find(paths[0], self._patterns, job_id=request.job_id, nodes=request.nodes)
+        ended = request.ended_at
+        over = ended is not None and now >= ended + timedelta(seconds=self._ownership.grace_seconds)
+        what = (paths[0], request.job_id, request.nodes, over)  # what was listed before the end may lack a late file
+        listed = self._listed.get(request.key)
+        if listed is None or listed.what != what or self._clock.monotonic() - listed.at > LISTED_SECONDS:
+            at = self._clock.monotonic()
+            found = find(paths[0], self._patterns, job_id=request.job_id, nodes=request.nodes)
+            if len(found.paths) <= FILES_FREE:
+                return found
+            if len(self._listed) >= LISTS_MAX:
+                self._listed.clear()
+            listed = self._listed[request.key] = _Listed(what, at, found)
+        return listed.found
 
 
 def _distinct(paths: Sequence[str]) -> list[str]:

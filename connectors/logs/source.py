@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from advisor.core.model import Unavailable
 from advisor.core.words import UnavailableReason
 from advisor.ports import Clock, LogBatch, LogChunk, LogRequest
-from connectors.logs.cursor import Cursor, CursorError, Mark, decode, encode
-from connectors.logs.opening import RefusedError, printable
+from connectors.logs.cursor import Cursor, CursorError, Mark, Written, decode
+from connectors.logs.opening import Handing, RefusedError, printable
 from connectors.logs.quiet import UNSEEN, Quiet
 from connectors.logs.tail import Tail, read_tail
 from connectors.logs.threads import FileThreads, Mounts, Task, ThreadLimits, Unfinished
 
-SHARE_BYTES_MIN = 4096  # smaller shares cost more system calls than they are worth
+SHARE_BYTES_MIN = 4096  # of a request; smaller shares cost more system calls than they are worth
+MANY_SHARE_BYTES_MIN = 32 * 1024  # of one of many files: a rank's last words are read at once, others in the next read
 SERVED_MAX = 50_000
 CURSORS_KEPT_MAX = 64  # of jobs with many files: reading the text again costs more than the files
 CURSOR_KEPT_BYTES_MIN = 8192
@@ -39,9 +40,11 @@ class ReadLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tails:
-    """The files to read, and what kept others from being found."""
+    """The files to read, and what kept others from being found. `tail` is asked only for those whose turn it is."""
 
-    tails: Sequence[Tail]
+    paths: Sequence[str]
+    tail: Callable[[str], Tail]
+    handing: Handing | None = None
     unavailable: tuple[Unavailable, ...] = ()
 
 
@@ -107,7 +110,7 @@ class FileReader:
         self._mounts = Mounts(clock)
         self._clock = clock
         self._quiet = Quiet()
-        self._cursors: dict[str, Cursor] = {}  # by their text
+        self._cursors: dict[str, tuple[Cursor, Written]] = {}  # by their text
         self._served: dict[str, int] = {}
         self._calls = 0
 
@@ -187,39 +190,44 @@ class FileReader:
             share,
             budget,
             quiet=self._quiet,
-            trusted_seconds=_trusted_seconds(len(found.tails), REMOTE_OPENS_PER_SECOND) if remote else None,
-            handed_seconds=_trusted_seconds(len(found.tails), HANDED_OPENS_PER_SECOND),
+            trusted_seconds=_trusted_seconds(len(found.paths), REMOTE_OPENS_PER_SECOND) if remote else None,
+            handed_seconds=_trusted_seconds(len(found.paths), HANDED_OPENS_PER_SECOND),
             eager=frozenset(paths if len(paths) <= FILES_FREE else ()),
             clock=self._clock,
         )
         try:
-            part = read_part(turns, found.tails, cursor, share)
+            part = read_part(turns, found, cursor, share)
         finally:
-            for handing in {id(tail.access): tail.access.handing for tail in found.tails}.values():
-                if handing is not None:
-                    handing.close()
+            if found.handing is not None:
+                found.handing.close()
         return replace(part, unavailable=(*found.unavailable, *part.unavailable))
 
     def _decoded(self, text: str) -> Cursor:
-        return self._cursors.get(text) or decode(text)
+        known = self._cursors.get(text)
+        return known[0] if known is not None else decode(text)
 
-    def _encoded(self, marks: Mapping[str, Mark], turn: str, before: Cursor, text: str) -> str:
+    def _encoded(self, changed: Mapping[str, Mark], turn: str, before: Cursor, text: str) -> str:
         """The same text for the same cursor, without writing it again."""
-        if marks == before.marks and turn == before.turn and text:
+        changed = {path: mark for path, mark in changed.items() if before.marks.get(path) != mark}
+        if not changed and turn == before.turn and text:
             return text
-        cursor = Cursor(marks=marks, turn=turn)
-        written = encode(cursor)
-        if len(written) >= CURSOR_KEPT_BYTES_MIN:
-            self._cursors.pop(text, None)
+        cursor = Cursor(marks={**before.marks, **changed}, turn=turn)
+        _, written = self._cursors.pop(text, (None, None))
+        if written is None:
+            written = Written(cursor.marks)
+        else:
+            written.change(changed)
+        new = written.text(turn)
+        if len(new) >= CURSOR_KEPT_BYTES_MIN:
             if len(self._cursors) >= CURSORS_KEPT_MAX:
                 self._cursors.pop(next(iter(self._cursors)))
-            self._cursors[written] = cursor
-        return written
+            self._cursors[new] = (cursor, written)
+        return new
 
     def _answer(
         self, request: LogRequest, plan: Plan, cursor: Cursor, parts: Sequence[tuple[Task[Part], Part | Unfinished]]
     ) -> LogBatch | Unavailable:
-        marks = dict(cursor.marks)
+        marks: dict[str, Mark] = {}
         chunks: list[LogChunk] = []
         refused = list(plan.unavailable)
         more, final, turn, read = False, bool(parts), "", 0
@@ -296,6 +304,10 @@ class Turns:
         self.closed = 0
         self.behind = False  # a file was not looked at, and not lately either
 
+    @property
+    def spent(self) -> bool:
+        return self._left <= 0 or self._budget.spent
+
     def take(self, wanted: int) -> int:
         got = self._budget.take(min(wanted, self._left, self._share))
         self._left -= got
@@ -323,7 +335,7 @@ class Turns:
             self.marks[tail.path] = mark
             self._quiet.looked(self._key, tail, now)
             return True
-        if self._left <= 0 or self._budget.spent:
+        if self.spent:
             self.behind = True
             return False
         if now > self._until:
@@ -358,24 +370,39 @@ def _trusted_seconds(files: int, per_second: int) -> float:
     return 0.0 if files <= FILES_FREE else files / per_second
 
 
-def read_part(turns: Turns, tails: Sequence[Tail], cursor: Cursor, bytes_max: int) -> Part:
-    """Read some files in turn, `bytes_max` over all of them: first a fair share each, then who needs more."""
-    paths = [tail.path for tail in tails]
+def read_part(turns: Turns, tails: Tails, cursor: Cursor, bytes_max: int) -> Part:
+    """Read some files in turn, `bytes_max` over all of them: first a fair share each, then who needs more.
+
+    Once all bytes are taken no further file is looked at: of thousands most would be looked at in vain, at every read.
+    """
+    paths = tails.paths
     first = paths.index(cursor.turn) if cursor.turn in paths else 0
-    order = [*tails[first:], *tails[:first]]
-    share = max(SHARE_BYTES_MIN, bytes_max // max(1, len(order)))
-    unread = [tail for tail in order if not turns.serve(tail, share)]
+    order = [*paths[first:], *paths[:first]] if first else paths
+    least = SHARE_BYTES_MIN if len(order) <= FILES_FREE else MANY_SHARE_BYTES_MIN
+    unread = _serve(turns, tails, order, max(least, bytes_max // max(1, len(order))))
     turns.behind = False
-    unread = [tail for tail in unread if not turns.serve(tail, bytes_max)]
+    unread = _serve(turns, tails, unread, bytes_max)
     turn = ""
     if unread:  # who got nothing comes first the next time, else the one after who got the first share
         position = order.index(unread[0])
-        turn = order[(position + (unread[0].path in turns.marks)) % len(order)].path
+        turn = order[(position + (unread[0] in turns.marks)) % len(order)]
     return Part(
         chunks=tuple(turns.chunks),
         marks=turns.marks,
         turn=turn,
         more=turns.behind,
-        final=turns.closed == len(tails),
+        final=turns.closed == len(paths),
         unavailable=tuple(turns.unavailable),
     )
+
+
+def _serve(turns: Turns, tails: Tails, order: Sequence[str], share: int) -> list[str]:
+    """Those that have more to read."""
+    unread: list[str] = []
+    for place, path in enumerate(order):
+        if turns.spent:
+            turns.behind = True
+            return [*unread, *order[place:]]
+        if not turns.serve(tails.tail(path), share):
+            unread.append(path)
+    return unread

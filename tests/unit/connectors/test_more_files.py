@@ -1,12 +1,20 @@
 """Patterns of files beside StdOut: what they mean for one job, and what is told when they cannot be followed."""
 
+import asyncio
+import getpass
 import os
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from advisor.clock import SystemClock
 from advisor.core.words import UnavailableReason
+from advisor.ports import LogBatch, LogRequest
+from connectors.logs.files import JobFileLogs
 from connectors.logs.more_files import check_pattern, find
+from connectors.logs.source import FILES_FREE
 
 
 def names(folder: Path, *patterns: str, nodes: tuple[str, ...] = ("n1", "n2.example.org")) -> list[str]:
@@ -84,3 +92,54 @@ def test_a_folder_that_may_not_be_listed_is_told(tmp_path: Path) -> None:
         os.seteuid(0)
     assert [why.reason for why in found.refused] == [UnavailableReason.PERMISSION]
     assert found.paths == (f"{folder}/n1.log",)
+
+
+class Standing:
+    """A clock that somebody sets."""
+
+    def __init__(self) -> None:
+        self.time = SystemClock().now()
+
+    def now(self) -> datetime:
+        return self.time
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+async def test_a_long_list_is_made_anew_once_the_attempt_is_over(tmp_path: Path) -> None:
+    """Reads that follow each other list a folder of many files once; what came before the end is not left out."""
+    clock = Standing()
+    (tmp_path / "job.out").write_bytes(b"begun\n")
+    for number in range(FILES_FREE + 1):
+        (tmp_path / f"{number}.log").write_bytes(b"%d\n" % number)
+    logs = JobFileLogs(clock=clock, extra_files=["%t.log"], grace_seconds=3.0)
+    request = LogRequest(
+        key="job/0",
+        job_id="7",
+        attempt=0,
+        nodes=(),
+        cursor="",
+        user=getpass.getuser(),
+        user_id=os.geteuid(),
+        paths=(str(tmp_path / "job.out"),),
+        started_at=clock.time - timedelta(hours=1),
+        ended_at=clock.time,
+        bytes_max=1 << 20,
+    )
+
+    async def files(cursor: str) -> tuple[set[str], str]:
+        batch = (await logs.read([replace(request, cursor=cursor)]))["job/0"]
+        assert isinstance(batch, LogBatch)
+        return {Path(chunk.file).name for chunk in batch.chunks}, batch.cursor
+
+    first, cursor = await files("")
+    assert len(first) == FILES_FREE + 2
+    (tmp_path / "9999.log").write_bytes(b"late\n")
+    assert (await files(cursor))[0] == set()  # the list of a moment ago
+    clock.time += timedelta(seconds=4)
+    assert (await files(cursor))[0] == {"9999.log"}
+    await logs.close()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from connectors.logs.cursor import Cursor, Mark
+from connectors.logs.cursor import Cursor, Mark, Written, decode
 from connectors.logs.opening import Access
 from connectors.logs.quiet import Quiet, Sign
-from connectors.logs.source import PART_SECONDS_MAX, Budget, Turns, read_part
+from connectors.logs.source import PART_SECONDS_MAX, Budget, Tails, Turns, read_part
 from connectors.logs.tail import Tail
 from connectors.logs.threads import Mounts
 from tests.contract.world import StandingClock
@@ -130,7 +130,7 @@ def test_files_that_time_did_not_reach_come_first_the_next_time(tmp_path: Path) 
     files = [tmp_path / f"{number:03}" for number in range(100)]
     for number, file in enumerate(files):
         file.write_bytes(b"%d\n" % number)
-    tails = [tail(file) for file in files]
+    tails = Tails(paths=[str(file) for file in files], tail=lambda path: tail(Path(path)))
     got: list[bytes] = []
     cursor, rounds, quiet, clock = Cursor(), 0, Quiet(), SteppingClock(PART_SECONDS_MAX / 30)
     while True:
@@ -152,3 +152,43 @@ def test_files_that_time_did_not_reach_come_first_the_next_time(tmp_path: Path) 
             break
     assert sorted(got) == sorted(b"%d\n" % number for number in range(100))
     assert 3 <= rounds <= 6
+
+
+def test_no_file_is_looked_at_once_all_bytes_are_taken(tmp_path: Path) -> None:
+    """Of thousands of files those whose turn it is not cost nothing at a read, and none of them is left out."""
+    files = [tmp_path / f"{number:03}" for number in range(100)]
+    for file in files:
+        file.write_bytes(b"x" * 1000)
+    looked: list[str] = []
+
+    def look(path: str) -> Tail:
+        looked.append(path)
+        return tail(Path(path))
+
+    tails = Tails(paths=[str(file) for file in files], tail=look)
+    cursor, read, counts = Cursor(), 0, []
+    for _ in range(12):
+        looked.clear()
+        clock, budget = SteppingClock(0.0), Budget(1 << 20)
+        turns = Turns("logs", "job/0", cursor, 10_000, budget, quiet=Quiet(), trusted_seconds=None, clock=clock)
+        part = read_part(turns, tails, cursor, 10_000)
+        cursor = Cursor(marks={**cursor.marks, **part.marks}, turn=part.turn)
+        read += sum(len(chunk.data) for chunk in part.chunks)
+        counts.append(len(looked))
+        if not part.more:
+            break
+    assert (read, part.more) == (100_000, False)
+    assert counts[:9] == [10] * 9
+
+
+def test_a_cursor_written_mark_by_mark_is_the_cursor_written_whole() -> None:
+    """In whatever order marks come, and whether they are new or others than before."""
+    marks: dict[str, Mark] = {}
+    written = Written(marks)
+    for number in (3, 1, 2, 3, 9, 0, 1):
+        changed = {f"/o/{number}": Mark(inode=len(marks) + 7, offset=number), f'/o/"{number}ü': Mark(offset=1)}
+        marks |= changed
+        written.change(changed)
+        cursor = Cursor(marks=dict(marks), turn=f"/o/{number}")
+        assert written.text(cursor.turn) == Written(cursor.marks).text(cursor.turn)
+        assert decode(written.text(cursor.turn)) == cursor

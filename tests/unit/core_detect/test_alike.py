@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from advisor.core import codec
 from advisor.core.alike import ANSWERS_MAX, Alike, AlikeFiles, shape
-from advisor.core.scan import FileState, Scanned, Scanner
+from advisor.core.model import Signal
+from advisor.core.scan import FileState, Scanned, Scanner, fold_signals, room_of
 from advisor.rules.loader import load_rules
 from tests.unit.core_detect.logs import NOON, SCANNER, context
 
@@ -67,6 +68,45 @@ def test_remembering_changes_nothing_but_the_speed(texts: list[str], per_node: i
     learning.alike = AlikeFiles()
     for text in texts:  # what the first taught is there for the second
         assert read(learning, text, tasks_per_node=per_node) == read(FORGETFUL, text, tasks_per_node=per_node)
+
+
+@given(st.lists(storms(), min_size=1, max_size=3), st.integers(2, 5), st.integers(1, 4), st.sampled_from([1, 4, None]))
+@settings(max_examples=60, deadline=None)
+def test_files_of_one_attempt_come_to_what_each_of_them_says(
+    texts: list[str], copies: int, signals_max: int, per_node: int | None
+) -> None:
+    """What ranks print into a file each is understood once, and signals that would not be kept are not made: the
+    attempt's signals, and what is remembered of every file, are as if each were read by itself.
+    """
+    learning = copy.copy(SCANNER)
+    learning.alike = AlikeFiles()
+    plain: tuple[Signal, ...] = ()
+    shared: tuple[Signal, ...] = ()
+    for rank in range(copies):
+        for number, text in enumerate(texts):
+            for again in range(2):
+                own = re.sub(r"rank\d+", f"rank{rank}", text) * (1 + again)  # read anew, and longer
+                where = {"file": f"{rank}-{number}.log", "tasks_per_node": per_node}
+                one = read(FORGETFUL, own, **where)
+                plain = fold_signals(plain, one, signals_max)
+                room = room_of(shared, signals_max)
+                other = read(learning, own, **where, kin="job/0", room=room)
+                shared = fold_signals(shared, other, signals_max)
+                assert other.state == one.state
+                assert shared == plain
+
+
+def test_a_text_that_many_ranks_print_is_looked_at_where_it_says_something() -> None:
+    """The third of its shape costs its telling lines only, and one with another number that decides is seen."""
+    alike = Alike()
+    text = b"all is well\n[rank1]: frame 7\n[rank1]: it broke\n"
+    for line in text.split(b"\n")[:2]:
+        alike.nothing(line)
+    assert alike.telling(shape(text), text) is None
+    assert [alike.again(shape(text)) for _ in range(2)] == [False, True]
+    alike.learn_piece(shape(text), text)
+    assert alike.telling(shape(text), text.replace(b"rank1", b"rank5")) == (2, 3)
+    assert alike.telling(shape(text), text.replace(b"frame 7", b"frame 8")) is None
 
 
 def test_another_allocation_is_another_answer() -> None:
