@@ -227,7 +227,7 @@ class Pipeline:
             if expired or committed or released or isolated or self._board.due or self._unsure:
                 await self._board.refresh(also={verdict.sighting.item.job.cluster for verdict in committed})
         with stage("save"):
-            await self._save(verdicts, committed, now)
+            await self._save(verdicts, committed)
             await self._record_milestones(verdicts)
         self._unsure = False
         self._failing = {sighting.key for sighting in sightings if sighting.failed is not None}
@@ -465,8 +465,8 @@ class Pipeline:
             mode=decision.mode,
         )
 
-    async def _save(self, verdicts: Sequence[Verdict], committed: Sequence[Verdict], looked_at: datetime) -> None:
-        """Detector states that changed, all in one transaction, dated by the moment that the tick began to look."""
+    async def _save(self, verdicts: Sequence[Verdict], committed: Sequence[Verdict]) -> None:
+        """Detector states that changed, all in one transaction."""
         stored = {verdict.sighting.key for verdict in committed}
         # The store closes what was looked at since its end: not where what was decided then could not be stored.
         over = {
@@ -490,7 +490,7 @@ class Pipeline:
                 over.pop(sighting.key, None)
                 self._fail(sighting, error)
         try:
-            await self._store.save_states(states, now=looked_at, fence=self._fence)
+            await self._store.save_states(states, fence=self._fence)
             self._gatherer.saved({s.key: (states[s.key].state, s.state) for s in due if s.key in states})
         except TICK_IS_OVER:
             raise
@@ -498,9 +498,7 @@ class Pipeline:
             log.exception("states_not_saved", count=len(states))
             for sighting in [each for each in due if each.key in states]:
                 try:
-                    await self._store.save_states(
-                        {sighting.key: states[sighting.key]}, now=looked_at, fence=self._fence
-                    )
+                    await self._store.save_states({sighting.key: states[sighting.key]}, fence=self._fence)
                 except TICK_IS_OVER:
                     raise
                 except Exception as error:  # the boundary of one job's tick

@@ -5,7 +5,6 @@ for each would cost more than what it carries.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -41,7 +40,7 @@ _WHOLE = BigInteger()
 _TIME = TIMESTAMP(timezone=True)
 
 
-async def save_states(connection: AsyncConnection, states: Mapping[AttemptKey, DetectorState], *, now: datetime) -> int:
+async def save_states(connection: AsyncConnection, states: Mapping[AttemptKey, DetectorState]) -> int:
     """Replace the states of these attempts, in key order: two writers of the same ones never wait in a circle. Returns
     the transaction that wrote them."""
     if not states:
@@ -58,20 +57,19 @@ async def save_states(connection: AsyncConnection, states: Mapping[AttemptKey, D
         },
     )
     statement = insert(detector_states).from_select(
-        ["job_key", "number", "state", "signals", "saved_at", "seen_over"],
+        ["job_key", "number", "state", "signals", "seen_over"],
         select(
             kept.c.job_key,
             kept.c.number,
             _part(b"".join(state.state for _, state in ordered), kept.c.state),
             _part(b"".join(packed), kept.c.signals),
-            literal(now, _TIME),
             kept.c.seen_over,
         ),
     )
     await connection.execute(
         statement.on_conflict_do_update(
             index_elements=["job_key", "number"],
-            set_={name: statement.excluded[name] for name in ("state", "signals", "saved_at", "seen_over")},
+            set_={name: statement.excluded[name] for name in ("state", "signals", "seen_over")},
         )
     )
     await connection.execute(_progress(keys, [state for _, state in ordered]))

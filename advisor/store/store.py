@@ -474,14 +474,14 @@ class Store:
         self._remembered, self._node_rows = Remembered(), {}
 
     async def save_states(
-        self, states_by_key: Mapping[AttemptKey, DetectorState], *, now: datetime, fence: Fence | None = None
+        self, states_by_key: Mapping[AttemptKey, DetectorState], *, fence: Fence | None = None
     ) -> None:
         """What the tick leaves for the next one, of all attempts in one transaction."""
         if not states_by_key:
             return
         async with self._engine.begin() as connection:
             await self._hold(connection, fence, (key.job_key for key in states_by_key))
-            writer = await states.save_states(connection, states_by_key, now=now)
+            writer = await states.save_states(connection, states_by_key)
         self._remembered.saved(states_by_key, writer)
 
     async def commit_decision(self, record: DecisionRecord) -> CommittedDecision:

@@ -337,8 +337,8 @@ detector_states = Table(
     Column("number", Integer(), primary_key=True),
     Column("state", LargeBinary(), nullable=False),
     Column("signals", LargeBinary(), nullable=False),  # canonical JSON of the tuple
-    _time("saved_at"),
-    # A tick has looked at the attempt since its end.
+    _time("saved_at", nullable=True),  # nobody writes or reads it: the next contracting migration takes it away
+    # A tick has looked at the attempt since its end, and what it decided is stored.
     Column("seen_over", Boolean(), nullable=False, server_default=text("false")),
     _of_attempt(),
 )

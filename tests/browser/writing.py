@@ -131,7 +131,7 @@ async def progressed(
         checkpoints=saved[-12:],
         interval_seconds=(since - until) / max(last - first, 1),
     )
-    await store.save_states({key: DetectorState(state=b"{}", progress=progress)}, now=before(until))
+    await store.save_states({key: DetectorState(state=b"{}", progress=progress)})
 
 
 def signals_of(told: Told, at: float) -> tuple[Signal, ...]:

@@ -48,7 +48,7 @@ class Replica:
 
     async def write(self, *keys: AttemptKey) -> None:
         assert self.held is not None
-        await self.store.save_states(dict.fromkeys(keys, STATE), now=at(31), fence=self.held.fence)
+        await self.store.save_states(dict.fromkeys(keys, STATE), fence=self.held.fence)
 
     async def renew(self, *, stuck: bool = False) -> bool:
         most = self.held.jobs_max if self.held is not None else self.most

@@ -75,7 +75,7 @@ async def test_state_is_given_back_as_it_was_saved(store: Store) -> None:
     key = await running(store)
     fresh = (await store.load([key], now=at(11)))[key]
     assert (fresh.detector_state, fresh.signals, fresh.progress, fresh.foreign) == (b"", (), Progress(), 0)
-    await store.save_states({key: STATE}, now=at(31))
+    await store.save_states({key: STATE})
     stored = (await store.load([key], now=at(32)))[key]
     assert (
         DetectorState(
@@ -83,7 +83,7 @@ async def test_state_is_given_back_as_it_was_saved(store: Store) -> None:
         )
         == STATE
     )
-    await store.save_states({key: replace(STATE, signals=(), state=b"2")}, now=at(33))
+    await store.save_states({key: replace(STATE, signals=(), state=b"2")})
     stored = (await store.load([key], now=at(34)))[key]
     assert (stored.detector_state, stored.signals) == (b"2", ())
 
@@ -107,10 +107,10 @@ async def test_constant_number_of_queries(store: Store) -> None:
     await store.load(keys[:1], now=at(20))  # what is kept of nodes is read the first time
     with statements() as for_one:
         await store.load(keys[1:2], now=at(20))
-        await store.save_states({keys[0]: STATE}, now=at(20))
+        await store.save_states({keys[0]: STATE})
     with statements() as for_all:
         assert len(await store.load(keys, now=at(20))) == 100
-        await store.save_states(dict.fromkeys(keys, STATE), now=at(20))
+        await store.save_states(dict.fromkeys(keys, STATE))
     assert len(for_all) == len(for_one)
 
 
@@ -125,7 +125,7 @@ async def test_unknown_keys_are_left_out(store: Store) -> None:
 async def test_past_attempts_carry_their_decisions(store: Store) -> None:
     """Earlier attempts come oldest first, with the newest decision about each and how far they got."""
     first = await running(store)
-    await store.save_states({first: STATE}, now=at(20))
+    await store.save_states({first: STATE})
     await store.commit_decision(record(first, decision=healthy()))
     await store.commit_decision(record(first, 1))
     await report(store, seen(attempt=1, submitted_at=at(90), observed_at=at(100)))
@@ -259,7 +259,7 @@ async def test_ended_is_watched_until_its_advice_is_final_and_it_runs_again(stor
     await report(store, FAILED)
     assert key in await store.watched(at(61))
     committed = await store.commit_decision(record(key, created_at=at(62)))
-    await store.save_states({key: OVER}, now=at(62))
+    await store.save_states({key: OVER})
     assert key in await store.watched(at(63))
     await report(store, REQUEUED)
     assert await store.watched(at(92)) == (key,)
@@ -275,7 +275,7 @@ async def test_waiting_successor_keeps_it_watched(store: Store) -> None:
     key = await running(store)
     await report(store, FAILED)
     committed = await store.commit_decision(record(key, created_at=at(62)))
-    await store.save_states({key: OVER}, now=at(62))
+    await store.save_states({key: OVER})
     await report(store, REQUEUED)
     await store.record_reconciliation(committed.decision_id, MONITORED, who="agent")
     assert await store.watched(at(92)) == (key,)
@@ -295,10 +295,10 @@ async def test_look_from_before_the_end_does_not_close(store: Store) -> None:
     """A look at the running attempt says nothing about its end: it is looked at once more."""
     key = await running(store)
     await store.commit_decision(record(key, decision=healthy(), created_at=at(30)))
-    await store.save_states({key: STATE}, now=at(30))
+    await store.save_states({key: STATE})
     await report(store, FAILED)
     assert key in await store.watched(at(61))
-    await store.save_states({key: OVER}, now=at(62))
+    await store.save_states({key: OVER})
     assert await store.watched(at(63)) == ()
 
 
@@ -308,12 +308,12 @@ async def test_a_clock_that_was_set_loses_no_failure(store: Store) -> None:
     """
     ahead, back = await running(store), await running(store, job_id="8")
     await store.commit_decision(record(ahead, decision=healthy(), created_at=at(30)))
-    await store.save_states({ahead: STATE}, now=at(3630))
+    await store.save_states({ahead: STATE})
     await report(store, FAILED, now=at(61), complete=False)
     await report(store, replace(FAILED, job_id="8"), now=at(61 - 3600), complete=False)
     assert set(await store.watched(at(300))) == {ahead, back}
     await store.commit_decision(record(back, created_at=at(301)))
-    await store.save_states(dict.fromkeys((ahead, back), OVER), now=at(301))
+    await store.save_states(dict.fromkeys((ahead, back), OVER))
     assert await store.watched(at(302)) == ()
 
 
@@ -322,7 +322,7 @@ async def test_unsettled_advice_is_watched(store: Store) -> None:
     key = await running(store)
     await report(store, FAILED)
     committed = await store.commit_decision(record(key, created_at=at(62), decision=decision(settled=False)))
-    await store.save_states({key: OVER}, now=at(62))
+    await store.save_states({key: OVER})
     await store.record_reconciliation(committed.decision_id, MONITORED, who="agent")
     assert key in await store.watched(at(71))
 
@@ -332,7 +332,7 @@ async def test_exclusions_are_not_refined_for_ever(store: Store) -> None:
     key = await running(store)
     await report(store, FAILED)
     committed = await store.commit_decision(record(key, created_at=at(62), decision=decision(settled=False)))
-    await store.save_states({key: OVER}, now=at(62))
+    await store.save_states({key: OVER})
     await store.record_reconciliation(committed.decision_id, MONITORED, who="agent")
     assert key in await store.watched(at(149))
     assert await store.watched(at(151)) == ()
@@ -347,7 +347,7 @@ async def test_where_nodes_may_be_isolated_wants_settle_before_an_attempt_is_don
     untrusted = replace(untrusted, attribution=replace(untrusted.attribution, trusted=False))
     for each, made in ((key, decision()), (other, untrusted)):
         committed = await store.commit_decision(record(each, created_at=at(62), decision=made))
-        await store.save_states({each: OVER}, now=at(62))
+        await store.save_states({each: OVER})
         await store.record_reconciliation(committed.decision_id, MONITORED, who="agent")
     assert await isolating.watched(at(94)) == (key,)
     assert await isolating.watched(at(96)) == ()
@@ -360,7 +360,7 @@ async def test_autonomous_advice_that_ran_out_while_refined_is_said_once_more(st
     await report(store, FAILED)
     unsettled = decision(settled=False, mode=Mode.AUTONOMOUS)
     await store.commit_decision(record(key, created_at=at(62), decision=unsettled))
-    await store.save_states({key: OVER}, now=at(62))
+    await store.save_states({key: OVER})
     await store.expire_advice(at(310))
     assert await store.watched(at(310)) == (key,)
     again = record(key, created_at=at(311), seen_generation=1, decision=replace(unsettled, settled=True))
@@ -381,7 +381,7 @@ async def test_advice_that_ran_out_is_watched_while_the_scheduler_knows_the_atte
     await store.commit_decision(
         record(key, created_at=at(62), decision=decision(settled=settled, mode=Mode.AUTONOMOUS))
     )
-    await store.save_states({key: OVER}, now=at(62))
+    await store.save_states({key: OVER})
     await store.expire_advice(at(310))
     assert await store.watched(at(until - 1)) == (key,)
     assert (await store.load([key], now=at(311)))[key].remembered_until == at(until)
@@ -393,7 +393,7 @@ async def test_monitored_advice_is_done(store: Store) -> None:
     key = await running(store)
     await report(store, FAILED)
     committed = await store.commit_decision(record(key, created_at=at(62)))
-    await store.save_states({key: OVER}, now=at(62))
+    await store.save_states({key: OVER})
     assert await store.open_incident_count() == 1
     await store.record_reconciliation(committed.decision_id, MONITORED, who="agent")
     assert await store.watched(at(71)) == ()
@@ -405,7 +405,7 @@ async def test_expired_advice_is_done(store: Store) -> None:
     key = await running(store)
     await report(store, FAILED)
     await store.commit_decision(record(key, created_at=at(62)))
-    await store.save_states({key: OVER}, now=at(62))
+    await store.save_states({key: OVER})
     assert key in await store.watched(at(301))
     assert await store.watched(at(302)) == ()
 

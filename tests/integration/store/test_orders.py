@@ -186,7 +186,7 @@ async def test_exclusions_and_budgets_are_the_jobs_and_vetoes_the_attempts(store
 async def test_an_attempt_that_was_done_with_is_looked_at_again(store: Store) -> None:
     """A stop in monitor mode is final at once; an order opens the attempt until a decision has seen it."""
     key = await failed(store)
-    await store.save_states({}, now=at(22))
+    await store.save_states({})
     await store.commit_decision(record(key))
     made = await order(store, K.RESET_BUDGET, key)
     assert key in await store.watched(at(31))

@@ -336,7 +336,7 @@ async def test_reliability_figures_of_a_made_history(store: Store) -> None:
     progress = Progress(
         first_step=1, last_step=100, first_at=at(100), last_at=at(DAY / 2 - 100), pace=Pace(gaps=(2.0,), pauses=saves)
     )
-    await store.save_states({second.changed[0]: DetectorState(state=b"{}", progress=progress)}, now=at(30))
+    await store.save_states({second.changed[0]: DetectorState(state=b"{}", progress=progress)})
     done = {"ended_at": at(DAY / 2), "observed_at": at(DAY / 2)}
     await report(store, job("2", AttemptState.COMPLETED, **done), complete=False)
     await report(store, job("3", user="bob", partition="other", observed_at=at(30)), complete=False)

@@ -72,7 +72,7 @@ class EmptyStore:
     async def open_isolations(self, cluster: str) -> tuple[()]:
         return ()
 
-    async def save_states(self, states: object, *, now: datetime, fence: object = None) -> None:
+    async def save_states(self, states: object, *, fence: object = None) -> None:
         pass
 
     @property
