@@ -278,7 +278,9 @@ class Leasing:
         for agent, unavailable in await self._store.agent_views():
             before = found.get(agent.cluster)
             if before is None or before.heard_at < agent.last_seen_at:
-                found[agent.cluster] = SchedulerView(heard_at=agent.last_seen_at, unavailable=unavailable)
+                found[agent.cluster] = SchedulerView(
+                    heard_at=agent.last_seen_at, unavailable=unavailable, behind=agent.clock_behind
+                )
         return found
 
     def _hint(self, what: str) -> None:

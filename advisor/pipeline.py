@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import assert_never
 
 import structlog
@@ -143,6 +143,7 @@ class Pipeline:
             if measurer is not None:
                 leasing.on_forgotten(measurer.forget)
         self._calm = Calm(rulebook.policy)
+        self._behind: dict[str, timedelta] = {}
         self._writer = StateWriter()
         self._over: dict[AttemptKey, bool] = {}  # of attempts that are over: what was saved of whether that was seen
         self._reached: set[tuple[AttemptKey, MilestoneKind]] = set()
@@ -273,9 +274,20 @@ class Pipeline:
         if self._leasing is not None:
             self._leasing.refuse(key.job_key for key in keys if key not in stored)
         sightings = self._gatherer.sight(stored.values())
+        self._set_clocks(sightings)
         for job, passed in self._instruments.sighted(sightings):
             self._on_passed(job, passed)
         return sightings
+
+    def _set_clocks(self, sightings: Sequence[Sighting]) -> None:
+        """Whose schedulers' clocks are off: their starts and ends are by those."""
+        behind = {cluster: view.behind for cluster, view in self._board.views().items() if view.behind}
+        if behind != self._behind:
+            self._calm.keep(())
+        self._behind = behind
+        if behind:
+            for sighting in sightings:
+                sighting.behind = behind.get(sighting.item.job.cluster, sighting.behind)
 
     async def _conclude(self, sightings: Sequence[Sighting]) -> list[Verdict]:
         """Decide for all, off the event loop: streams and reports go on meanwhile."""

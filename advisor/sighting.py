@@ -14,7 +14,7 @@ from advisor.board import SchedulerView
 from advisor.core import codec, progress
 from advisor.core.gpu_indices import with_indices
 from advisor.core.job_watch import Watch
-from advisor.core.model import NodeFact, Progress, Signal, Snapshot, SourceReport, Unavailable
+from advisor.core.model import Attempt, NodeFact, Progress, Signal, Snapshot, SourceReport, Unavailable
 from advisor.core.scan import FileState
 from advisor.core.words import Mode, NodeState, Trust, UnavailableReason
 from advisor.packed import plain
@@ -67,7 +67,9 @@ class TickState:
 
 @dataclass(slots=True, kw_only=True)
 class Sighting:
-    """One attempt during one tick: filled source by source. `failed`: its own tick ended with this error."""
+    """One attempt during one tick: filled source by source. `failed`: its own tick ended with this error. `behind`: by
+    how much its scheduler's clock is behind ours.
+    """
 
     item: StoredAttempt
     stored: TickState
@@ -76,6 +78,17 @@ class Sighting:
     conditions: tuple[Signal, ...] = ()  # what measurements say that holds now; not kept
     more: bool = False
     failed: Exception | None = None
+    behind: timedelta = timedelta()
+
+    @property
+    def attempt(self) -> Attempt:
+        """With its start and its end by our time, as everything is that is read."""
+        attempt, behind = self.item.attempt, self.behind
+        if not behind:
+            return attempt
+        started_at = attempt.started_at + behind if attempt.started_at is not None else None
+        ended_at = attempt.ended_at + behind if attempt.ended_at is not None else None
+        return replace(attempt, started_at=started_at, ended_at=ended_at)
 
     @property
     def key(self) -> AttemptKey:
@@ -191,7 +204,7 @@ def snapshot_of(
     files = [held for source in sighting.state.sources.values() for held in source.files.values()]
     return Snapshot(
         job=replace(item.job, mode=mode),
-        attempt=item.attempt,
+        attempt=sighting.attempt,
         signals=(
             *with_indices(sighting.signals, (held.gpus for held in files)),
             *sighting.conditions,

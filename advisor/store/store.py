@@ -296,10 +296,12 @@ class Store:
         async with self._engine.begin() as connection:
             return await agents.heartbeat(connection, cluster=cluster, session=session, mode=mode, now=now)
 
-    async def agent_says(self, *, cluster: str, session: str, unavailable: Sequence[Unavailable]) -> None:
-        """What it cannot read of its scheduler, for replicas that it is not connected to."""
+    async def agent_says(
+        self, *, cluster: str, session: str, unavailable: Sequence[Unavailable], behind: timedelta = timedelta()
+    ) -> None:
+        """What it cannot read of its scheduler, and by how much its host's clock is behind ours: for all replicas."""
         async with self._engine.begin() as connection:
-            await agents.says(connection, cluster=cluster, session=session, unavailable=unavailable)
+            await agents.says(connection, cluster=cluster, session=session, unavailable=unavailable, behind=behind)
 
     async def agent_views(self) -> tuple[tuple[StoredAgent, tuple[Unavailable, ...]], ...]:
         """Every agent, and what it said last that it cannot read."""

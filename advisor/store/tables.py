@@ -139,6 +139,7 @@ agents = Table(
     _time("registered_at"),
     _time("last_seen_at"),
     Column("unavailable", LargeBinary(), nullable=True),  # of its scheduler, by its last report: canonical JSON
+    Column("clock_behind_seconds", Double(), nullable=True),
     UniqueConstraint("session"),
 )
 

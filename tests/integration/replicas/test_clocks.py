@@ -10,11 +10,12 @@ import pytest
 
 from advisor.app import Service
 from advisor.config import Config
-from advisor.v1 import common_pb2
+from advisor.service.wire import stamp
+from advisor.v1 import agent_pb2, common_pb2
 from tests.integration.replicas.clocks import DatabaseClock
 from tests.integration.replicas.fleet import FAILURE, Fleet
 from tests.integration.replicas.serve import WrongClock
-from tests.integration.service.world import World, configuration, iteration, now, own_sources, world_of
+from tests.integration.service.world import CLUSTER, World, configuration, iteration, now, own_sources, world_of
 
 pytestmark = pytest.mark.postgres
 
@@ -69,14 +70,47 @@ async def test_no_job_is_restarted_and_no_failure_lost_when_the_databases_clock_
         assert await world.decisions() == []
         clock.set(step)
         await corrected(clock, 3)
+        await _failed(world)
         await _advised(world)
 
 
-async def _advised(world: World) -> None:
-    """The job fails now, and that is not lost."""
+@pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["forward", "back"])
+async def test_where_all_clocks_are_set_together_starts_and_ends_are_told_by_the_schedulers(
+    folder: Path, url: str, step: float
+) -> None:
+    """One host for all: a job that has just started is not late with its first line, a failed one is restarted."""
+    clock = DatabaseClock(url)
+    async with world_of(folder, over(folder, url)) as world:
+        await world.report(world.job("RUNNING", job="1"))
+        clock.set(step)
+        await corrected(clock, 1)
+        world.log().write_text("starting\n")
+        await _tell(world, "RUNNING", step, "started_at")
+        await world.ticks(4)
+        assert await world.decisions() == []
+        await _tell(world, "FAILED", step, "ended_at")
+        advice = await _advised(world)
+        deadline = advice.decision_deadline.ToDatetime(tzinfo=now().tzinfo)
+        assert abs(deadline - now() - timedelta(seconds=step)) < timedelta(minutes=5), "by the clock of whoever acts"
+
+
+async def _tell(world: World, state: str, step: float, *moments: str) -> None:
+    """What an agent says whose host's clock is off, as the scheduler's is, of what happens now."""
+    there = stamp(now() + timedelta(seconds=step))
+    job = world.job(state, **dict.fromkeys((*moments, "observed_at"), there))
+    await world.agent.ReportObservations(
+        agent_pb2.ReportObservationsRequest(cluster=CLUSTER, session=world.session, jobs=[job])
+    )
+
+
+async def _failed(world: World) -> None:
     with world.log().open("a") as file:
         file.write(FAILURE)
     await world.report(world.job("FAILED"))
+
+
+async def _advised(world: World) -> common_pb2.Advice:
+    """The failure is not lost, and its advice is of now."""
 
     def restart(seen: object) -> bool:
         return isinstance(seen, list) and [item.action for item in seen] == [common_pb2.ACTION_RESTART]
@@ -84,6 +118,7 @@ async def _advised(world: World) -> None:
     (advice,) = await world.advice_where(restart)
     assert 200 < advice.time_to_live.ToTimedelta().total_seconds() <= 300
     assert abs(advice.created_at.ToDatetime(tzinfo=now().tzinfo) - now()) < timedelta(seconds=30)
+    return advice
 
 
 async def test_nobody_is_heard_before_the_time_is_known(folder: Path, url: str) -> None:
