@@ -168,9 +168,8 @@ def step_limit(progress: Progress, policy: Policy) -> float:
 
 
 def usual_silence(progress: Progress) -> float:
-    """How long the attempt's log mostly is silent at most, whatever makes it so; 0 where that is not known yet."""
-    gaps = progress.pace.gaps
-    return QUANTILE_FACTOR * quantile(gaps, QUANTILE) if len(gaps) >= LEARNED else 0.0
+    """How long the attempt's log mostly is silent at most, whatever makes it so; 0 where nothing shows it yet."""
+    return QUANTILE_FACTOR * quantile(progress.pace.gaps, QUANTILE)
 
 
 def phase_limit(pace: Pace, phase: Phase, policy: Policy) -> float:
