@@ -85,7 +85,9 @@ class Fleet:
 
     # processes
 
-    def spawn(self, name: str, *, skew: float = 0.0, tree: Path = PROJECT, extra: str = "") -> Process:
+    def spawn(
+        self, name: str, *, skew: float = 0.0, tree: Path = PROJECT, extra: str = "", attempts_max: int = 5000
+    ) -> Process:
         """A replica begins to start; `tree`: the code that it runs."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
@@ -105,6 +107,7 @@ class Fleet:
             keepalive_seconds = 0.2
             [tick]
             interval_seconds = 0.2
+            attempts_max = {attempts_max}
             [[kernel]]
             path = "{self.folder}/kernel/%n.log"
             """

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from advisor.client import connect
-from advisor.v1 import agent_pb2, common_pb2
+from advisor.v1 import agent_pb2, common_pb2, operator_pb2
 from slurm_plugin.clock import SystemClock as AgentClock
 from slurm_plugin.guard import Advice
 from slurm_plugin.link import SILENT_SECONDS, Link, Pulse
@@ -50,6 +50,27 @@ async def test_three_share_and_a_killed_ones_jobs_go_on_elsewhere(fleet: Fleet) 
 
 
 @pytest.mark.long
+async def test_what_one_has_no_room_for_is_decided_by_another(fleet: Fleet) -> None:
+    """One that may watch two attempts holds two jobs, the other all the rest, and every failure is advised on."""
+    await fleet.start("a", attempts_max=2)
+    await fleet.start("b")
+    world = await fleet.agent("b")
+    jobs = [str(job) for job in range(17, 25)]
+    await fleet.run_jobs(world, jobs)
+    seen: dict[str, int] = {}
+
+    async def shared() -> bool:
+        nonlocal seen
+        seen = await fleet.held()
+        return seen == {"a": 2, "b": 6}
+
+    await fleet.until(shared, lambda: f"{seen}")
+    assert (await world.operator.GetStatus(operator_pb2.GetStatusRequest())).unwatched_jobs == 0
+    await fleet.fail(world, *jobs)
+    await fleet.advised(*jobs)
+    await fleet.check_decisions()
+
+
 async def test_a_frozen_one_cannot_write_when_it_wakes_up_and_takes_part_again(fleet: Fleet) -> None:
     """SIGSTOP for longer than the lease, SIGCONT: what it had in hand is dropped, and later it has its share again."""
     await fleet.start("a", "b")
