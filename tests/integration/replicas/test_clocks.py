@@ -71,6 +71,8 @@ async def test_no_job_is_restarted_and_no_failure_lost_when_the_databases_clock_
         clock.set(step)
         await corrected(clock, 3)
         await _failed(world)
+        clock.set(0.0)  # an end that was seen while it was off
+        await corrected(clock, 4)
         await _advised(world)
 
 

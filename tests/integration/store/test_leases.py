@@ -20,6 +20,7 @@ from advisor.store.ids import new_id
 from advisor.store.leases import Newcomer, Turn
 from advisor.store.records import AttemptKey, DetectorState
 from advisor.store.store import Store
+from tests.integration.replicas.clocks import DatabaseClock
 from tests.integration.store.worlds import CLUSTER, at, record, report, seen
 
 pytestmark = pytest.mark.postgres
@@ -303,7 +304,7 @@ class MovedClock(SystemClock):
 
 
 def of_process(
-    store: Store, *, own: SystemClock | None = None, attempts_max: int | None = None
+    store: Store, *, own: SystemClock | None = None, attempts_max: int | None = None, lease: timedelta = LEASE
 ) -> tuple[Leasing, Board]:
     """What a process has: its life among others, and the board that its agents see."""
     clock = SharedClock(own or SystemClock())
@@ -314,7 +315,7 @@ def of_process(
         board=board,
         clock=clock,
         newcomer=newcomer,
-        lease_seconds=LEASE.total_seconds(),
+        lease_seconds=lease.total_seconds(),
         attempts_max=attempts_max,
         tell=lambda _: None,
         instruments=Instruments(clock),
@@ -527,3 +528,26 @@ async def test_jobs_that_nobody_has_room_for_make_no_tick_old(store: Store) -> N
     assert await seconds_free() == 0.0
     await store.renew(other.name, lease=LEASE, tick_age=timedelta(), stuck=False, jobs_max=5)
     assert await seconds_free() >= 4.0
+
+
+async def test_one_that_died_before_the_clock_was_set_back_is_inherited_all_the_same(store: Store, url: str) -> None:
+    """Its lease seems to run for an hour: whoever sees for a lease that it is not renewed may have its jobs."""
+    keys = {key.job_key for key in await jobs(store, 4)}
+    dead = await replica(store)
+    await dead.turn()
+    DatabaseClock(url).set(-3600.0)
+    again = await Store.open(url)  # whose connections are to a database that tells another time
+    try:
+        seeing, _ = of_process(again, lease=timedelta(seconds=1))
+        await seeing.join()
+        living = Replica(store=again, name=new_id(at(1)))
+        await living.join()
+        assert await living.turn() == set(), "it may be alive"
+        running = asyncio.create_task(seeing.run())
+        async with asyncio.timeout(30):
+            while await living.turn() != keys:
+                await living.renew()
+                await asyncio.sleep(0.05)
+        running.cancel()
+    finally:
+        await again.close()
