@@ -25,6 +25,7 @@ _SKEW = timedelta(
     seconds=5
 )  # two clocks differ by less; kernel records of so long before an attempt are read as its own
 _TO_SHOW_LIFE = timedelta(seconds=300)
+_LATE = timedelta(seconds=60)  # from a record to its being read: longer than sources usually take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +218,7 @@ class Situation:
             return None
         if not self.incident.trusted_fatal or not self.attribution.trusted or not self.attribution.nodes:
             return None
-        records = (item for item in self.incident.signals if item.trust.trusted and item.id in self._evidence)
+        records = [item for item in self.incident.signals if item.trust.trusted and item.id in self._evidence]
         times = [at for at in map(self._counts_from, records) if at is not None]
         if not times:
             return None
@@ -226,7 +227,11 @@ class Situation:
         # A job with long steps is not silent between two of them, nor one whose lines come late or not at all.
         usual = max(2 * (progress.interval_seconds or 0.0), hang.usual_silence(progress))
         wait = max(self.policy.trusted_fatal_grace_seconds, min(usual, self.policy.hang_seconds))
-        return quiet_since + timedelta(seconds=wait)
+        ends_at = quiet_since + timedelta(seconds=wait)
+        late = all(item.at is not None and item.seen_at - item.at > _LATE for item in records)
+        due = hang.expected(self.snapshot, self.policy) if late and quiet_since > min(times) else None
+        # What is read late of a fault that steps went on after did not stop them: then only a hang's limit counts.
+        return ends_at if due is None else max(ends_at, due.ends_at)
 
     def _counts_from(self, signal: Signal) -> datetime | None:
         """From when a record can end a start-up. None: it was there when the attempt began, so it is of whoever had the

@@ -251,6 +251,26 @@ def test_a_log_that_mostly_comes_late_gets_longer_to_show_that_the_job_lives() -
     assert [item.reason for item in decisions] == [Reason.TRUSTED_FATAL, Reason.AWAITING_EXIT]
 
 
+@pytest.mark.parametrize(
+    ("at", "seen_at", "last_at", "ends"),
+    [
+        (-300, -295, -200, True),  # read at once: steps that went on for a while do not make the GPU whole
+        (-300, -60, -200, False),
+        (-300, -60, -310, True),  # none since
+        (-690, -60, -650, True),  # and then none for ten minutes
+    ],
+)
+def test_a_record_that_is_read_late_ends_no_attempt_that_went_on(
+    at: float, seen_at: float, last_at: float, ends: bool
+) -> None:
+    """It may be of the attempt before, by a clock that is ahead: then only a hang's own limit ends this one."""
+    record = signal("s1", trust=Trust.KERNEL, at=after(at), seen_at=after(seen_at))
+    case = world(S.RUNNING, cause=bad_gpu("node2"), exclude=("node2",), signals=(record,), now=NOON)
+    seen = progress(40, first=1, last_at=after(last_at), interval_seconds=5.0)
+    decision = replace(case, snapshot=replace(case.snapshot, progress=seen)).decide()
+    assert decision.may_end_live_attempt == ends
+
+
 def test_the_first_of_many_kernel_records_counts() -> None:
     """A dead GPU floods the kernel log: the wait counts from its first record, also where only reading has a time."""
     flood = tuple(signal(f"s{n}", trust=Trust.KERNEL, at=after(-25 + n)) for n in range(25))
