@@ -18,6 +18,7 @@ What was measured on real servers and shapes this module:
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any
@@ -38,11 +39,17 @@ HALVINGS_MAX = 40  # from an hour to a nanosecond
 SPAN_NS_FIRST = 60 * NS
 SPAN_NS_MAX = 3_600 * NS
 LINE_BYTES_MAX = 8 * 1024 * 1024
-PIECE_BYTES = 256 * 1024
+PIECE_BYTES = 512 * 1024  # the server sends a few lines at a time: taken together they cost half as much
 ROW_BYTES = 64  # that a row takes besides its text: empty lines are not free
 _SCALE = 10 ** np.arange(8, -1, -1, dtype=np.int64)  # of the digits of a second
+_CLOCK = np.array([600, 60, 10, 1], np.int64) * NS  # of those of minutes and seconds
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 _DECIMAL = re.compile(rb"-?\d{1,20}\.\d{1,20}")
+# What stands between the parts of a row, in the order in which they are asked for. No text can hold it: a quote in a
+# text has a backslash before it.
+_BEFORE_TIME, _BEFORE_TEXT, _BEFORE_REST = b'{"_time":"', b'","_msg":"', b'","_stream":"'
+_FIRST, _SECOND = (np.frombuffer(text, np.uint8) for text in (_BEFORE_TIME, _BEFORE_TEXT))
+_HEAD_BYTES = len(_BEFORE_TIME) + 31 + len(_BEFORE_TEXT)
 Moments = NDArray[np.int64]  # nanoseconds
 _PAIR = re.compile(r'([^\s={},"]+)="((?:[^"\\]|\\.)*)"')
 
@@ -197,7 +204,8 @@ class _Gathered:
         self._labels = labels
         self._streams = _Streams(labels)
         self._key = itemgetter(*self._streams.names)
-        self._times: list[str] = []
+        self._rests = _Rests(self._streams)
+        self._times: list[Moments] = []
         self._texts: list[bytes] = []
         self._places: list[int] = []
         self._marks: list[int] = []
@@ -207,29 +215,80 @@ class _Gathered:
         """Column by column: a loop over rows costs several times as much. Raises `AskError` for what is no documented
         shape.
         """
-        labels, proof = self._labels, self._labels.proof
         with uncollected():
-            rows = rows_of(piece)
-            try:
-                times = _column(rows, "_time")
-                data = list(map(str.encode, _column(rows, "_msg")))
-                places = list(map(self._streams.__getitem__, self._keys(rows)))
-                marks = [0] * len(data)
-                if labels.sequence:
-                    marks = [int(text) if text.isdigit() else 0 for text in _column(rows, labels.sequence)]
-                if proof is not None:
-                    for value in set(_column(rows, proof[0])):
-                        proved(value, proof)
-            except (KeyError, ValueError, AttributeError, TypeError, OverflowError) as error:
-                raise AskError(UnavailableReason.GARBLED, f"a line without a usable {error}") from error
-            del rows
-        if b"0\n" in b"\n".join((*data, b"")):
-            data = [_number(text) if text[-1:] == b"0" else text for text in data]
-        self._times += times
-        self._texts += data
+            if not self._take_plain(piece):
+                self._take_rows(rows_of(piece))
+
+    def _take_plain(self, piece: bytes) -> bool:
+        """Rows as the server writes them, cut apart without an object for each. False, and nothing taken, for all that
+        is not exactly so: whether it is of a documented shape is told by who reads rows.
+        """
+        table = np.frombuffer(piece, np.uint8)
+        ends = np.flatnonzero(table < ord(" "))
+        # The last line has an end, nothing else is below a blank, and all is UTF-8: so each text is what JSON takes.
+        if self._labels.sequence or piece[-1:] != b"\n" or (table[ends] != ord("\n")).any():
+            return False
+        begins = np.append(0, ends[:-1] + 1)
+        if (np.diff(begins, append=len(piece)) < _HEAD_BYTES).any():
+            return False
+        heads = np.lib.stride_tricks.sliding_window_view(table, _HEAD_BYTES)[begins]
+        try:
+            if not piece.isascii():
+                piece.decode()
+            timed = _moments_in(heads[:, len(_BEFORE_TIME) :])
+            if timed is None:
+                return False
+            times, sizes = timed
+            places, rests = self._rests_of(piece, ends.tolist())
+            firsts, lasts = begins + sizes + (len(_BEFORE_TIME) + len(_BEFORE_TEXT)), ends - rests
+            between = table[firsts[:, None] - np.arange(len(_BEFORE_TEXT), 0, -1)]
+            if (heads[:, : len(_BEFORE_TIME)] != _FIRST).any() or (between != _SECOND).any() or (firsts > lasts).any():
+                return False
+            texts = [piece[first:last] for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)]
+            joined = b"\n".join(texts)
+            if b"\\" in joined or b'"' in joined:
+                texts = [_unescaped(text) if b"\\" in text or b'"' in text else text for text in texts]
+        except (KeyError, ValueError, AttributeError, TypeError, OverflowError):
+            return False
+        self._add(times, texts, places, [0] * len(texts))
+        return True
+
+    def _rests_of(self, piece: bytes, ends: Sequence[int]) -> tuple[list[int], NDArray[np.int64]]:
+        """The stream of each line, and how much of it comes after its text. Raises what `_Rests` does."""
+        found: list[tuple[int, int, int]] = []  # from which line on, stream, bytes
+        rest = b"\n"
+        for at, end in enumerate(ends):
+            if not piece.endswith(rest, 0, end):
+                rest = piece[piece.rindex(_BEFORE_REST, 0, end) : end]
+                found.append((at, self._rests[rest], len(rest)))
+        firsts, places, sizes = np.array(found, np.int64).T
+        lines = np.diff(firsts, append=len(ends))
+        return np.repeat(places, lines).tolist(), np.repeat(sizes, lines)
+
+    def _take_rows(self, rows: Sequence[Mapping[str, str]]) -> None:
+        labels, proof = self._labels, self._labels.proof
+        try:
+            times = moments(_column(rows, "_time"))
+            texts = list(map(str.encode, _column(rows, "_msg")))
+            places = list(map(self._streams.__getitem__, self._keys(rows)))
+            marks = [0] * len(texts)
+            if labels.sequence:
+                marks = [int(text) if text.isdigit() else 0 for text in _column(rows, labels.sequence)]
+            if proof is not None:
+                for value in set(_column(rows, proof[0])):
+                    proved(value, proof)
+        except (KeyError, ValueError, AttributeError, TypeError, OverflowError) as error:
+            raise AskError(UnavailableReason.GARBLED, f"a line without a usable {error}") from error
+        self._add(times, texts, places, marks)
+
+    def _add(self, times: Moments, texts: list[bytes], places: list[int], marks: list[int]) -> None:
+        for at in [at for at, text in enumerate(texts) if text[-1:] == b"0"]:
+            texts[at] = _number(texts[at])
+        self._times.append(times)
+        self._texts += texts
         self._places += places
         self._marks += marks
-        self.size += sum(map(len, data)) + len(data) * ROW_BYTES
+        self.size += sum(map(len, texts)) + len(texts) * ROW_BYTES
 
     def _keys(self, rows: Sequence[Mapping[str, str]]) -> Iterable[tuple[str, ...]]:
         try:
@@ -237,22 +296,15 @@ class _Gathered:
         except KeyError:
             return zip(*(_column(rows, name) for name in self._streams.names), strict=True)
 
-    def _moments(self) -> Moments:
-        try:
-            return moments(self._times)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise AskError(UnavailableReason.GARBLED, f"a line without a usable {error}") from error
-
     def middle_ns(self) -> int:
-        """Raises `AskError`."""
-        times = self._moments()
+        times = np.concatenate(self._times)
         return int(np.partition(times, len(times) // 2)[len(times) // 2])
 
     def streams(self) -> list[Stream]:
-        """To be asked for once, when all rows have been taken. Raises `AskError`."""
+        """To be asked for once, when all rows have been taken."""
         if not self._texts:
             return []
-        times, places = self._moments(), np.array(self._places, np.int32)
+        times, places = np.concatenate(self._times), np.array(self._places, np.int32)
         marks = np.array(self._marks, object if max(self._marks) >= 2**63 else np.int64)
         # Lines of one nanosecond stay as they came, unless they are numbered.
         order = np.lexsort((marks, times, places))
@@ -285,7 +337,7 @@ class _Streams(dict[tuple[str, ...], int]):
 
     def __init__(self, labels: Labels) -> None:
         super().__init__()
-        self._labels = labels
+        self.labels = labels
         self._by_name: dict[tuple[str, str], int] = {}
         named = dict.fromkeys(name for name in (labels.job, labels.node, labels.rank) if name)
         self.names = "_stream", *(named or ("_stream",))  # two at least, so that a key is a tuple
@@ -294,36 +346,81 @@ class _Streams(dict[tuple[str, ...], int]):
     def __missing__(self, key: tuple[str, ...]) -> int:
         if not all(type(value) is str for value in key):
             raise TypeError("label that is text")
-        chosen, values = self._labels, dict(zip(self.names, key, strict=True))
-        named = {name: _unquoted(value) for name, value in _PAIR.findall(values["_stream"])}
-        named.update({name: value for name in (chosen.node, chosen.rank) if name and (value := values[name])})
-        job, name = values.get(chosen.job, ""), stream_name(named, chosen)
+        job, name, node = _named(self.labels, self.names, key)
         number = self[key] = self._by_name.setdefault((job, name), len(self.found))
         if number == len(self.found):
-            self.found.append(Stream(job=job, name=name, node=named.get(chosen.node) or None))
+            self.found.append(Stream(job=job, name=name, node=node))
         return number
+
+
+@lru_cache(maxsize=4_096)  # the same streams are in one answer after the other
+def _named(chosen: Labels, names: tuple[str, ...], key: tuple[str, ...]) -> tuple[str, str, str | None]:
+    """Job, name and node of a stream by what its rows have under `names`."""
+    values = dict(zip(names, key, strict=True))
+    named = {name: _unquoted(value) for name, value in _PAIR.findall(values["_stream"])}
+    named.update({name: value for name in (chosen.node, chosen.rank) if name and (value := values[name])})
+    return values.get(chosen.job, ""), stream_name(named, chosen), named.get(chosen.node) or None
+
+
+class _Rests(dict[bytes, int]):
+    """Numbers of streams by what rows have after their text, which neighbouring ones share. Raises `ValueError`,
+    `KeyError`, `AttributeError` and `TypeError` for what is none.
+    """
+
+    def __init__(self, streams: _Streams) -> None:
+        super().__init__()
+        self._streams = streams
+
+    def __missing__(self, rest: bytes) -> int:
+        row = orjson.loads(b"{" + rest.removeprefix(b'",'))
+        proof = self._streams.labels.proof
+        if "_time" in row or "_msg" in row:
+            raise KeyError("_stream")
+        if proof is not None:
+            proved(row.get(proof[0], ""), proof)
+        place = self[rest] = self._streams[tuple(row.get(name, "") for name in self._streams.names)]
+        return place
+
+
+def _unescaped(text: bytes) -> bytes:
+    """Raises `ValueError` for what is no string of JSON."""
+    value: str = orjson.loads(b'"' + text + b'"')
+    return value.encode()
 
 
 def moments(times: Sequence[str]) -> Moments:
     """`parse_time` of each, all at once. Raises `ValueError`, `TypeError` and `OverflowError`."""
     try:
         table = np.array(times, "S31").view(np.uint8).reshape(len(times), 31)
+        known = _moments_in(table)
     except ValueError:  # of other characters, or no texts at all
+        known = None
+    if known is None or (np.count_nonzero(table, axis=1) != known[1]).any():
         return np.array([parse_time(text) for text in times], np.int64)
-    # Up to nine digits after the point, then Z and nothing; or no point at all.
+    return known[0]
+
+
+def _moments_in(table: NDArray[np.uint8]) -> tuple[Moments, NDArray[np.int64]] | None:
+    """Of times that begin rows of characters (31 at least), and how long each is; None if one is of another form.
+    Raises `ValueError` for an hour that there is not, `OverflowError` for one that no store keeps.
+    """
+    # Up to nine digits after the point, then Z; or no point at all.
     digits = table[:, 20:30] - 48
-    leading = np.logical_and.accumulate(digits <= 9, axis=1)
-    count = leading.sum(axis=1)
-    size = (table != 0).sum(axis=1)
-    rows = np.arange(len(times))
-    fraction = (table[:, 19] == ord(".")) & (count < 10) & (table[rows, 20 + count] == ord("Z")) & (size == 21 + count)
-    if not np.all(fraction & (count > 0) | (size == 20) & (table[:, 19] == ord("Z"))):
-        return np.array([parse_time(text) for text in times], np.int64)
-    # Neighbouring lines share their second.
-    starts = np.flatnonzero(np.append(True, (table[1:, :19] != table[:-1, :19]).any(axis=1)))
-    seconds = np.array([parse_time(times[at][:19] + "Z") for at in starts.tolist()], np.int64)
-    whole = np.repeat(seconds, np.diff(np.append(starts, len(times))))
-    return whole + np.where(leading[:, :9], digits[:, :9], 0).astype(np.int64) @ _SCALE
+    others = digits > 9
+    count = np.where(table[:, 19] == ord("."), others.argmax(axis=1), -1)
+    clock = table[:, [14, 15, 17, 18]] - 48
+    if not (
+        np.all((count != 0) & (table[np.arange(len(table)), 20 + count] == ord("Z")))
+        and np.all(table[:, [13, 16]] == ord(":"))
+        and np.all(clock <= [5, 9, 5, 9])
+    ):
+        return None
+    # Neighbouring lines share their hour.
+    starts = np.flatnonzero(np.append(True, (table[1:, :13] != table[:-1, :13]).any(axis=1)))
+    hours = [parse_time(f"{table[at, :13].tobytes().decode('ascii')}:00:00Z") for at in starts.tolist()]
+    whole = np.repeat(np.array(hours, np.int64), np.diff(np.append(starts, len(table))))
+    fraction = np.where(np.arange(9) < count[:, None], digits[:, :9], 0)
+    return whole + clock.astype(np.int64) @ _CLOCK + fraction.astype(np.int64) @ _SCALE, 21 + count
 
 
 def _number(text: bytes) -> bytes:
@@ -333,22 +430,28 @@ def _number(text: bytes) -> bytes:
 
 async def whole_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Pieces of whole lines. Raises `AskError` when the last line has no end: the answer is not all of it."""
-    rest = bytearray()
-    wanted = PIECE_BYTES  # the server sends a few lines at a time: taken together they cost half as much
+    got, size = [b""], 0
     async for piece in pieces:
-        rest += piece
-        if len(rest) < wanted:
+        got.append(piece)
+        size += len(piece)
+        if size < PIECE_BYTES:
             continue
-        cut = rest.rfind(b"\n") + 1
+        cut = piece.rfind(b"\n") + 1
         if cut:
-            yield bytes(rest[:cut])
-            del rest[:cut]
-        elif len(rest) > LINE_BYTES_MAX:
+            yield b"".join((*got[:-1], memoryview(piece)[:cut]))
+            got, size = [piece[cut:]], len(piece) - cut
+            continue
+        got = [b"".join(got)]
+        cut = got[0].rfind(b"\n") + 1
+        if cut:
+            yield got[0][:cut]
+            got, size = [got[0][cut:]], size - cut
+        elif size > LINE_BYTES_MAX:
             raise AskError(UnavailableReason.GARBLED, f"a line of more than {LINE_BYTES_MAX} bytes", broken=True)
-        wanted = len(rest) + PIECE_BYTES
+    rest = b"".join(got)
     cut = rest.rfind(b"\n") + 1
     if cut:
-        yield bytes(rest[:cut])
+        yield rest[:cut]
     if len(rest) > cut:
         raise AskError(UnavailableReason.GARBLED, "the answer broke off in the middle of a line", broken=True)
 

@@ -22,6 +22,7 @@ from connectors.web.pacing import Breaker, Pace
 
 ERROR_BYTES_MAX = 2_000
 RESERVE = 2.0  # questions that what is not urgent leaves to what is
+PIECE_BYTES_MIN = 256 * 1024  # of an answer, but its last
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 RETRY_AFTER_SECONDS_MAX = 3_600.0
 _JSON = {"Content-Type": "application/json"}
@@ -157,11 +158,11 @@ class Server:
                 async with asyncio.timeout_at(until):
                     response = await self._send(client, request)
                 try:
-                    pieces = _within(until, response.aiter_raw())
+                    pieces = response.aiter_raw()
                     if response.status_code != 200:
-                        raise await self._refused(response, pieces)
+                        raise await self._refused(response, _within(until, pieces, ERROR_BYTES_MAX))
                     _check_plain(response)
-                    yield pieces
+                    yield _within(until, pieces, PIECE_BYTES_MIN)
                 finally:
                     await response.aclose()
         except AskError as error:
@@ -187,7 +188,8 @@ class Server:
             self._client = httpx.AsyncClient(
                 verify=context if context is not None else False,
                 transport=self._transport,
-                timeout=httpx.Timeout(access.timeout_seconds, connect=access.connect_seconds),
+                # How long an answer may take is bounded by `stream`: a clock for each read costs more than reading.
+                timeout=httpx.Timeout(None, connect=access.connect_seconds, pool=access.timeout_seconds),
                 limits=httpx.Limits(
                     max_connections=self._connections_max,
                     max_keepalive_connections=self._connections_max,
@@ -264,14 +266,24 @@ def _check_plain(response: httpx.Response) -> None:
         raise AskError(UnavailableReason.GARBLED, f"an answer packed as {cap(decode(packed.encode()), 40)}, unasked")
 
 
-async def _within(until: float, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Raises `TimeoutError` for what comes later, by the event loop's clock."""
+async def _within(until: float, pieces: AsyncIterator[bytes], bytes_min: int) -> AsyncIterator[bytes]:
+    """So many bytes together, for every wait has its price: nobody does anything with less before the rest is there.
+    Raises `TimeoutError` for what comes later, by the event loop's clock.
+    """
     now = asyncio.get_running_loop().time
-    while True:
+    more = True
+    while more:
         if now() > until:
             raise TimeoutError
+        got: list[bytes] = []
+        size = 0
         async with asyncio.timeout_at(until):
-            piece = await anext(pieces, None)
-        if piece is None:
-            return
-        yield piece
+            while size < bytes_min:
+                piece = await anext(pieces, None)
+                if piece is None:
+                    more = False
+                    break
+                got.append(piece)
+                size += len(piece)
+        if got:
+            yield b"".join(got)

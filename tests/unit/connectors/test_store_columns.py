@@ -163,3 +163,74 @@ def test_garbage_is_collected_again_whatever_happens_inside() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+LABELS = Labels(job="job", node="host")
+
+
+def as_written(
+    number: int, *, time: str = TIMES[1], text: str = "", host: str = "n1", between: bytes = b'","_msg":'
+) -> bytes:
+    """A line in the server's own order of fields."""
+    stream = orjson.dumps(f'{{host="{host}",job="7"}}')
+    said = orjson.dumps(text or f"line {number}")
+    return b'{"_time":"%b%b%b,"_stream":%b,"job":"7","host":"%b"}\n' % (
+        time.encode(),
+        between,
+        said,
+        stream,
+        host.encode(),
+    )
+
+
+WRITTEN = [
+    *(as_written(number, time=time, host=f"n{number % 2}") for number, time in enumerate(TIMES)),
+    as_written(6, text='a "quote", a \\ and\na newline'),
+    as_written(7, text="größer \x00 \u2028"),
+    as_written(8, text="1.50"),
+    as_written(9, text='","_stream":"{host=\\"n9\\"}","job":"9"}'),
+    as_written(10, text='","_msg":"other'),
+    as_written(11, time=TIMES[2], host="n1").replace(b"line 11", b""),
+    as_written(12, host="").replace(b',"host":""', b""),
+]
+
+
+def test_rows_as_the_server_writes_them_are_those_of_any_order_of_fields() -> None:
+    """Cut apart or read one by one: the same lines of the same streams, whatever texts hold."""
+    plain, read = Rows(LABELS), Rows(LABELS)
+    assert plain._take_plain(b"".join(WRITTEN))
+    read._take_rows([orjson.loads(line) for line in WRITTEN])
+    streams = plain.streams()
+    assert streams == read.streams()
+    assert plain.size == read.size
+    assert sum(len(stream.texts) for stream in streams) == len(WRITTEN)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        as_written(1).rstrip(b"\n"),
+        as_written(1, between=b'","_log":'),
+        as_written(1, between=b'","level":"i","_msg":'),
+        as_written(1, time="2026-11-30T01:00:00.5+01:00"),
+        as_written(1, time="2026-11-30T01:61:00Z"),
+        as_written(1).replace(b"line 1", b"line\t1"),
+        as_written(1).replace(b"line 1", b"line \xff"),
+        as_written(1).replace(b"line 1", b'a" and "b'),
+        as_written(1).replace(b"line 1", b"line \\x"),
+        as_written(1).replace(b'"job":"7"', b'"job":7'),
+        as_written(1).replace(b'"job":"7"', b'"_msg":"7"'),
+        as_written(1).replace(b'"_stream"', b'"stream"'),
+        as_written(1).replace(b"\n", b"\r") + as_written(2),
+        as_written(1).replace(b"}\n", b"\n"),
+        as_written(1).replace(b"}\n", b"}{}\n"),
+        b"\n",
+        b"the server's time is over\n",
+    ],
+)
+def test_rows_of_any_other_form_are_left_to_who_reads_them_one_by_one(line: bytes) -> None:
+    """Alone and after good ones, and nothing of such a piece is taken."""
+    for piece in (line, WRITTEN[0] + WRITTEN[1] + line):
+        rows = Rows(LABELS)
+        assert not rows._take_plain(piece)
+        assert rows.streams() == []
