@@ -231,7 +231,7 @@ class Leasing:
         log.warning(
             "clock_corrected",
             replica=self.replica_id,
-            database_off_seconds=round(-correction.seconds, 1),
+            database_off_seconds=round(0.0 - correction.seconds, 1),
             shrinking=correction.shrinking,
         )
 
