@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from advisor.core import orders
 from advisor.core.model import Attempt, Attribution, PastAttempt, Progress, Snapshot
 from advisor.core.policy import Policy
-from advisor.core.traceless import blameless, looks_certain, same_point
+from advisor.core.traceless import blameless, looks_certain, same_point, same_time
 from advisor.core.words import Action, Reason
 
 FREE_REASONS = frozenset({Reason.SCHEDULER_EVENT, Reason.ALREADY_REQUEUED})
@@ -82,7 +82,11 @@ def spent(snapshot: Snapshot, attribution: Attribution, policy: Policy, now: dat
         node_days=node_days,
         same_failure=sum(
             attempt.fingerprint == attribution.fingerprint != ""
-            and attempt.last_step == progress.last_step
+            # A log that loses lines shows another last step for the same point.
+            and (
+                attempt.last_step == progress.last_step
+                or (attribution.deterministic and same_time(attempt, snapshot.attempt, now) is True)
+            )
             and attempt.reason is not Reason.SCHEDULER_EVENT  # it may have logged the same, but did not die of it
             for attempt in window
         ),

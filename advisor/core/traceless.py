@@ -50,13 +50,19 @@ def same_point(past: PastAttempt, attempt: Attempt, progress: Progress, now: dat
     Equal steps prove it only where steps were seen to follow each other: who prints every hundredth shows the same one
     for long.
     """
-    if past.started_at is None or past.ended_at is None or attempt.started_at is None:
-        return True
-    before, this = past.ended_at - past.started_at, (attempt.ended_at or now) - attempt.started_at
-    if abs(before - this) <= max(_JITTER, _JITTER_SHARE * max(before, this)):
+    by_time = same_time(past, attempt, now)
+    if by_time is not False:
         return True
     moved = _moved(past.first_step, past.last_step) and _moved(progress.first_step, progress.last_step)
     return moved and past.last_step == progress.last_step
+
+
+def same_time(past: PastAttempt, attempt: Attempt, now: datetime) -> bool | None:
+    """Both ran for about as long until they failed; None where the scheduler has not told."""
+    if past.started_at is None or past.ended_at is None or attempt.started_at is None:
+        return None
+    before, this = past.ended_at - past.started_at, (attempt.ended_at or now) - attempt.started_at
+    return abs(before - this) <= max(_JITTER, _JITTER_SHARE * max(before, this))
 
 
 def _moved(first: int | None, last: int | None) -> bool:

@@ -117,6 +117,19 @@ def test_equal_steps_are_the_same_point_where_steps_were_seen_to_pass() -> None:
     assert _decide(_seen(coarsely, progress=progress(100, 100))).action is Action.RESTART
 
 
+def test_the_same_mistake_after_the_same_time_is_the_same_failure() -> None:
+    """Whatever step was the last that a log which loses lines has shown; after another time it may be another one."""
+    full = attribution(Category.GPU_OUT_OF_MEMORY, deterministic=True)
+    before = _failed(0, 900.0, category=full.category, last_step=38, reason=Reason.CONFIRMATION_RETRY)
+    before = replace(before, fingerprint=full.fingerprint)
+    assert _decide(_seen([before], 905.0, progress=progress(36)), full).reason is Reason.SAME_FAILURE_SAME_PROGRESS
+    assert _decide(_seen([before], 300.0, progress=progress(36)), full).action is Action.RESTART
+    vague = replace(full, deterministic=False)
+    assert _decide(_seen([before], 905.0, progress=progress(36)), vague).action is Action.RESTART
+    untold = replace(before, started_at=None)
+    assert _decide(_seen([untold], 905.0, progress=progress(36)), full).action is Action.RESTART
+
+
 def test_what_speaks_against_the_job_is_counted_wherever_it_comes() -> None:
     """A traceback of the program's own is its root cause at any point of its course."""
     cause = attribution(Category.APPLICATION, fingerprint="")
