@@ -95,6 +95,14 @@ class Door:
         async with self.connect() as connection, connection.begin():
             yield connection
 
+    @asynccontextmanager
+    async def look(self) -> AsyncIterator[AsyncConnection]:
+        """For one statement that only reads: without a transaction around it, which is two questions more to the
+        database than the statement itself.
+        """
+        async with self.connect() as connection:
+            yield await connection.execution_options(isolation_level="AUTOCOMMIT")
+
     async def _enter(self, stack: AsyncExitStack) -> AsyncConnection:
         before = self._lives.life
         try:

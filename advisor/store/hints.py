@@ -5,7 +5,7 @@ They are sent together and in transactions of their own, so that no commit of ot
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import psycopg
 import structlog
@@ -62,8 +62,8 @@ class Hints:
                 async with await self._connect() as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     failing = False
-                    async for note in connection.notifies():
-                        what, _, who = note.payload.partition(" ")
+                    async for note in _notes(connection):
+                        what, _, who = note.partition(" ")
                         if who != self._name:
                             heard(what)
             except (psycopg.Error, OSError) as error:
@@ -75,3 +75,21 @@ class Hints:
     async def _connect(self) -> "psycopg.AsyncConnection[tuple[object, ...]]":
         plain = make_url(self._url()).set(drivername="postgresql").render_as_string(hide_password=False)
         return await psycopg.AsyncConnection.connect(plain, autocommit=True, connect_timeout=_CONNECT_SECONDS)
+
+
+async def _notes(connection: "psycopg.AsyncConnection[tuple[object, ...]]") -> AsyncIterator[str]:
+    """What is told, as soon as it is there. psycopg's own way of waiting looks ten times a second. Raises
+    `psycopg.OperationalError` when the connection is lost.
+    """
+    loop, place = asyncio.get_running_loop(), connection.fileno()
+    readable = asyncio.Event()
+    loop.add_reader(place, readable.set)
+    try:
+        while True:
+            readable.clear()
+            connection.pgconn.consume_input()
+            while (note := connection.pgconn.notifies()) is not None:
+                yield note.extra.decode("utf-8", "replace")
+            await readable.wait()
+    finally:
+        loop.remove_reader(place)

@@ -1,11 +1,11 @@
 """All that is known of attempts, for a tick. A fixed number of queries, whatever the number of keys."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 import structlog
-from sqlalchemy import and_, func, select
+from sqlalchemy import ColumnElement, and_, case, func, null, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.codec import CodecError, decode
@@ -77,13 +77,14 @@ async def _load_anew(
     now: datetime,
 ) -> Mapping[AttemptKey, StoredAttempt]:
     wanted = wanted_attempts(keys)
+    unread = memory.unread_states(keys)
     rows = {
         AttemptKey(job_key=row.job_key, number=row.number): row
         for row in await connection.execute(
             select(
                 *attempts.c,
                 *(column for column in jobs.c if column.name not in attempts.c),
-                detector_states.c.state.label("detector_state"),
+                _state_but_of(unread).label("detector_state"),
                 detector_states.c.signals,
                 remembered_until(attempts.c.cluster, func.coalesce(attempts.c.ended_at, attempts.c.over_seen_at)).label(
                     "remembered_until"
@@ -113,6 +114,7 @@ async def _load_anew(
                 applied=applied.get(key, frozenset()),
                 reached=reached.get(key, {}),
                 predecessor=before.get(key, b""),
+                unread=unread.get(key),
                 nodes=memory.nodes.facts(row, policy=policy, now=now),
                 other_nodes=tuple(
                     fact for name in avoided[key] if (fact := memory.nodes.fact(row.cluster, name)) is not None
@@ -226,6 +228,7 @@ def _stored(
     applied: frozenset[Action],
     reached: Mapping[MilestoneKind, datetime],
     predecessor: bytes,
+    unread: bytes | None,
     nodes: tuple[NodeFact, ...],
     other_nodes: tuple[NodeFact, ...],
     dependents_running: bool,
@@ -235,7 +238,7 @@ def _stored(
     own = next(item for item in chain if item.number == key.number)
     later = [item for item in chain if item.number > key.number]
     newest = chain[-1]
-    state, signals, progress = _detector(key, row)
+    state, signals, progress = _detector(key, row, unread)
     ours = set(newest.our_excluded_nodes)
     return StoredAttempt(
         key=key,
@@ -354,11 +357,19 @@ def _advice(row: AnyRow, applied: frozenset[Action]) -> OpenAdvice | None:
     )
 
 
-def _detector(key: AttemptKey, row: AnyRow) -> tuple[bytes, tuple[Signal, ...], Progress]:
-    if row.detector_state is None:
+def _state_but_of(unread: Collection[AttemptKey]) -> ColumnElement[bytes]:
+    if not unread:
+        return detector_states.c.state
+    known = tuple_(detector_states.c.job_key, detector_states.c.number).in_([(k.job_key, k.number) for k in unread])
+    return case((known, null()), else_=detector_states.c.state)
+
+
+def _detector(key: AttemptKey, row: AnyRow, unread: bytes | None) -> tuple[bytes, tuple[Signal, ...], Progress]:
+    state = row.detector_state if unread is None else unread
+    if state is None:
         return b"", (), Progress()
     try:
-        return row.detector_state, unpack_signals(row.signals), decode(Progress, row.progress)
+        return state, unpack_signals(row.signals), decode(Progress, row.progress)
     except CodecError as error:
         # Another build wrote it. The sources are read again from the attempt's beginning.
         _log.warning("detector_state_unreadable", attempt=str(key), error=str(error))

@@ -7,7 +7,7 @@ how many milestones it has. Every load asks the database for the stamps, within 
 another one: correct whichever replica or agent wrote meanwhile. What is not plain is read anew each time.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -30,6 +30,9 @@ _BY_TICKS = frozenset(
 _SEEN = frozenset({"observed_at", "first_seen_at"})
 _OF_ATTEMPT = tuple(name for column in attempts.c if (name := column.name) not in _BY_TICKS | _SEEN)
 _OF_JOB = tuple(name for column in jobs.c if (name := column.name) not in {"first_seen_at", "last_seen_at"})
+
+
+LARGE_BYTES = 256 * 1024  # of a state
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Remembered:
     beside: Callable[[AnyRow], bool] = _alone
     _held: dict[AttemptKey, _Held] = field(default_factory=dict)
     _stamps: Mapping[AttemptKey, Stamp] = field(default_factory=dict)
+    _large: dict[AttemptKey, tuple[int, bytes]] = field(default_factory=dict)  # states that were saved last, by writer
     _changed: set[Place] = field(default_factory=set)  # nodes that the book knows anew, and what is held does not yet
 
     async def confirmed(
@@ -81,6 +85,7 @@ class Remembered:
         self._changed.clear()
         wanted = frozenset(keys)
         self._held = {key: held for key, held in self._held.items() if key in wanted}
+        self._large = {key: large for key, large in self._large.items() if key in wanted}
         same: dict[AttemptKey, StoredAttempt] = {}
         for key, held in list(self._held.items()):
             if held.stamp != stamps.get(key) or self.beside(held.row):
@@ -97,6 +102,17 @@ class Remembered:
                     item = replace(item, nodes=facts)
             same[key] = held.item = item
         return same, tuple(sorted(clusters))
+
+    def unread_states(self, keys: Iterable[AttemptKey]) -> Mapping[AttemptKey, bytes]:
+        """Detector states that need not be read to be known: as of the transaction that was confirmed, nobody has
+        written them since we did. Those of a job of thousands of files are megabytes, in every tick.
+        """
+        found = {}
+        for key in keys:
+            large, stamp = self._large.get(key), self._stamps.get(key)
+            if large is not None and stamp is not None and stamp.writer == large[0]:
+                found[key] = large[1]
+        return found
 
     def take(
         self,
@@ -116,6 +132,9 @@ class Remembered:
     def saved(self, states: Mapping[AttemptKey, DetectorState], writer: int) -> None:
         """A tick has saved these: then they are what was loaded next, if nothing else comes between."""
         for key, state in states.items():
+            self._large.pop(key, None)
+            if len(state.state) >= LARGE_BYTES:
+                self._large[key] = (writer, state.state)
             held = self._held.get(key)
             if held is None:
                 continue

@@ -305,7 +305,7 @@ class Store:
 
     async def agent_views(self) -> tuple[tuple[StoredAgent, tuple[Unavailable, ...]], ...]:
         """Every agent, and what it said last that it cannot read."""
-        async with self._engine.connect() as connection:
+        async with self._engine.look() as connection:
             return await agents.said(connection)
 
     async def agents(self) -> tuple[StoredAgent, ...]:
@@ -436,12 +436,12 @@ class Store:
         await leases.hold(connection, fence, jobs)
 
     async def replicas(self) -> tuple[StoredReplica, ...]:
-        async with self._engine.connect() as connection:
+        async with self._engine.look() as connection:
             return await leases.list_replicas(connection)
 
     async def free_jobs(self, now: datetime) -> tuple[str, ...]:
         """Jobs with something to tick that no replica holds."""
-        async with self._engine.connect() as connection:
+        async with self._engine.look() as connection:
             return await watching.free_jobs(connection, now)
 
     @property
@@ -455,7 +455,7 @@ class Store:
 
     async def board_token(self) -> str:
         """Differs when what agents are shown may have changed."""
-        async with self._engine.connect() as connection:
+        async with self._engine.look() as connection:
             return await open_advice.token(connection)
 
     async def load(self, keys: Sequence[AttemptKey], *, now: datetime) -> Mapping[AttemptKey, StoredAttempt]:
@@ -531,7 +531,8 @@ class Store:
         """Close advice past its time to live as EXPIRED; once per tick. Returns how many."""
         async with self._engine.begin() as connection:
             # Nearly always there is nothing to close: a lock for nothing would be one more wait for the disk.
-            if await open_advice.has_past(connection, now):
+            past = await open_advice.has_past(connection, now)
+            if past:
                 await self._hold(connection, fence)
             life = self._lives.life
             current = await (
@@ -539,7 +540,7 @@ class Store:
                 if life is not None
                 else incarnation.current_incarnation(connection)
             )
-            expired = await open_advice.expire_advice(connection, now)
+            expired = await open_advice.expire_advice(connection, now) if past else 0
         if current.life == life:
             self._adopt(current.id)
         else:
@@ -601,8 +602,9 @@ class Store:
         """End what is past its time to live; once per tick."""
         async with self._engine.begin() as connection:
             adopting = asyncio.get_running_loop().time() < self._adopting_until
-            if adopting or await isolations.has_past(connection, now):
-                await self._hold(connection, fence)
+            if not adopting and not await isolations.has_past(connection, now):
+                return ()
+            await self._hold(connection, fence)
             if adopting:
                 for node in await forgotten_drains.adopt(connection, policy=self._policy, now=now):
                     _log.warning("isolation_adopted", node=node)
@@ -690,7 +692,7 @@ class Store:
 
     async def pauses(self, now: datetime) -> tuple[Pause, ...]:
         """Those in force."""
-        async with self._engine.connect() as connection:
+        async with self._engine.look() as connection:
             return await pauses.list_pauses(connection, now)
 
     async def pause(self, wanted: Pause, *, who: str, origin: str, now: datetime) -> Pause:
@@ -703,7 +705,7 @@ class Store:
             return await pauses.resume(connection, cluster, who=who, why=why, origin=origin, now=now)
 
     async def modes(self) -> tuple[ModeSetting, ...]:
-        async with self._engine.connect() as connection:
+        async with self._engine.look() as connection:
             return await modes.list_modes(connection)
 
     async def find_attempt(
@@ -785,7 +787,7 @@ class Store:
 
     async def earned(self) -> tuple[Earned, ...]:
         """Which categories became autonomous by themselves, or no longer are."""
-        async with self._engine.connect() as connection:
+        async with self._engine.look() as connection:
             return await shadow.earned(connection)
 
     async def set_earned(self, changes: Sequence[Earned]) -> tuple[Earned, ...]:

@@ -12,6 +12,7 @@ from advisor.core.modes import Pause
 from advisor.core.words import AttemptState, NodeState, OrderKind
 from advisor.store.order_records import OrderWanted
 from advisor.store.records import AttemptKey, DetectorState, Milestone, MilestoneKind, ObservedNode
+from advisor.store.remembered import LARGE_BYTES
 from advisor.store.store import Store
 from tests.integration.store.test_loading import statements
 from tests.integration.store.worlds import (
@@ -159,3 +160,23 @@ async def test_what_changed_before_a_load_that_failed_is_not_forgotten(store: St
         event.remove(Engine, "before_cursor_execute", lose)
     nodes = (await store.load([key], now=at(52)))[key].nodes
     assert [node.state for node in nodes] == [NodeState.UP, NodeState.DOWN, NodeState.UP, NodeState.UP]
+
+
+async def test_a_large_state_that_was_saved_last_is_not_read_again(store: Store, url: str) -> None:
+    """Of a job of thousands of files, which fails; but what another replica has saved since then is."""
+    key = await running(store)
+    await report(store, seen(AttemptState.FAILED, observed_at=at(60), ended_at=at(59)))
+    large = replace(STATE, state=b"\x01" * LARGE_BYTES)
+    assert (await store.load([key], now=at(61)))[key].detector_state == b""
+    await store.save_states({key: large})
+    assert (await store.load([key], now=at(62)))[key].detector_state is large.state
+    assert (await store.load([key], now=at(63)))[key].foreign == large.foreign
+    other = await Store.open(url)
+    await other.save_states({key: replace(large, state=b"another's")})
+    await other.close()
+    assert (await store.load([key], now=at(64)))[key].detector_state == b"another's"
+    await store.save_states({key: large})
+    store.forget_loaded()
+    found = (await store.load([key], now=at(65)))[key].detector_state
+    assert found == large.state
+    assert found is not large.state
