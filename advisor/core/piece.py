@@ -26,12 +26,12 @@ class Piece:
         self._from = 0
 
     def shapes(self, places: Sequence[int]) -> Sequence[bytes]:
-        """Of these lines."""
-        if len(places) * 4 < len(self.lines):
+        """Of these lines: a stretch of them, or the few that are looked at."""
+        if not isinstance(places, range):
             return [shape(self.lines[place]) for place in places]
         if not self._shapes:
             self._shapes = self.shape.split(b"\n")
-        return [self._shapes[place] for place in places]
+        return self._shapes[places.start : places.stop]
 
     def number(self, position: int) -> int:
         """Of a line, in the file as it is."""
