@@ -75,6 +75,7 @@ FAILING_SECONDS_MAX = 300.0  # without one completed tick: then the process ends
 RETRY_SECONDS = 0.5
 PAUSE_SECONDS = 0.02  # between two ticks, so that reports are taken together
 PAUSE_SHARE = 0.25  # of the time that the tick took, at most a second
+PAUSE_SHARE_MORE = 0.1  # where it ended for its time only, and most of it was spent beside the event loop
 KNOWN_MAX = 100_000
 COMMITS_AT_ONCE = 50  # decisions in one transaction: as many as are surely stored well before a tick's age is noticed
 PUBLISH_SECONDS = 1.0  # when a thousand jobs fail at once, the first must not wait for the last one's commit
@@ -186,7 +187,8 @@ class Pipeline:
     async def _pause(self) -> None:
         # After a long tick a longer pause: reports are answered, and a storm of them does not take a whole core.
         took = self._board.pulse.took_seconds
-        pause = min(max(PAUSE_SECONDS, PAUSE_SHARE * took), 1.0)
+        share = PAUSE_SHARE_MORE if self._more else PAUSE_SHARE
+        pause = min(max(PAUSE_SECONDS, share * took), 1.0)
         await self._clock.sleep(pause)
         # From one tick's beginning to the next one's.
         seconds = max(self.interval_seconds - took - pause, 0.0)
