@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from advisor.core.model import Attempt, Job, Unavailable
 from advisor.core.scan import Scanner
 from advisor.core.words import AttemptState, Trust
-from advisor.gathering import SCAN_SECONDS_MAX, Gatherer
+from advisor.gathering import ROUNDS_MAX, ROUNDS_SLOW_MAX, SCAN_SECONDS_MAX, Gatherer
 from advisor.ports import LogBatch, LogChunk, LogRequest
 from advisor.rules.loader import load_rules
 from advisor.store.records import AttemptKey, StoredAttempt
@@ -156,3 +156,57 @@ async def test_a_tick_that_others_wait_for_ends_earlier() -> None:
     """Alone a user's output is scanned for the whole time; with another's job watched, further turns are fewer."""
     alone, beside = await scanned_of(["mallory"]), await scanned_of(["mallory", "alice"])
     assert 0 < beside <= alone * 0.6
+
+
+@dataclass
+class Moved:
+    """A clock that the source moves."""
+
+    seconds: float = 0.0
+
+    def now(self) -> datetime:
+        return T
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+@dataclass
+class Endless(Flood):
+    """One line at each read, after `seconds`, and always more."""
+
+    clock: Moved = field(default_factory=Moved)
+    seconds: float = 0.0
+    reads: int = 0
+
+    async def read(self, requests: Sequence[LogRequest]) -> Mapping[str, LogBatch | Unavailable]:
+        self.reads += 1
+        self.clock.seconds += self.seconds
+        return {
+            request.key: LogBatch(
+                chunks=(LogChunk(file="f", offset=6 * self.reads, data=b"hello\n"),), cursor=str(self.reads), more=True
+            )
+            for request in requests
+        }
+
+
+async def test_a_quick_source_is_read_on_within_a_tick_and_a_slow_one_is_not() -> None:
+    """What one tick reads of a job is bounded by time: what sixteen thousand ranks print is not paced by ticks."""
+    reads = []
+    for seconds in (0.0, 0.2):
+        source = Endless(seconds=seconds)
+        gatherer = Gatherer(
+            sources=(source,),
+            scanner=Scanner(load_rules(())),
+            clock=source.clock,
+            read_bytes_max=1 << 20,
+            signals_max=10,
+        )
+        sightings = gatherer.sight([item(1, "alice")])
+        await gatherer.gather(sightings)
+        assert sightings[0].more
+        reads.append(source.reads)
+    assert reads == [ROUNDS_MAX, ROUNDS_SLOW_MAX]
