@@ -194,7 +194,8 @@ class Agent:
         )
         request.requeue_delay.FromSeconds(121)
         request.job_memory.FromSeconds(300)
-        self._session = (await self._stub.Register(request, timeout=RPC_SECONDS)).session
+        # On a busy machine the socket is there before anybody listens.
+        self._session = (await self._stub.Register(request, timeout=RPC_SECONDS, wait_for_ready=True)).session
         await self._report()
         self._tasks = [asyncio.create_task(work) for work in (self._reports(), self._beats(), self._watch())]
         return self
