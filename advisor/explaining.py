@@ -16,6 +16,10 @@ from advisor.v1 import audit_pb2, common_pb2
 from advisor.wording import left_out
 
 NODES_MAX = 6
+NO_PROGRESS_LINE = (
+    "So far no line of its output is recognised as progress, so that a hang of it may not be told: a rule of the job's "
+    'own can name its progress lines (docs/rules.md, "Log rules of a job\'s own").'
+)
 _OPT_IN = """--comment '{"advisor": {"enabled": true}}'"""
 _ENDS: Mapping[int, str] = {
     common_pb2.ATTEMPT_STATE_PENDING: "waits for its start",
@@ -87,7 +91,7 @@ def explain(
     attribution: Mapping[str, Any] = analysis.get("attribution", {})
     category = str(attribution.get("category", newest.advice.category if newest is not None else ""))
     if newest is None or category in {"", Category.NONE}:
-        told.append(Sentence(about="think", says="Nothing is known to be wrong with it."))
+        told.append(Sentence(about="think", says=f"Nothing is known to be wrong with it.{_not_seen(attempt)}"))
     else:
         told.append(Sentence(about="think", says=_thought(category, attribution)))
         told.append(Sentence(about="sure", says=_sure(attribution)))
@@ -111,6 +115,13 @@ def _happened(attempt: audit_pb2.Attempt) -> str:
         saved = f", with a checkpoint of step {attempt.checkpoint_step}" if attempt.HasField("checkpoint_step") else ""
         text += f", at step {attempt.last_step}{saved}"
     return f"{text}."
+
+
+def _not_seen(attempt: audit_pb2.Attempt) -> str:
+    """Of a running attempt whose steps nobody can read: what that means for it."""
+    if attempt.state != common_pb2.ATTEMPT_STATE_RUNNING or attempt.HasField("last_step"):
+        return ""
+    return f" {NO_PROGRESS_LINE}"
 
 
 def _before(attempt: audit_pb2.Attempt) -> str:

@@ -14,7 +14,9 @@ SAME_LINES = 10  # as often, the same words are no news
 QUIET_SECONDS = 1_800.0  # of nothing else, so that a long save beside a heartbeat is no hang
 USUAL_FACTOR = 2.0  # × the longest time that it went without news before
 _CHANGING = re.compile(r"\S*\d[:/-]\d\d\S*")  # times, dates, addresses with their port
+_CHANGES = re.compile(rb"\d[:/-]\d\d")
 _UNTIMED_MAX = 500
+NEWS_BYTES = 2_048  # of what is new, that are looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,19 @@ def voice(lines: Sequence[tuple[datetime, str]]) -> Voice | None:
         if often[text] < SAME_LINES and at > news_at:
             longest, news_at = max(longest, at - news_at), at
     return Voice(news_at=news_at, line_at=max(at for at, _ in said), longest=longest)
+
+
+def says_news(text: bytes, before: bytes) -> bool:
+    """Of a log as it grows: a line of the end of `text` is another one than all of `before`, but for times and
+    addresses.
+    """
+    end = text if len(text) <= NEWS_BYTES else text[-NEWS_BYTES:].partition(b"\n")[2] or text[-NEWS_BYTES:]
+    known = set(map(_words, before.splitlines()))
+    return any(words and words not in known for words in map(_words, end.splitlines()))
+
+
+def _words(line: bytes) -> bytes:
+    return b" ".join(word for word in line[:_UNTIMED_MAX].split() if not _CHANGES.search(word))
 
 
 def quiet_seconds(logs: Sequence[Voice]) -> float:

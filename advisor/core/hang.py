@@ -35,7 +35,7 @@ QUANTILE_FACTOR = 1.5  # × a high quantile of recent gaps: where they differ, t
 SPINNING_FACTOR = 2.0  # × the usual gap
 SPINNING_SECONDS = 30.0
 WARM_UP_SECONDS = 300.0  # slow steps after the ranks began are no habit
-STARTS_MAX = 2  # of the ranks, without a step in between
+STARTS_MAX = 2  # of the ranks, without a step in between; and start-up times until the first step, whatever is printed
 AWAY_SECONDS = 10.0  # between two looks at a log; beyond, the reader was away
 LINES_QUANTILE = 0.8
 LINES_SLACK = 2
@@ -61,12 +61,35 @@ def expected(snapshot: Snapshot, policy: Policy) -> Expected | None:
     """What is expected of a live attempt, None when nothing is known to count from."""
     progress = snapshot.progress
     if progress.last_at is None:
-        started = snapshot.attempt.started_at
-        if started is None:
-            return None
-        at = started + timedelta(seconds=policy.hang_startup_seconds)
-        return Expected(at=at, ends_at=at, seconds=policy.hang_startup_seconds, phase=Phase.START)
+        return _first_step(snapshot, policy)
     return _expected(progress, progress.last_at, policy, _spinning_since(snapshot, progress.last_at))
+
+
+def _first_step(snapshot: Snapshot, policy: Policy) -> Expected | None:
+    """Before the first progress line. None where nothing shows that there will be one: the job may print its steps in a
+    form that nobody knows, or elsewhere, or take none at all.
+
+    Steps are to be expected where an earlier attempt took some, or where this one has announced its start. Telemetry is
+    no such sign: a solver without tensor work looks like waiting ranks, and a moment of waiting is no hour of it.
+    """
+    started, pace = snapshot.attempt.started_at, snapshot.progress.pace
+    if started is None:
+        return None
+    announced = pace.sign_at if pace.phase is Phase.START else None
+    before = any(attempt.last_step is not None for attempt in snapshot.past)
+    if announced is None and not before:
+        return None
+    since = quiet_since(snapshot, started)
+    at = max(since, announced or since) + timedelta(seconds=policy.hang_startup_seconds)
+    if before:
+        # Its progress lines are of a form that is known: then other lines put it off for a while, but not for ever.
+        at = min(at, max(started, announced or started) + timedelta(seconds=STARTS_MAX * policy.hang_startup_seconds))
+    return Expected(at=at, ends_at=at, seconds=(at - started).total_seconds(), phase=Phase.START)
+
+
+def quiet_since(snapshot: Snapshot, started: datetime) -> datetime:
+    """Since when an attempt without a step has said nothing new."""
+    return max(started, snapshot.progress.news_at or started)
 
 
 def _spinning_since(snapshot: Snapshot, last_at: datetime) -> datetime | None:
@@ -342,16 +365,19 @@ def announced(pace: Pace, phase: Phase, *, step: int | None, line: int, at: date
     if step is not None:
         pace = learn_stretch(pace, step=step, at=at)
     since = pace.phase_since or at - timedelta(seconds=late)
+    if pace.began_at is None and pace.phase is Phase.START and phase is Phase.COMPILE:
+        phase = Phase.START  # a part of it: steps are still to come
     return replace(pace, phase=phase, phase_line=line, phase_since=since, sign_at=at, closed_at=None)
 
 
 def closed(pace: Pace, phase: Phase, *, step: int | None, line: int, at: datetime) -> Pace:
     """A line, after `step`, said that a phase is over: from now on the next step is awaited."""
-    if pace.phase not in {Phase.STEP, phase}:
+    saved_unseen = pace.began_at is None and phase is Phase.CHECKPOINT  # what saves takes steps, though none is seen
+    if pace.phase not in {Phase.STEP, phase} and not saved_unseen:
         return pace
     if step is not None:
         pace = learn_stretch(pace, step=step, at=at)
-    return replace(pace, phase_line=line, closed_at=at, sign_at=at)
+    return replace(pace, phase=phase if saved_unseen else pace.phase, phase_line=line, closed_at=at, sign_at=at)
 
 
 def printed_since(pace: Pace, lines: int, at: datetime) -> Pace:
@@ -359,6 +385,15 @@ def printed_since(pace: Pace, lines: int, at: datetime) -> Pace:
     if pace.unusual_at is not None or len(pace.lines) < LEARNED or not _unusual(pace, lines):
         return pace
     return replace(pace, unusual_at=at)
+
+
+def unled(paces: Iterable[Pace]) -> Pace:
+    """What was announced last, of files that show no step."""
+    newest = Pace()
+    for pace in paces:
+        if pace.sign_at is not None and (newest.sign_at is None or pace.sign_at > newest.sign_at):
+            newest = pace
+    return newest
 
 
 def merged(lead: Pace, others: Iterable[Pace], last_at: datetime | None) -> Pace:

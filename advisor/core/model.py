@@ -92,6 +92,7 @@ class Progress:
     checkpoint_step: int | None = None  # newest completed save or the one resumed from
     in_job_restarts: int = 0
     last_line_at: datetime | None = None  # any output at all
+    news_at: datetime | None = None  # before the first step: output that is no repetition, to a minute
     quiet_seconds: float = 0.0  # offline: of nothing but chatter before the newest line
     finished: bool = False  # the job said that training is complete
     saving: bool = False  # a checkpoint save began and neither its end nor a later step was seen

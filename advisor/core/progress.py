@@ -100,6 +100,7 @@ class FileProgress:
     restarts: int = 0
     finished: bool = False
     last_line_at: datetime | None = None
+    news_at: datetime | None = None  # before the first step: newest line that is no repetition, to a minute
     advance_line: int = 0
     advance_at: datetime | None = None
     cleared_line: int = 0  # line of the advance before the newest: earlier errors were survived
@@ -458,12 +459,15 @@ def combine(states: Mapping[str, FileProgress]) -> Progress:
         checkpoint_step=max(checkpoints, default=None),
         in_job_restarts=max((p.restarts for p in files), default=0),
         last_line_at=max((p.last_line_at for p in files if p.last_line_at is not None), default=None),
+        news_at=max((p.news_at for p in files if p.news_at is not None), default=None) if lead is None else None,
         finished=any(p.finished for p in files),
         saving=any(p.saving_line for p in files),
         cleared_at=max((p.cleared_at for p in counting if p.cleared_at is not None), default=None),
         cleared_lines={name: p.cleared_line for name, p in sorted(states.items()) if p.cleared_line},
         broken=lead is not None and any(p.broken for p in files if p is lead or p.last_step is None),
-        pace=hang.merged(lead.pace, (p.pace for p in files if p is not lead), lead.last_at) if lead else Pace(),
+        pace=hang.merged(lead.pace, (p.pace for p in files if p is not lead), lead.last_at)
+        if lead
+        else hang.unled(p.pace for p in files),
         throughput=_throughput_of(lead, files),
         numbers=lead.numbers if lead else Numbers(),
         checkpoints=tuple(sorted({step for p in files for step in p.checkpoints}))[-CHECKPOINTS_KEPT:],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.core import gpu_indices
 from advisor.core import progress as progress_module
 from advisor.core.alike import Alike, Answer, Outcome
+from advisor.core.chatter import says_news
 from advisor.core.findings import Findings
 from advisor.core.hostlist import short
 from advisor.core.kernel_words import by_the_kernel
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from advisor.core.scan import Scanner
 
 RECENT_BYTES_MAX = 6_144
+_NEWS_EVERY = timedelta(minutes=1)
 _BLOCK = b"Root Cause ("
 _CHUNKS_UNCOUNTED_MAX = 16
 _KERNEL_STALE = timedelta(seconds=5)
@@ -76,12 +78,17 @@ class FileScan:
         self.block_lines = state.block_lines
         self.gpus = state.gpus
         self.any = False
+        # Before the first step alone it matters whether lines say anything new, and to a minute.
+        news_at = self.progress.news_at
+        self._listens = context.trust is Trust.LOG and (news_at is None or seen_at - news_at >= _NEWS_EVERY)
+        self._news = False
         self._first = True  # no piece was looked at line by line so far
 
     def skip(self, lines: int) -> None:
         """Lines that matter only in that they were printed."""
         self.line += lines
         self.any = self.any or lines > 0
+        self._news = lines > 0  # nobody knows what they said
 
     def chunk(self, raw: bytes) -> None:
         """One line-aligned piece."""
@@ -97,6 +104,8 @@ class FileScan:
             own = lines if len(text) == len(raw) else text.count(b"\n")
             self.observe(text, (self.scanner.forms[hit - self.scanner.first_form] for hit in hits), self.line + 1, own)
         self.line += lines
+        if self._listens and self.progress.last_step is None and not self._news:
+            self._news = says_news(text, self.recent)
         kept = text[-RECENT_BYTES_MAX:]
         self.recent = kept if len(kept) == RECENT_BYTES_MAX else (self.recent + kept)[-RECENT_BYTES_MAX:]
 
@@ -399,6 +408,8 @@ class FileScan:
         self._waiting_bar(tail)
         if self.any:
             self.progress = progress_module.read_on(self.progress, self.line, self.seen_at)
+        if self._news and self._listens and self.progress.last_step is None:
+            self.progress = replace(self.progress, news_at=self.seen_at)
         findings = self.findings
         findings.count()
         repeats = findings.repeats.settled()

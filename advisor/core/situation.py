@@ -204,7 +204,11 @@ class Situation:
         if asked:
             return min(asked)  # the job has said itself how long its silence may be
         due = hang.expected(self.snapshot, self.policy)
-        return due.ends_at if due is not None else None
+        if due is not None:
+            return due.ends_at
+        # Nothing is expected of it, and yet a library says that it hangs: not before it has long said nothing new.
+        told = min((item.seen_at for item in self.incident.signals), default=self.now)
+        return hang.quiet_since(self.snapshot, told) + timedelta(seconds=self.policy.hang_startup_seconds)
 
     @property
     def fatal_hardware(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from advisor.core.course import Pace, Phase
 from advisor.core.model import (
     Attempt,
     Attribution,
@@ -87,6 +88,8 @@ progresses = st.builds(
     checkpoint_step=steps,
     in_job_restarts=st.integers(0, 2),
     last_line_at=maybe(moments),
+    news_at=maybe(moments),
+    pace=st.builds(Pace, phase=st.sampled_from([Phase.STEP, Phase.START]), sign_at=maybe(moments)),
     finished=st.booleans(),
     cleared_lines=st.dictionaries(texts, st.integers(0, 9), max_size=2),
 )

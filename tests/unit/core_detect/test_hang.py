@@ -8,11 +8,11 @@ import pytest
 from advisor.core import codec, hang
 from advisor.core.course import Pace, Phase
 from advisor.core.detection import detect
-from advisor.core.model import Progress, Signal, Snapshot
+from advisor.core.model import PastAttempt, Progress, Signal, Snapshot
 from advisor.core.policy import Policy
 from advisor.core.progress import combine
 from advisor.core.scan import FileState
-from advisor.core.words import AttemptState, IncidentKind, Trust
+from advisor.core.words import AttemptState, Category, IncidentKind, Trust
 from benchmarks.hang import Reader, healthy, make_run, measure, reads, silent_hang
 from tests.unit.core_detect.logs import NOON, RULES, SCANNER, context, scan, snapshot
 
@@ -291,6 +291,98 @@ def test_ten_thousand_hours_without_a_false_hang() -> None:
     in_time = result["within_three_intervals_or_floor"]
     assert isinstance(in_time, float)
     assert in_time >= 0.95, result
+
+
+START = "successfully loaded checkpoint from /ckpt at iteration 500"
+SEEN = PastAttempt(
+    number=0, category=Category.UNKNOWN, fingerprint="", reason=None, action=None, first_step=1, last_step=40
+)
+
+
+def overdue(job: Job, *past: PastAttempt) -> float | None:
+    """Seconds on the job's clock at which it is overdue, and may be ended."""
+    due = hang.expected(replace(job.world, past=past), POLICY)
+    assert due is None or due.at == due.ends_at
+    return None if due is None else (due.at - NOON).total_seconds()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (),
+        ("residual 3.2e-4 after sweep {n}",),
+        ("epoch_done {n} rmse=0.{n}", "saved checkpoint /out/{n}.pt"),
+        ("still computing",),
+        ("compiling the kernels", "***** Running evaluation *****"),
+        (START, "saving checkpoint to /out/{n}.pt", "saved checkpoint /out/{n}.pt"),
+        (START, "saved checkpoint /out/{n}.pt"),
+    ],
+)
+def test_a_job_whose_steps_nobody_can_read_is_never_overdue(lines: tuple[str, ...]) -> None:
+    """A solver, a log that goes elsewhere, a format that is not known: however long it runs, no incident."""
+    job = Job()
+    for n in range(40):
+        for line in lines if n == 0 or len(lines) < 2 else lines[1:]:
+            job.say(line.format(n=n))
+        job.wait(1_800)
+        assert overdue(job) is None
+    found = detect(job.world, RULES, POLICY, NOON + timedelta(seconds=job.at, days=9))
+    assert found.kind is IncidentKind.NONE
+
+
+def test_a_start_that_was_announced_is_awaited() -> None:
+    """From the announcement; what it compiles then is part of it."""
+    job = Job().wait(7_200)
+    job.say(START)
+    assert overdue(job) == 7_200 + POLICY.hang_startup_seconds
+    job.wait(600).say("torch.compile: compiling the model, the first step may take a while", file="job.err")
+    job.say("torch.compile: compiling the model, the first step may take a while")
+    assert overdue(job) == 7_800 + POLICY.hang_startup_seconds
+    assert detect(job.world, RULES, POLICY, NOON + timedelta(seconds=11_399)).kind is IncidentKind.NONE
+    assert detect(job.world, RULES, POLICY, NOON + timedelta(seconds=11_401)).kind is IncidentKind.HANG
+
+
+def test_a_job_that_took_steps_before_is_awaited() -> None:
+    """From its start, as long as an earlier attempt's steps could be read."""
+    began = job_started()
+    assert overdue(Job(), SEEN) == began + POLICY.hang_startup_seconds
+    assert overdue(Job(), replace(SEEN, first_step=None, last_step=None)) is None
+
+
+def test_lines_that_say_something_new_put_a_start_off() -> None:
+    """Not those that repeat themselves; and not for ever where the job's steps could be read before."""
+    job = Job()
+    job.say(START)
+    for n in range(1, 4):
+        job.wait(1_800).say(f"12:0{n}:00 shard {n} of the data set is there")
+    assert overdue(job) == 5_400 + POLICY.hang_startup_seconds
+    for n in range(30):
+        job.wait(1_800).say(f"12:{n:02}:07 10.0.0.1:{4000 + n} heartbeat")
+    assert overdue(job) == 5_400 + 1_800 + POLICY.hang_startup_seconds  # the first heartbeat was news
+    job = Job()
+    for n in range(30):
+        job.wait(1_800).say(f"shard {n} of the data set is there")
+    assert overdue(job, SEEN) == job_started() + 2 * POLICY.hang_startup_seconds
+
+
+def test_lines_that_were_left_out_may_be_news() -> None:
+    """Of what a source has not brought along nobody knows what it said."""
+    job = Job()
+    job.say(START)
+    for _ in range(3):
+        job.wait(1_800)
+        seen_at = NOON + timedelta(seconds=job.at)
+        found = SCANNER.scan(
+            context(), job.states["job.log"], b"", fresh=False, final=False, seen_at=seen_at, skipped=9
+        )
+        job.states["job.log"] = found.state
+    assert overdue(job) == 5_400 + POLICY.hang_startup_seconds
+
+
+def job_started() -> float:
+    started = Job().world.attempt.started_at
+    assert started is not None
+    return (started - NOON).total_seconds()
 
 
 def test_batches_within_an_epoch_are_progress() -> None:

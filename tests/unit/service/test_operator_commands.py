@@ -15,7 +15,7 @@ from advisor.commands.job_ids import job_id
 from advisor.commands.output import CommandError, Format, print_json, whole_document
 from advisor.commands.status import held_lines, status_lines
 from advisor.core.words import Mode
-from advisor.explaining import explain
+from advisor.explaining import NO_PROGRESS_LINE, explain
 from advisor.v1 import audit_pb2, common_pb2, operator_pb2
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -81,6 +81,16 @@ def decision(action: int, category: str, *, status: int = 0, mode: int = 2, **ad
 
 def said(*about: Any) -> dict[str, str]:
     return {item.about: item.says for item in explain(*about)}
+
+
+def test_a_running_job_whose_steps_nobody_can_read_is_told_so() -> None:
+    """And what it can do about it; not of one that shows steps, or is over."""
+    running = attempt(common_pb2.ATTEMPT_STATE_RUNNING)
+    assert said(running, [], None)["think"] == "Nothing is known to be wrong with it."
+    running.ClearField("last_step")
+    assert said(running, [], None)["think"].endswith(NO_PROGRESS_LINE)
+    running.state = common_pb2.ATTEMPT_STATE_COMPLETED
+    assert said(running, [], None)["think"] == "Nothing is known to be wrong with it."
 
 
 def test_a_restart_on_bad_hardware_is_explained() -> None:

@@ -37,6 +37,7 @@ class ListedAttempt:
     some_nodes: str
     first_step: int | None
     last_step: int | None
+    unread: bool  # it runs, and none of its lines is known as progress
     checkpoint_step: int | None
     in_scope: bool
     in_job_restarts: int
@@ -84,6 +85,7 @@ def listed_attempt(attempt: audit_pb2.Attempt, now: datetime) -> ListedAttempt:
         some_nodes=few(attempt.nodes, 4),
         first_step=attempt.first_step if attempt.HasField("first_step") else None,
         last_step=attempt.last_step if attempt.HasField("last_step") else None,
+        unread=state == "running" and not attempt.HasField("last_step"),
         checkpoint_step=attempt.checkpoint_step if attempt.HasField("checkpoint_step") else None,
         in_scope=attempt.in_scope,
         in_job_restarts=attempt.in_job_restarts,
