@@ -18,9 +18,10 @@ from advisor.service.errors import BadRequestError, NotFoundError
 from advisor.service.limits import Queues
 from advisor.service.node_operations import node_advice, node_reconciliation
 from advisor.service.outgoing import advice_message
+from advisor.service.reported import Reported
 from advisor.service.scheduler_clocks import SchedulerClocks
 from advisor.store import errors as store_errors
-from advisor.store.records import AgentMode, AttemptKey, Milestone, ObservedJob, ObservedNode
+from advisor.store.records import AgentMode, AttemptKey, Milestone
 from advisor.store.store import Store
 from advisor.v1 import agent_pb2, agent_pb2_grpc
 
@@ -47,6 +48,7 @@ class AgentServices:
     instruments: Instruments
     queues: Queues = field(default_factory=Queues)
     clocks: SchedulerClocks = field(default_factory=SchedulerClocks)
+    reported: Reported = field(default_factory=Reported)
 
 
 class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
@@ -113,7 +115,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         listed = wire.job_ids(request.listed, "listed")
         heard, heard_at = self._services.clock.now(), self._services.clock.monotonic()
         async with self._services.queues.turn(cluster):
-            jobs, nodes, refused = self._read(request, cluster)
+            report = await self._services.reported.read(request, cluster, self._services.clock.now())
+            jobs, nodes, refused = report.jobs, report.nodes, report.refused
             moments = [*(job.observed_at for job in jobs), *(node.observed_at for node in nodes)]
             seen_at = max(moments, default=None)
             behind = self._services.clocks.told(cluster, request.session, seen_at, now=heard, at=heard_at)
@@ -136,25 +139,6 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         if refused:
             log.warning("observations_refused", cluster=cluster, count=len(refused), first=refused[0])
         return agent_pb2.ReportObservationsResponse(accepted=recorded.accepted, refused=refused[:REFUSALS_MAX])
-
-    def _read(
-        self, request: agent_pb2.ReportObservationsRequest, cluster: str
-    ) -> tuple[list[ObservedJob], list[ObservedNode], list[str]]:
-        jobs: list[ObservedJob] = []
-        nodes: list[ObservedNode] = []
-        refused: list[str] = []
-        now = self._services.clock.now()
-        for at, job in enumerate(request.jobs):
-            try:
-                jobs.append(wire.observed_job(job, cluster, f"jobs[{at}]"))
-            except BadRequestError as error:
-                refused.append(str(error))
-        for at, node in enumerate(request.nodes):
-            try:
-                nodes.append(wire.observed_node(node, f"nodes[{at}]", now))
-            except BadRequestError as error:
-                refused.append(str(error))
-        return jobs, nodes, refused
 
     async def WatchAdvice(
         self, request: agent_pb2.WatchAdviceRequest, context: Context

@@ -7,7 +7,7 @@ follow each other (advisory lock): a hook's notice and a listing must not both c
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from typing import Any, assert_never
 
@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from advisor.core.words import AttemptState
 from advisor.store.identity import KnownAttempt, KnownJob, Match, resolve, slot_of
 from advisor.store.ids import new_id
+from advisor.store.known_jobs import Compared, JobBook, Learned, compared, is_due, remembered_job
 from advisor.store.merging import (
     AttemptFacts,
     first_facts,
@@ -31,8 +32,6 @@ from advisor.store.records import AttemptKey, Notice, ObservedJob, ObservedNode,
 from advisor.store.sql import AnyRow, all_ids, all_text, any_text, named_in, of_attempt, storable, wanted_attempts
 from advisor.store.tables import attempt_states, attempts, identities, jobs
 
-# An unchanged attempt is written this often, so that its last sighting is not much older than the truth.
-_REFRESH = timedelta(seconds=30)
 _NAME_CHARACTERS_MAX = 1024
 _PATH_CHARACTERS_MAX = 4096
 _NODES_MAX = 65_536
@@ -58,7 +57,8 @@ class _Job:
     last_seen_at: datetime
     forgotten_at: datetime | None
     new: bool = False
-    dirty: bool = False
+    dirty: bool = False  # beyond its last sighting
+    refreshed: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,27 +102,32 @@ async def record_observations(
     complete: bool,
     now: datetime,
     listed: Sequence[str] = (),
-    book: NodeBook,
-) -> Recorded:
-    """Work one report in. Idempotent: the same report again changes nothing. `listed`: see `Store`; `book`: what is
-    known of the cluster's nodes."""
+    nodes_known: NodeBook,
+    jobs_known: JobBook,
+) -> tuple[Recorded, Learned]:
+    """Work one report in. Idempotent: the same report again changes nothing. `listed`: see `Store`; `nodes_known`,
+    `jobs_known`: of this cluster. What is learned may be kept when the transaction is committed."""
     await connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"observations {cluster}", 0))))
     report = _Report(cluster=cluster, now=now, complete=complete)
     accepted = _acceptable(observed_jobs, report)
-    await _read(connection, report, {slot_of(job) for job in accepted})
-    for job in accepted:
+    compare = await compared(connection, cluster, accepted, jobs_known, now)
+    report.seen.update(known.job_key for known in compare.same.values())
+    await _read(connection, report, {slot_of(job) for job in compare.others})
+    for job in compare.others:
         _work_in(report, job)
+    learned = _learned(report, compare, listed)
     await _write(connection, report)
     if complete:
         listed_at = max((job.observed_at for job in accepted), default=now)
         await _forget_absent(connection, report, listed_at, listed)
-    for key in await record_nodes(connection, cluster, observed_nodes, book):
+    for key in await record_nodes(connection, cluster, observed_nodes, nodes_known):
         report.changed[key] = None
-    return Recorded(
+    recorded = Recorded(
         changed=tuple(report.changed),
         refused=tuple(report.refused),
         accepted=len(observed_jobs) - len(report.refused),
     )
+    return recorded, learned
 
 
 def _acceptable(observed: Sequence[ObservedJob], report: _Report) -> list[ObservedJob]:
@@ -338,8 +343,8 @@ def _update_job(report: _Report, owner: _Job, job: ObservedJob) -> None:
     }
     if values != owner.columns:
         owner.columns, owner.dirty = values, True
-    if report.now - owner.last_seen_at >= _REFRESH:
-        owner.last_seen_at, owner.dirty = report.now, True
+    if is_due(slot_of(job), owner.last_seen_at, report.now):
+        owner.last_seen_at, owner.refreshed = report.now, True
     alone = all(report.jobs[key].forgotten_at for key in report.slots[slot_of(job)] if key != owner.key)
     if owner.forgotten_at is not None and alone and not owner.new:
         owner.forgotten_at, owner.dirty = None, True
@@ -355,7 +360,7 @@ async def _write(connection: AsyncConnection, report: _Report) -> None:
         before = report.before.get(key)
         if before is None:
             new.append(_new_attempt(report, key, facts))
-        elif facts != before and _needs_writing(before, facts):
+        elif facts != before and _needs_writing(slots[key.job_key], before, facts):
             changed.append({"k": key.job_key, "n": key.number, **_values(facts)})
     if new:
         await connection.execute(insert(attempts), new)
@@ -369,16 +374,55 @@ async def _write(connection: AsyncConnection, report: _Report) -> None:
         await connection.execute(insert(identities), report.new_identities)
     if report.history:
         await connection.execute(insert(attempt_states), report.history)
-    dirty = [_job_values(report, job, slots[job.key]) for job in report.jobs.values() if job.dirty and not job.new]
+    written = (job for job in report.jobs.values() if (job.dirty or job.refreshed) and not job.new)
+    dirty = [_job_values(report, job, slots[job.key]) for job in written]
     if dirty:
         key_type = jobs.c.key.type
         statement = update(jobs).where(jobs.c.key == bindparam("k", type_=key_type))
         await connection.execute(statement, [{"k": row.pop("key"), **row} for row in dirty])
 
 
-def _needs_writing(before: AttemptFacts, after: AttemptFacts) -> bool:
-    only_later = replace(before, observed_at=after.observed_at) == after
-    return not only_later or abs(after.observed_at - before.observed_at) >= _REFRESH
+def _needs_writing(slot: str, before: AttemptFacts, after: AttemptFacts) -> bool:
+    return not _only_later(before, after) or is_due(slot, before.observed_at, after.observed_at)
+
+
+def _only_later(before: AttemptFacts | None, after: AttemptFacts) -> bool:
+    return before is not None and replace(before, observed_at=after.observed_at) == after
+
+
+def _learned(report: _Report, compare: Compared, listed: Sequence[str]) -> Learned:
+    """Observations that have changed nothing but sightings."""
+    known = {}
+    for job in compare.others:
+        slot = slot_of(job)
+        if slot not in compare.stamps or job.submitted_at is None:
+            continue
+        key = report.exact[slot].get((job.submitted_at, job.attempt, job.user))
+        if key is None or key.job_key not in report.seen or not _as_before(report, slot):
+            continue
+        before, after = report.before[key], report.facts[key]
+        if before is None:
+            continue
+        written = is_due(slot, before.observed_at, after.observed_at)
+        known[slot] = remembered_job(
+            job,
+            stamp=compare.stamps[slot],
+            job_key=key.job_key,
+            observed_at=after.observed_at if written else before.observed_at,
+            last_seen_at=report.jobs[key.job_key].last_seen_at,
+        )
+    held = None
+    if report.complete:
+        held = frozenset((*compare.same, *(slot_of(job) for job in compare.others), *listed))
+    return Learned(known=known, held=held)
+
+
+def _as_before(report: _Report, slot: str) -> bool:
+    return not any(report.jobs[key].dirty or report.jobs[key].new for key in report.slots[slot]) and all(
+        _only_later(report.before.get(attempt), report.facts[attempt])
+        for key in report.slots[slot]
+        for attempt in (AttemptKey(job_key=key, number=number) for number in report.jobs[key].attempts)
+    )
 
 
 def _job_values(report: _Report, job: _Job, slot: str) -> dict[str, Any]:

@@ -59,6 +59,7 @@ from advisor.store.audit_filters import Spans
 from advisor.store.engines import Door, Lives, pooled_engine, single_engine
 from advisor.store.errors import LeaseLost
 from advisor.store.history import History
+from advisor.store.known_jobs import JobBook
 from advisor.store.leases import Answer, Fence, Joined, Newcomer, StoredReplica, Turn
 from advisor.store.migrate import require_current_schema
 from advisor.store.node_book import NodeBook
@@ -186,6 +187,7 @@ class Store:
         self._policy = policy
         self._known_blobs: Mapping[str, datetime] = {}
         self._node_rows: dict[str, NodeBook] = {}  # of each cluster, as reports are compared with
+        self._job_books: dict[str, JobBook] = {}
         self._remembered = Remembered()
         self._loading = asyncio.Lock()  # what is remembered is of one transaction
         self._known_spans: dict[str, tuple[float, Spans]] = {}
@@ -329,9 +331,11 @@ class Store:
         """
         if len(self._node_rows) > _CLUSTERS_MAX:
             self._node_rows.clear()
-        book = self._node_rows.setdefault(cluster, node_rows())
+            self._job_books.clear()
+        nodes_known = self._node_rows.setdefault(cluster, node_rows())
+        jobs_known = self._job_books.setdefault(cluster, JobBook())
         async with self._engine.begin() as connection:
-            return await observations.record_observations(
+            recorded, learned = await observations.record_observations(
                 connection,
                 cluster,
                 jobs,
@@ -339,8 +343,11 @@ class Store:
                 complete=complete,
                 now=now,
                 listed=listed,
-                book=book,
+                nodes_known=nodes_known,
+                jobs_known=jobs_known,
             )
+        jobs_known.keep(learned)
+        return recorded
 
     async def resolve(self, refs: Sequence[AttemptRef]) -> tuple[AttemptKey | None, ...]:
         """The advisor's keys for the scheduler's names, in order; None where nothing is known."""
@@ -473,7 +480,7 @@ class Store:
 
     def forget_loaded(self) -> None:
         """Read all of it anew the next time."""
-        self._remembered, self._node_rows = Remembered(), {}
+        self._remembered, self._node_rows, self._job_books = Remembered(), {}, {}
 
     async def save_states(
         self, states_by_key: Mapping[AttemptKey, DetectorState], *, fence: Fence | None = None
