@@ -11,6 +11,9 @@ Place: a *different* bad node each time, each with its own trusted hardware evid
 repeated root cause. Without trusted evidence the place does not count: the same failure on other nodes points at the
 application. And a restart that was to avoid a node and was given it again (its exclusion was dropped, so that the job
 could start at all) was no second chance: what fails there again says nothing about the job. Only the ceiling counts it.
+
+Progress: a last step further on than before. After as long a run as before it is one only where the attempt saved, or
+began, further on as well (`since_progress`).
 """
 
 from collections.abc import Sequence
@@ -20,7 +23,7 @@ from datetime import datetime, timedelta
 from advisor.core import orders
 from advisor.core.model import Attempt, Attribution, PastAttempt, Progress, Snapshot
 from advisor.core.policy import Policy
-from advisor.core.traceless import blameless, looks_certain, same_point, same_time
+from advisor.core.traceless import blameless, looks_certain, resumed_later, same_point, same_time
 from advisor.core.words import Action, Reason
 
 FREE_REASONS = frozenset({Reason.SCHEDULER_EVENT, Reason.ALREADY_REQUEUED})
@@ -55,7 +58,7 @@ def spent(snapshot: Snapshot, attribution: Attribution, policy: Policy, now: dat
     """Counts over `snapshot.past`, oldest first, all of it: a shortened past would raise the ceiling."""
     past, progress, own = snapshot.past, snapshot.progress, snapshot.job.restarts_max
     counts, counts_for_ceiling = (orders.counts_from(snapshot.orders, ceiling=ceiling) for ceiling in (False, True))
-    window, progressed = since_progress(snapshot)
+    window, progressed = since_progress(snapshot, now)
     window = tuple(attempt for attempt in window if attempt.number >= counts)
     unfair = _given_back(past, snapshot.attempt)
     alike = [attempt for attempt in past if attempt.number >= counts and _same_root(attempt, attribution)]
@@ -98,11 +101,24 @@ def spent(snapshot: Snapshot, attribution: Attribution, policy: Policy, now: dat
     )
 
 
-def since_progress(snapshot: Snapshot) -> tuple[tuple[PastAttempt, ...], bool]:
+def since_progress(snapshot: Snapshot, now: datetime) -> tuple[tuple[PastAttempt, ...], bool]:
     """The past attempts since the job last got further, this attempt included; and whether this one did."""
-    window, best = _since_progress(snapshot.past)
-    progressed = _further(snapshot.progress.last_step, best)
+    window, best = _since_progress(snapshot.past, now)
+    progressed = _further(snapshot.progress.last_step, best) and (
+        best is None
+        or _durable(snapshot.progress, snapshot.past)
+        or not any(same_time(item, snapshot.attempt, now) for item in window)
+    )
     return (() if progressed else window), progressed
+
+
+def _durable(made: Progress | PastAttempt, past: Sequence[PastAttempt]) -> bool:
+    """It saved, or began, further on than all before it. A last step that is a little further on after the same time
+    proves nothing: a log that loses lines shows another one each time.
+    """
+    saved = max((attempt.checkpoint_step for attempt in past if attempt.checkpoint_step is not None), default=None)
+    began = max((attempt.first_step for attempt in past if attempt.first_step is not None), default=None)
+    return _further(made.checkpoint_step, saved) or resumed_later(made.first_step, made.last_step, began)
 
 
 def _elsewhere(failed: Sequence[PastAttempt], attempt: Attempt) -> bool:
@@ -140,7 +156,7 @@ def durable_progress(past: Sequence[PastAttempt], progress: Progress) -> bool:
     """
     if progress.last_step is None:
         return False
-    _, best = _since_progress(past)
+    best = max((attempt.last_step for attempt in past if attempt.last_step is not None), default=None)
     if best is None:
         return progress.first_step is None or progress.last_step > progress.first_step
     if not _further(progress.last_step, best):
@@ -155,14 +171,16 @@ def _further(step: int | None, best: int | None) -> bool:
     return step is not None and (best is None or step > best)
 
 
-def _since_progress(past: Sequence[PastAttempt]) -> tuple[tuple[PastAttempt, ...], int | None]:
+def _since_progress(past: Sequence[PastAttempt], now: datetime) -> tuple[tuple[PastAttempt, ...], int | None]:
     """The attempts since one last got further than all before it, that one included; and the best step."""
     window: list[PastAttempt] = []
     best: int | None = None
-    for attempt in past:
+    for index, attempt in enumerate(past):
         if _further(attempt.last_step, best):
+            alike = best is not None and any(same_time(item, attempt, now) for item in window)
+            if not alike or _durable(attempt, past[:index]):
+                window.clear()
             best = attempt.last_step
-            window.clear()
         window.append(attempt)
     return tuple(window), best
 

@@ -37,10 +37,9 @@ def isolate(
     Invariants: `exclude_for_job` is within the attempt's allocation, the exclusions of earlier attempts and operators';
     `isolate_for_cluster` holds only nodes with trusted evidence. `now` keeps the four steps alike.
     """
-    del now
     trusted = _trusted_nodes(attribution)
     blamed = _blamed(snapshot, incident, attribution, policy, trusted)
-    tried = _tried(snapshot, incident, attribution, policy)
+    tried = _tried(snapshot, incident, attribution, policy, now)
     ranked = _ordered(snapshot, _ranked(snapshot, blamed.nodes, trusted, tried))
     within_cap = _capped(ranked.nodes, policy)
     affordable = _affordable(snapshot, within_cap.nodes)
@@ -124,11 +123,11 @@ class _Tried:
     spared: frozenset[str] = frozenset()
 
 
-def _tried(snapshot: Snapshot, incident: Incident, attribution: Attribution, policy: Policy) -> _Tried:
+def _tried(snapshot: Snapshot, incident: Incident, attribution: Attribution, policy: Policy, now: datetime) -> _Tried:
     """What a row of failures that named nobody says about nodes. Only where it is known that others fit the job."""
     if incident.kind is IncidentKind.NONE or snapshot.offline or snapshot.nodes_fitting is None:
         return _Tried()
-    window, _ = since_progress(snapshot)
+    window, _ = since_progress(snapshot, now)
     nodes = suspected(snapshot, attribution, window, policy)
     unwanted = (node for node in nodes if node not in snapshot.user_excluded)
     return _Tried(nodes=tuple(unwanted), spared=cleared(snapshot, attribution, window))

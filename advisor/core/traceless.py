@@ -57,12 +57,21 @@ def same_point(past: PastAttempt, attempt: Attempt, progress: Progress, now: dat
     return moved and past.last_step == progress.last_step
 
 
-def same_time(past: PastAttempt, attempt: Attempt, now: datetime) -> bool | None:
+def same_time(past: PastAttempt, attempt: Attempt | PastAttempt, now: datetime) -> bool | None:
     """Both ran for about as long until they failed; None where the scheduler has not told."""
     if past.started_at is None or past.ended_at is None or attempt.started_at is None:
         return None
+    if isinstance(attempt, PastAttempt) and attempt.ended_at is None:
+        return None
     before, this = past.ended_at - past.started_at, (attempt.ended_at or now) - attempt.started_at
     return abs(before - this) <= max(_JITTER, _JITTER_SHARE * max(before, this))
+
+
+def resumed_later(first: int | None, last: int | None, before: int | None) -> bool:
+    """It began further on than `before`, by more than what lines that were lost can make of the same first step."""
+    if first is None or before is None:
+        return False
+    return first - before > _JITTER_SHARE * (max(last or first, first) - first + 1)
 
 
 def _moved(first: int | None, last: int | None) -> bool:

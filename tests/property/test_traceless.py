@@ -4,11 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from advisor.core.budgets import since_progress
 from advisor.core.isolation import isolate
-from advisor.core.model import Attempt, Attribution, Decision, Incident, Job, PastAttempt, Snapshot
+from advisor.core.model import Attempt, Attribution, Decision, Incident, Job, PastAttempt, Progress, Snapshot
 from advisor.core.policy import Policy
 from advisor.core.remediation import conclude
 from advisor.core.words import Action, AttemptState, Category, IncidentKind, Reason
@@ -101,3 +102,81 @@ def test_nothing_that_leaves_no_trace_is_restarted_for_ever(place: Place, runs: 
     node_days = place.needs * sum(runs) / 86_400.0
     most = POLICY.restarts_ceiling + node_days * POLICY.restarts_ceiling_per_1000_node_days / 1000
     assert sum(item.action is Action.RESTART for item in decisions) <= most + 1e-9
+
+
+def _history(rows: list[tuple[float, int, int, int | None]]) -> tuple[PastAttempt, ...]:
+    """Of attempts: seconds, first and last step as seen, newest checkpoint."""
+    return tuple(
+        PastAttempt(
+            number=number,
+            category=Category.UNKNOWN,
+            fingerprint="",
+            reason=Reason.WITHIN_BUDGET,
+            action=Action.RESTART,
+            first_step=first,
+            last_step=last,
+            checkpoint_step=saved,
+            started_at=NOON - timedelta(seconds=seconds),
+            ended_at=NOON,
+        )
+        for number, (seconds, first, last, saved) in enumerate(rows)
+    )
+
+
+def _window(rows: list[tuple[float, int, int, int | None]]) -> tuple[int, bool]:
+    """How many earlier attempts count against the newest one, and whether that got further."""
+    *before, (seconds, first, last, saved) = rows
+    world = Snapshot(
+        job=Job(key="k", cluster="c", job_id="7", user="u"),
+        attempt=Attempt(
+            number=len(before),
+            state=AttemptState.FAILED,
+            started_at=NOON - timedelta(seconds=seconds),
+            ended_at=NOON,
+        ),
+        past=_history(before),
+        progress=Progress(first_step=first, last_step=last, checkpoint_step=saved),
+    )
+    window, progressed = since_progress(world, NOON)
+    return len(window), progressed
+
+
+@given(
+    st.floats(20.0, 50_000.0),
+    st.lists(st.tuples(st.floats(0.0, 10.0), st.integers(0, 5), st.integers(0, 8)), min_size=2, max_size=20),
+    st.none() | st.just(900),
+)
+def test_a_log_that_loses_lines_makes_no_progress(
+    point: float, lost: list[tuple[float, int, int]], saved: int | None
+) -> None:
+    """A program that fails at step 1040 each time, of which some of the first and last steps are lost: every attempt
+    counts."""
+    rows = [(point + more, 1000 + head, 1040 - tail, saved) for more, head, tail in lost]
+    assume(all(resumed < 1000 + 0.15 * (last - resumed) for _, resumed, last, _ in rows))
+    assert _window(rows) == (len(rows) - 1, False)
+
+
+@given(
+    st.floats(20.0, 50_000.0),
+    st.integers(30, 5_000),
+    st.integers(2, 12),
+    st.floats(0.3, 1.0),
+    st.booleans(),
+    st.data(),
+)
+def test_who_resumes_further_on_makes_progress(
+    point: float, steps: int, attempts: int, kept: float, told: bool, data: st.DataObject
+) -> None:
+    """Each attempt fails after the same time, and the next begins from where it saved, whatever its log loses."""
+    rows, begin = [], 1
+    for _ in range(attempts):
+        head, tail = data.draw(st.integers(0, steps // 20)), data.draw(st.integers(0, steps // 20))
+        rows.append((point, begin + head, begin + steps - tail, begin - 1 if told else None))
+        begin += int(kept * steps)
+    assert _window(rows) == (0, True)
+
+
+@given(st.floats(200.0, 50_000.0), st.floats(1.5, 4.0), st.integers(2, 1_000))
+def test_who_runs_longer_and_gets_further_makes_progress(point: float, longer: float, steps: int) -> None:
+    """Without a checkpoint, too: another failure than before, as far as anybody knows."""
+    assert _window([(point, 1, steps, None), (point * longer, 1, steps + 1, None)]) == (0, True)
