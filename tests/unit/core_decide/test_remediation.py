@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from advisor.core.course import Pace
+from advisor.core.course import Pace, Phase
 from advisor.core.model import (
     Attempt,
     Attribution,
@@ -204,11 +204,31 @@ def test_a_hang_ends_a_live_attempt_only_past_its_limit(
 
 
 def test_start_up_has_its_own_hang_limit() -> None:
-    """Before the first step a job compiles and loads: it gets the longer limit, counted from its start."""
-    early = world(S.RUNNING, K.HANG, attempt=attempt(S.RUNNING, started_at=after(-3000)))
-    late = world(S.RUNNING, K.HANG, attempt=attempt(S.RUNNING, started_at=after(-4000)))
-    unknown = world(S.RUNNING, K.HANG, attempt=attempt(S.RUNNING, started_at=None))
-    assert [case.decide().action for case in (early, late, unknown)] == [Action.NONE, Action.RESTART, Action.NONE]
+    """Before the first step a job compiles and loads: it gets the longer limit, from what announced its start."""
+
+    def announced(seconds: float, started: float | None = -9000) -> Action:
+        at = None if started is None else after(started)
+        seen = progress(pace=Pace(phase=Phase.START, sign_at=after(seconds)))
+        return world(S.RUNNING, K.HANG, attempt=attempt(S.RUNNING, started_at=at), progress=seen).decide().action
+
+    assert [announced(-3000), announced(-4000), announced(-3000, None)] == [Action.NONE, Action.RESTART, Action.NONE]
+
+
+def test_a_job_whose_steps_nobody_can_read_hangs_only_by_what_libraries_say() -> None:
+    """An hour after they said so, and after the newest line that said something new; by its silence alone never."""
+
+    def said(seconds: float | None, news: float = -9000) -> Action:
+        told = () if seconds is None else (signal(seen_at=after(seconds)),)
+        case = world(S.RUNNING, K.HANG, attempt=attempt(S.RUNNING, started_at=after(-9000)), signals=told)
+        seen = replace(case.snapshot, progress=progress(news_at=after(news)))
+        return replace(case, snapshot=seen).decide().action
+
+    assert [said(None), said(-3000), said(-4000), said(-4000, -60)] == [
+        Action.NONE,
+        Action.NONE,
+        Action.RESTART,
+        Action.NONE,
+    ]
 
 
 @pytest.mark.parametrize(
