@@ -49,6 +49,8 @@ FORGET_SECONDS = 600.0
 SWEEP_ANSWERS_MAX = 8
 COUNT_SECONDS_MAX = 86_400.0  # servers bound how far back a count may go
 EVER_SECONDS = 30 * 86_400.0
+BEHIND_SECONDS_MAX = 86_400.0  # that our clock may be behind the scheduler's: servers bound how far a question reaches
+KNOWN_AHEAD = 3  # times as many lines may be remembered, where they are dated after now
 NEVER_SEEN = "no stream was ever seen for this selector, no line of any job: are tenant and selector right?"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -173,6 +175,7 @@ class StoreLogs:
         self._pulsed = clock.monotonic()
         self._counting: asyncio.Task[None] | None = None
         self._counted = -1e9
+        self._told = (0, clock.monotonic())  # what a scheduler said the time was, and when
         self._missing: dict[str, Unavailable | None] = {}  # None: it has lines, though none was sent
         self._fruitful = clock.monotonic()
         self._filtering_until = -1e9 if self._limits.filter_lines else 1e18
@@ -184,17 +187,18 @@ class StoreLogs:
         answers: dict[str, LogBatch | Unavailable] = {}
         wishes: dict[str, _Wish] = {}
         now_ns = to_ns(self._clock.now())
+        end_ns = self._end(requests, now_ns)
         by_job: dict[str, list[LogRequest]] = {}
         for request in requests:
             by_job.setdefault(request.job_id, []).append(request)
         for request in requests:
-            planned = self._plan(request, by_job[request.job_id], now_ns)
+            planned = self._plan(request, by_job[request.job_id], now_ns, end_ns)
             if isinstance(planned, _Wish):
                 wishes[request.key] = planned
             else:
                 answers[request.key] = planned
         busy = {key for running in self._running for key in running.wishes}
-        self._start([wish for key, wish in wishes.items() if key not in busy], now_ns)
+        self._start([wish for key, wish in wishes.items() if key not in busy], now_ns, end_ns)
         await self._wait()
         for running in [item for item in self._running if item.task.done()]:
             self._running.remove(running)
@@ -202,7 +206,7 @@ class StoreLogs:
         for key, wish in wishes.items():
             # No answer yet. That is nothing new, and no absence before the store's own time is over.
             answers.setdefault(key, LogBatch(chunks=(), cursor=wish.request.cursor))
-        await self._look_for_missing(wishes, answers, now_ns)
+        await self._look_for_missing(wishes, answers, now_ns, end_ns)
         if self.store.filters and not self._whole:
             await self._count_left_out(wishes, answers, now_ns)
         self._forget(requests)
@@ -222,7 +226,7 @@ class StoreLogs:
     # Planning
 
     def _plan(
-        self, request: LogRequest, neighbours: Sequence[LogRequest], now_ns: int
+        self, request: LogRequest, neighbours: Sequence[LogRequest], now_ns: int, end_ns: int
     ) -> _Wish | LogBatch | Unavailable:
         try:
             position = decode(request.cursor)
@@ -235,18 +239,27 @@ class StoreLogs:
         if given is not None and given[0] == request.cursor and given[1].chunks:
             return given[1]  # it was not taken: the same bytes again
         limits = self._limits
-        first_ns, last_ns = self._span(request, begun, neighbours, now_ns)
+        first_ns, last_ns = self._span(request, begun, neighbours, end_ns)
+        if first_ns >= end_ns:
+            text = f"{request.key}: our clock is {(first_ns - now_ns) // NS} seconds behind its start: is it right?"
+            return self._absent(UnavailableReason.MISSING, text)
         left = self._left.pop(request.key, None)
         if left is not None and left.cursor == request.cursor:
             left.wish.request, left.wish.position = request, position
             return self._cut(left.wish, left.pile, left.until_ns, (), now_ns)
+        # Never from ahead of our clock on: where that is behind the scheduler's, it would look as if it were set back.
+        near_ns = now_ns - int(limits.near_seconds * NS)
         if not position.read_ns:
-            position = replace(position, read_ns=first_ns, settled_ns=first_ns, swept_ns=now_ns)
-        elif position.settled_ns > now_ns:
-            # The clock was set back by more than the overlap. What was there before that was delivered; what came while
-            # it was set may be delivered twice, for else all would be lost until the clock is where it was.
-            near_ns = max(first_ns, now_ns - int(limits.near_seconds * NS))
-            position = Position(read_ns=near_ns, settled_ns=near_ns, swept_ns=now_ns, alive=position.alive)
+            begin_ns = min(first_ns, near_ns)
+            position = replace(position, read_ns=begin_ns, settled_ns=begin_ns, swept_ns=now_ns)
+        elif min(position.settled_ns, position.read_ns) > now_ns:
+            # The clock was set back by more than the overlap. What was there before that was delivered, and what is
+            # still known of it is left out; else all would be lost until the clock is where it was.
+            known = {
+                name: frozenset(entry for entry in item if entry[0] < end_ns) for name, item in position.streams.items()
+            }
+            streams = {name: item for name, item in known.items() if item}
+            position = replace(position, read_ns=near_ns, settled_ns=near_ns, swept_ns=now_ns, streams=streams)
             self._passes.pop(request.key, None)
         under_way = self._passes.get(request.key)
         if under_way is not None:
@@ -265,12 +278,12 @@ class StoreLogs:
         return (now_ns - own_ns) // every_ns != (swept_ns - own_ns) // every_ns
 
     def _span(
-        self, request: LogRequest, begun: datetime, neighbours: Sequence[LogRequest], now_ns: int
+        self, request: LogRequest, begun: datetime, neighbours: Sequence[LogRequest], end_ns: int
     ) -> tuple[int, int]:
         """The time whose lines are the attempt's, for the job's other attempts have the same label."""
         limits = self._limits
         first_ns = to_ns(begun) - int(limits.behind_seconds * NS)
-        last_ns = now_ns + int(limits.ahead_seconds * NS)
+        last_ns = end_ns
         if request.ended_at is not None:
             last_ns = to_ns(request.ended_at) + int(limits.settle_seconds * NS)
         for other in neighbours:
@@ -281,14 +294,26 @@ class StoreLogs:
                 last_ns = min(last_ns, max(ended_ns, to_ns(other.started_at) - int(limits.behind_seconds * NS)))
         return first_ns, last_ns
 
-    def _start(self, wishes: Sequence[_Wish], now_ns: int) -> None:
+    def _end(self, requests: Sequence[LogRequest], now_ns: int) -> int:
+        """Until when stores are asked. No job has started in the future: where one has, our clock is behind, and
+        lines are dated by clocks that are not. Asking for too much costs little; positions follow our own clock.
+        """
+        now, (told_ns, told) = self._clock.monotonic(), self._told
+        said = [to_ns(at) for request in requests for at in (request.started_at, request.ended_at) if at is not None]
+        latest_ns = min(max(said, default=0), now_ns + int(BEHIND_SECONDS_MAX * NS))
+        elapsed_ns = told_ns + int((now - told) * NS)
+        if latest_ns > elapsed_ns:
+            self._told, elapsed_ns = (latest_ns, now), latest_ns
+        real_ns = max(now_ns, min(elapsed_ns, now_ns + int(BEHIND_SECONDS_MAX * NS)))
+        return real_ns + int(self._limits.ahead_seconds * NS)
+
+    def _start(self, wishes: Sequence[_Wish], now_ns: int, end_ns: int) -> None:
         """Questions for as many wishes as may be asked at once: the present first, then the past, oldest turn first."""
         limits = self._limits
         for whole in (False, True):
             chosen = [wish for wish in wishes if (self._whole or wish.request.whole) is whole]
             chosen.sort(key=lambda wish: self._served.get(wish.request.key, 0.0))
             live = [wish for wish in chosen if wish.live]
-            end_ns = now_ns + int(limits.ahead_seconds * NS)
             # Apart: a question begins at the oldest moment that one of its attempts needs.
             for alike in ([w for w in live if w.sweep], [w for w in live if not w.sweep]):
                 for at in range(0, len(alike), limits.jobs_per_question):
@@ -414,18 +439,28 @@ class StoreLogs:
         if wish.sweep or not wish.live:
             # Only a read that began at the oldest moment settles, and only what was old enough when it was read.
             settled_ns = max(settled_ns, min(reached_ns, now_ns - int(limits.overlap_seconds * NS)))
-        known = {name: {entry for entry in item if entry[0] >= settled_ns} for name, item in before.streams.items()}
+        # The newest lines are remembered also where none is asked for again: our clock may be set back.
+        newest_ns = max(
+            (part.stream.times[part.high - 1] for part in taken if part.high > part.low),
+            default=max((max(item)[0] for item in before.streams.values() if item), default=settled_ns),
+        )
+        oldest_ns = min(settled_ns, newest_ns - int(limits.near_seconds * NS))
+        known = {name: {entry for entry in item if entry[0] >= oldest_ns} for name, item in before.streams.items()}
         for part in taken:
             times, texts, marks = part.stream.times, part.stream.texts, part.stream.marks
-            first = bisect_left(times, settled_ns, part.low, part.high)
+            first = bisect_left(times, oldest_ns, part.low, part.high)
             if first < part.high:
                 entries = ((times[at], line_sum(texts[at], marks[at])) for at in range(first, part.high))
                 known.setdefault(stream_hash(part.stream.name), set()).update(entries)
         times = sorted(entry[0] for item in known.values() for entry in item)
-        if len(times) > limits.known_max:
+        most = limits.known_max
+        if len(times) > most and times[-most - 1] >= now_ns:
+            most = min(most * KNOWN_AHEAD, len(times) - bisect_left(times, now_ns))
+        if len(times) > most:
             # Too many to remember: what was written before is not asked for again.
-            settled_ns = times[-limits.known_max - 1] + 1
-        kept = {name: frozenset(entry for entry in item if entry[0] >= settled_ns) for name, item in known.items()}
+            oldest_ns = times[-most - 1] + 1
+            settled_ns = max(settled_ns, oldest_ns)
+        kept = {name: frozenset(entry for entry in item if entry[0] >= oldest_ns) for name, item in known.items()}
         return Position(
             read_ns=read_ns,
             settled_ns=settled_ns,
@@ -460,7 +495,7 @@ class StoreLogs:
     # Absence
 
     async def _look_for_missing(
-        self, wishes: Mapping[str, _Wish], answers: dict[str, LogBatch | Unavailable], now_ns: int
+        self, wishes: Mapping[str, _Wish], answers: dict[str, LogBatch | Unavailable], now_ns: int, end_ns: int
     ) -> None:
         """Attempts of which no line was ever seen: has the store any, sent or not? And has it still any at all?"""
         unseen = {}
@@ -473,7 +508,7 @@ class StoreLogs:
         due = now - self._counted >= (limits.missing_seconds if unseen else limits.quiet_seconds)
         if (unseen or quiet) and due and self._counting is None:
             self._counted = now
-            self._counting = asyncio.create_task(self._count(unseen or wishes, now_ns))
+            self._counting = asyncio.create_task(self._count(unseen or wishes, now_ns, end_ns))
         if self._counting is not None:
             await asyncio.wait({self._counting}, timeout=limits.patience_seconds)
             if self._counting.done():
@@ -490,7 +525,7 @@ class StoreLogs:
             elif missing is not None:
                 answers[key] = missing
 
-    async def _count(self, wishes: Mapping[str, _Wish], now_ns: int) -> None:
+    async def _count(self, wishes: Mapping[str, _Wish], now_ns: int, end_ns: int) -> None:
         """Raises nothing that a server can do."""
         limits = self._limits
         chosen = dict(list(wishes.items())[: limits.jobs_per_question])
@@ -498,7 +533,9 @@ class StoreLogs:
         start_ns = max(oldest_ns, now_ns - int(COUNT_SECONDS_MAX * NS))
         jobs = sorted({wish.request.job_id for wish in chosen.values()})
         try:
-            counts = await self.store.counts(jobs, start_ns, now_ns + int(limits.ahead_seconds * NS))
+            counts = await self.store.counts(jobs, start_ns, end_ns)
+            rest = [job for job in jobs if job not in counts]
+            later = await self.store.counts(rest, end_ns, end_ns + int(COUNT_SECONDS_MAX * NS)) if rest else {}
             anything = bool(counts) or await self.store.anything(now_ns - int(limits.window_seconds * NS), now_ns)
             ever = anything or await self.store.anything(now_ns - int(EVER_SECONDS * NS), now_ns)
         except AskError as error:
@@ -508,6 +545,9 @@ class StoreLogs:
         for key, wish in chosen.items():
             if wish.request.job_id in counts:
                 self._missing[key] = None
+            elif wish.request.job_id in later:
+                text = f"{key}: all its lines are dated later than {from_ns(end_ns):%H:%M:%S} UTC: is our clock behind?"
+                self._missing[key] = self._absent(UnavailableReason.MISSING, text)
             elif not anything:
                 text = (
                     NEVER_SEEN if not ever else "the store has no line of any job for an hour: is anything collected?"

@@ -127,6 +127,64 @@ async def test_a_clock_that_is_set_back_loses_nothing(stored: World, hours: floa
     assert reader.texts == ["before", *(f"after {turn}" for turn in range(4))]
 
 
+@pytest.mark.parametrize("behind", [30, 500, 900, 3_600])
+async def test_a_clock_that_is_behind_delivers_each_line_once(stored: World, behind: float) -> None:
+    """Our host was paused: scheduler, nodes and store tell another time, and each line is read once as it comes."""
+    reader = Reader(stored, stored.make())
+    reader.changes = {"started_at": stored.clock.now() + timedelta(seconds=behind - 20)}
+    for turn in range(8):
+        await stored.write(Written(text=f"line {turn}", at=behind - 0.5))
+        await reader.read()
+        assert reader.texts == [f"line {turn}" for turn in range(turn + 1)]
+        stored.clock.advance(5)
+    assert reader.absent == []
+    stored.clock.advance(behind)
+    await reader.restart(stored.make())
+    await reader.read()
+    assert len(reader.texts) == 8
+
+
+async def test_a_clock_that_is_further_behind_than_is_asked_is_told(stored: World) -> None:
+    """No start of a job says how far: that there are lines later than what is asked for is said."""
+    reader = Reader(stored, stored.make())
+    reader.changes = {"started_at": stored.clock.now() - timedelta(seconds=30)}
+    await stored.write(Written(text="later", at=3_600))
+    answer = await reader.read()
+    assert isinstance(answer, Unavailable)
+    assert "is our clock behind?" in answer.detail
+    reader.changes = {"started_at": stored.clock.now() + timedelta(days=3)}
+    answer = await reader.read()
+    assert isinstance(answer, Unavailable)
+    assert "our clock is" in answer.detail
+
+
+async def test_a_clock_that_is_set_back_delivers_nothing_again(stored: World) -> None:
+    """What was delivered last is still known after our clock, an hour ahead, was put right."""
+    reader = Reader(stored, stored.make())
+    reader.changes = {"started_at": stored.clock.now() - timedelta(seconds=300)}
+    stored.clock.advance(3_600)
+    for turn in range(3):
+        await stored.write(Written(text=f"line {turn}", at=-3_600 - 1))
+        await reader.read()
+        stored.clock.advance(1)
+    stored.clock.advance(-3_600)
+    for _ in range(3):
+        await reader.read()
+        stored.clock.advance(2)
+    assert reader.texts == [f"line {turn}" for turn in range(3)]
+
+
+async def test_more_lines_ahead_of_our_clock_than_are_remembered_are_delivered_once(stored: World) -> None:
+    """A flood that is dated after now is no sign that our clock was set back."""
+    limits = StoreLimits(patience_seconds=100.0, missing_seconds=0.0, quiet_seconds=0.0, filter_lines=0, known_max=10)
+    reader = Reader(stored, stored.make(limits=limits))
+    for turn in range(4):
+        await stored.write(*(Written(text=f"{turn} {n}", at=300, ns=n) for n in range(40)))
+        await reader.read()
+        stored.clock.advance(5)
+    assert sorted(reader.texts) == sorted(f"{turn} {n}" for turn in range(4) for n in range(40))
+
+
 async def test_one_odd_count_is_absence_and_passes(stored: World) -> None:
     """What a proxy makes of a count once does not keep the source from being read afterwards."""
     assert stored.front is not None

@@ -234,3 +234,23 @@ def test_rows_of_any_other_form_are_left_to_who_reads_them_one_by_one(line: byte
         rows = Rows(LABELS)
         assert not rows._take_plain(piece)
         assert rows.streams() == []
+
+
+def test_an_answer_of_empty_lines_gives_nothing() -> None:
+    """Also beside one that has rows: it is no reason to refuse them."""
+    rows = Rows(Labels())
+    for piece in (b"\n", b"\n\n\n"):
+        rows.take(piece)
+        assert rows.streams() == []
+
+
+def test_a_proof_is_read_wherever_it_stands() -> None:
+    """Rows whose proof comes before their stream are taken as rows, and those without are refused."""
+    labels = Labels(job="job", proof=("by", "us"))
+    row = b'{"_time":"2026-11-30T00:00:00.123456789Z","_msg":"x","by":"us","_stream":"{}","job":"7"}\n'
+    rows = Rows(labels)
+    rows.take(row)
+    assert [stream.texts for stream in rows.streams() if stream.job == "7"] == [[b"x"]]
+    for bad in (row.replace(b'"us"', b'"them"'), row.replace(b'"by":"us",', b"")):
+        with pytest.raises(AskError, match="does not keep"):
+            Rows(labels).take(bad)
