@@ -5,13 +5,14 @@ from the line and from what is known of its file alone, so it is worked out once
 (all digits made alike) and by those of its numbers that may decide something; ranks, clock times, sizes, durations and
 long numbers decide no rule. The rank is read from where it stands.
 
-A cache, not state: emptied at any time, it changes nothing but the speed. It is bounded.
+A cache, not state: emptied at any time, it changes nothing but the speed. It is bounded, in entries and in bytes.
 """
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from hashlib import blake2b
 from operator import itemgetter
 
 from advisor.core.words import Role
@@ -19,8 +20,13 @@ from advisor.core.words import Role
 ANSWERS_MAX = 8_192  # of one file, or of the files of one attempt; then it begins anew
 FILES_MAX = 8
 PIECE_BYTES_MAX = 65_536
-PIECES_BYTES_MAX = 1 << 20
+PIECES_BYTES_MAX = 2 << 20  # with all that is kept of them
 PICKS_MAX = 64  # of one shape of many lines
+TELLING_MAX = 256  # lines of a text that say something: where there are more, little is saved
+ANSWERS_BYTES_MAX = 8 << 20
+LEARNT_MAX = 16  # texts in vain; each costs some times as much as reading it, so where few repeat it is given up
+HITS_PER_LEARNT = 4
+ITEM_BYTES = 200  # about what an entry takes besides its text
 _RANKS_COMPARED_MAX = 4
 
 _ALL_ALIKE = bytes.maketrans(b"123456789", b"000000000")
@@ -82,13 +88,16 @@ class _Layout:
 
 @dataclass(slots=True)
 class _Pieces:
-    """Texts of many lines, of one shape. `telling`: which lines say something, or are not known well enough, by those
-    numbers of all others that may decide something.
+    """Texts of many lines, of one shape. `telling`: which lines say something, or are not known well enough, by a
+    digest of those numbers of all others that may decide something: where the bits of `mask` are set.
     """
 
-    spans: tuple[tuple[int, int], ...]
-    pick: Callable[[bytes], Hashable]
-    telling: dict[Hashable, tuple[int, ...]]
+    mask: int
+    telling: dict[bytes, tuple[int, ...]]
+
+    def pick(self, text: bytes) -> bytes:
+        kept = int.from_bytes(text, "big") & self.mask
+        return blake2b(kept.to_bytes(len(text), "big"), digest_size=16).digest()
 
 
 _VARY = ("clock", "size", "process")
@@ -103,10 +112,18 @@ class Alike:
         self._layouts: dict[bytes, list[_Layout]] = {}
         self._pieces: dict[bytes, _Pieces | None] = {}  # None: seen once
         self._pieces_bytes = 0
+        self._learnt = 0
+        self._hits = 0
         self._size = 0
+        self._bytes = 0
 
     def __len__(self) -> int:
         return self._size
+
+    @property
+    def held_bytes(self) -> int:
+        """About what all that is remembered takes."""
+        return self._bytes + self._pieces_bytes
 
     def find(self, shape: bytes, line: bytes) -> Answer | None:
         for layout in self._layouts.get(shape, ()):
@@ -121,38 +138,52 @@ class Alike:
     def telling(self, shape: bytes, text: bytes) -> tuple[int, ...] | None:
         """Which lines of a text are to be looked at, where the others say nothing as in one before it. None: all."""
         held = self._pieces.get(shape)
-        return held.telling.get(held.pick(text)) if held is not None else None
+        found = held.telling.get(held.pick(text)) if held is not None else None
+        self._hits += found is not None
+        return found
 
     def again(self, shape: bytes) -> bool:
         """A text of many lines was seen: True if it is not the first of its shape, and worth learning."""
+        if self._learnt >= LEARNT_MAX + self._hits // HITS_PER_LEARNT:
+            return False
         if shape in self._pieces:
             return True
         if not self._answers_max or len(shape) > PIECE_BYTES_MAX:
             return False
-        self._pieces_bytes += len(shape)
-        if self._pieces_bytes > PIECES_BYTES_MAX:
-            self._pieces.clear()
-            self._pieces_bytes = len(shape)
+        self._hold(len(shape) + ITEM_BYTES)
         self._pieces[shape] = None
         return False
 
+    def _hold(self, size: int) -> None:
+        """Room for so many bytes more of texts."""
+        if self._pieces_bytes + size > PIECES_BYTES_MAX:
+            self._pieces.clear()
+            self._pieces_bytes = 0
+        self._pieces_bytes += size
+
     def learn_piece(self, shape: bytes, text: bytes) -> None:
         """Which of its lines say nothing, by what is known of each of them alone."""
-        kept: list[tuple[int, int]] = []
+        self._learnt += 1
+        mask = bytearray(len(text))
         telling: list[int] = []
         start = 0
         for number, (line, line_shape) in enumerate(zip(text.split(b"\n"), shape.split(b"\n"), strict=True)):
             layouts = self._layouts.get(line_shape, ())
             # What else lines of this shape may come to is not looked into.
             if len(layouts) == 1 and (found := self.find(line_shape, line)) and found.outcome is Outcome.NOTHING:
-                kept += [(start + first, start + last) for first, last in layouts[0].kept]
+                for first, last in layouts[0].kept:
+                    mask[start + first : start + last] = b"\xff" * (last - first)
             else:
                 telling.append(number)
             start += len(line) + 1
+        if len(telling) > TELLING_MAX:
+            return
+        kept = int.from_bytes(mask, "big")
         held = self._pieces.get(shape)
-        spans = tuple(kept)
-        if held is None or held.spans != spans or len(held.telling) >= PICKS_MAX:
-            held = self._pieces[shape] = _Pieces(spans, _picker(spans), {})
+        if held is None or held.mask != kept or len(held.telling) >= PICKS_MAX:
+            self._hold(2 * len(shape) + ITEM_BYTES)
+            held = self._pieces[shape] = _Pieces(kept, {})
+        self._pieces_bytes += ITEM_BYTES + 40 * len(telling)
         held.telling[held.pick(text)] = tuple(telling)
 
     def nothing(self, line: bytes, outcome: Outcome = Outcome.NOTHING) -> None:
@@ -173,10 +204,10 @@ class Alike:
         self._learn(line, varies, answer)
 
     def _learn(self, line: bytes, varies: tuple[str, ...], answer: Answer) -> None:
-        if self._size >= self._answers_max:
+        if self._size >= self._answers_max or self._bytes > ANSWERS_BYTES_MAX:
             self._layouts.clear()
             self._pieces.clear()
-            self._size = self._pieces_bytes = 0
+            self._size = self._bytes = self._pieces_bytes = 0
         if not self._answers_max:
             return
         layouts = self._layouts.setdefault(shape(line), [])
@@ -185,6 +216,8 @@ class Alike:
             kept = _Numbers(line).but(*varies)
             layout = _Layout(varies, kept, _picker(kept), {})
             layouts.append(layout)
+            self._bytes += len(line) + ITEM_BYTES * (1 + 2 * len(kept))
+        self._bytes += ITEM_BYTES + sum(last - first + 50 for first, last in layout.kept)
         layout.answers[layout.pick(line)] = answer
         self._size += 1
 

@@ -1,6 +1,7 @@
 """Lines like one that was understood before: looked up instead of matched, and the answer stays the same."""
 
 import copy
+import random
 import re
 import tracemalloc
 from dataclasses import replace
@@ -9,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.core import codec
-from advisor.core.alike import ANSWERS_MAX, Alike, AlikeFiles, shape
+from advisor.core.alike import (
+    ANSWERS_BYTES_MAX,
+    ANSWERS_MAX,
+    HITS_PER_LEARNT,
+    LEARNT_MAX,
+    PIECES_BYTES_MAX,
+    Alike,
+    AlikeFiles,
+    shape,
+)
 from advisor.core.model import Signal
 from advisor.core.scan import FileState, Scanned, Scanner, fold_signals, room_of
 from advisor.rules.loader import load_rules
@@ -107,6 +117,48 @@ def test_a_text_that_many_ranks_print_is_looked_at_where_it_says_something() -> 
     alike.learn_piece(shape(text), text)
     assert alike.telling(shape(text), text.replace(b"rank1", b"rank5")) == (2, 3)
     assert alike.telling(shape(text), text.replace(b"frame 7", b"frame 8")) is None
+
+
+def _numbers(chance: random.Random, tag: str) -> str:
+    """An error, and many lines of one shape whose numbers differ each time."""
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB\n"
+    return error + "".join(f"{chance.randrange(11, 100)}\n" for _ in range(2_000)) + tag + "\n"
+
+
+def test_texts_that_never_repeat_are_not_remembered() -> None:
+    """Of one shape with other numbers each time, or of another shape every third time: it is given up soon, and what
+    is held for it stays small.
+    """
+    files = AlikeFiles()
+    learning = copy.copy(SCANNER)
+    learning.alike = files
+    chance = random.Random(1)
+    matched: list[int] = []
+    alike: Alike | None = None
+    for number in range(60):
+        seen = read(learning, _numbers(chance, "x" * (1 + number // 20)), file=f"{number}", kin="job/0")
+        assert seen.signals
+        alike = files.of("job/0", next(iter(files._files.values()))[0])
+        matched.append(alike._learnt)
+    assert alike is not None
+    assert matched[-1] == LEARNT_MAX
+    assert alike.held_bytes < 1 << 20
+
+
+def test_memory_of_hostile_texts_is_bounded() -> None:
+    """Wide texts whose numbers all decide: what Python holds for them is what is counted, and little."""
+    alike = Alike()
+    line = b" ".join(b"a%d" % (10 + at % 90) for at in range(12_000))
+    tracemalloc.start()
+    for number in range(40):
+        text = line.replace(b"a10", b"a%d" % (11 + number)) + b"\n" + b"b" * (number % 3)
+        alike.nothing(text.split(b"\n")[0])
+        alike._hits += HITS_PER_LEARNT  # as if others had repeated
+        if alike.telling(shape(text), text) is None and alike.again(shape(text)):
+            alike.learn_piece(shape(text), text)
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < ANSWERS_BYTES_MAX + PIECES_BYTES_MAX + (6 << 20)
 
 
 def test_another_allocation_is_another_answer() -> None:
