@@ -23,7 +23,7 @@ from advisor.core.policy import Policy
 from advisor.core.rules import RuleSet, rule_of
 from advisor.core.suspects import RECORDED
 from advisor.core.symptoms import RANKS_MAX, symptom_hypothesis
-from advisor.core.words import AttemptState, Category, Implicates, IncidentKind
+from advisor.core.words import AttemptState, Category, Implicates, IncidentKind, Reason
 
 WEAK = 0.4  # below this a hypothesis does not name a category
 STRONG_HARDWARE = 0.9
@@ -115,10 +115,15 @@ def _from_lead(
         deterministic=rule.deterministic
         or rule.certain
         or (rule.id == "torch.address_in_use" and len(ranks) > 1)
-        or (rule.id == OUTPUT_NOT_OPENED and not nodes and all(past.fingerprint == print_ for past in snapshot.past)),
+        or (rule.id == OUTPUT_NOT_OPENED and not nodes and all(_failed_alike(past, print_) for past in snapshot.past)),
         transient_storage=category is Category.STORAGE and rule.transient_storage and not nodes,
         fingerprint=print_,
     )
+
+
+def _failed_alike(past: PastAttempt, print_: str) -> bool:
+    """It failed the same way; what the scheduler ended says neither."""
+    return past.fingerprint == print_ or past.reason is Reason.SCHEDULER_EVENT
 
 
 def _elsewhere_too(past: Sequence[PastAttempt], print_: str, nodes: tuple[str, ...], weight: float) -> bool:

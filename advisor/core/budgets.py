@@ -4,8 +4,9 @@ Two bounds. The *budget* is per root cause and place, and progress made since th
 gets further each time is worth restarting. The *ceiling* is per job and nothing resets it: it bounds a job that
 claims progress for ever. It grows with the node-days that the scheduler gave the job, which no log can forge: hardware
 fails by the node-day, so that thousands of nodes meet in a day what one meets in years. A job that fails faster than
-any published cluster still reaches it. Scheduler events and restarts that others made spend nothing. An operator may
-reset the budget, and the ceiling only by naming it.
+any published cluster still reaches it. Attempts since the last progress raise it only where trusted evidence, or the
+scheduler, ended them: how long a job fails in vain earns it nothing. Scheduler events and restarts that others made
+spend nothing. An operator may reset the budget, and the ceiling only by naming it.
 
 Place: a *different* bad node each time, each with its own trusted hardware evidence, is bad luck with nodes and not a
 repeated root cause. Without trusted evidence the place does not count: the same failure on other nodes points at the
@@ -23,7 +24,14 @@ from datetime import datetime, timedelta
 from advisor.core import orders
 from advisor.core.model import Attempt, Attribution, PastAttempt, Progress, Snapshot
 from advisor.core.policy import Policy
-from advisor.core.traceless import blameless, looks_certain, resumed_later, same_point, same_time
+from advisor.core.traceless import (
+    blameless,
+    looks_certain,
+    resumed_later,
+    same_moment,
+    same_point,
+    same_time,
+)
 from advisor.core.words import Action, Reason
 
 FREE_REASONS = frozenset({Reason.SCHEDULER_EVENT, Reason.ALREADY_REQUEUED})
@@ -39,7 +47,7 @@ class Spent:
     confirmed: bool  # one of those looked as if it would come again, and this time nothing tells why it did
     total: int  # restarts of this job that were not free, ever
     ceiling: int  # the smaller of what policy allows so far and the job's own
-    node_days: float  # that the job has run since its ceiling counts
+    node_days: float  # that the job has run since its ceiling counts, without attempts in vain
     same_failure: int  # earlier attempts that failed alike at the same progress, however they were restarted
     confirmations: int  # confirmation retries for this root cause that started from the same step
     progressed: bool  # this attempt got further than every earlier one
@@ -59,7 +67,7 @@ def spent(snapshot: Snapshot, attribution: Attribution, policy: Policy, now: dat
     past, progress, own = snapshot.past, snapshot.progress, snapshot.job.restarts_max
     counts, counts_for_ceiling = (orders.counts_from(snapshot.orders, ceiling=ceiling) for ceiling in (False, True))
     window, progressed = since_progress(snapshot, now)
-    window = tuple(attempt for attempt in window if attempt.number >= counts)
+    since, window = window, tuple(attempt for attempt in window if attempt.number >= counts)
     unfair = _given_back(past, snapshot.attempt)
     alike = [attempt for attempt in past if attempt.number >= counts and _same_root(attempt, attribution)]
     repeats = [
@@ -73,7 +81,10 @@ def spent(snapshot: Snapshot, attribution: Attribution, policy: Policy, now: dat
     here = [item for item in window if same_point(item, snapshot.attempt, progress, now)]
     there = [item for item in here if item in repeats or item in sure]
     paid_from = [attempt for attempt in past if attempt.number >= counts_for_ceiling]
-    node_days = _node_time(paid_from, snapshot.attempt, now) / timedelta(days=1)
+    in_vain = {item.number for item in _in_vain(since)}
+    earned = [item for item in paid_from if item.number not in in_vain]
+    earning = snapshot.attempt if progressed or attribution.trusted else None
+    node_days = _node_time(earned, earning, now) / timedelta(days=1)
     ceiling = policy.restarts_ceiling + int(node_days * policy.restarts_ceiling_per_1000_node_days / 1000)
     return Spent(
         root_cause=len(repeats),
@@ -88,7 +99,7 @@ def spent(snapshot: Snapshot, attribution: Attribution, policy: Policy, now: dat
             # A log that loses lines shows another last step for the same point.
             and (
                 attempt.last_step == progress.last_step
-                or (attribution.deterministic and same_time(attempt, snapshot.attempt, now) is True)
+                or (attribution.deterministic and same_moment(attempt, snapshot.attempt, progress, now))
             )
             and attempt.reason is not Reason.SCHEDULER_EVENT  # it may have logged the same, but did not die of it
             for attempt in window
@@ -136,10 +147,17 @@ def _given_back(past: Sequence[PastAttempt], attempt: Attempt) -> frozenset[int]
     )
 
 
-def _node_time(past: Sequence[PastAttempt], attempt: Attempt, now: datetime) -> timedelta:
+def _in_vain(window: Sequence[PastAttempt]) -> Sequence[PastAttempt]:
+    """Failures since the last progress that no trusted evidence explains, without the attempt that made it."""
+    later = window[1:] if window and window[0].last_step is not None else window
+    return [item for item in later if not item.trusted and item.reason is not Reason.SCHEDULER_EVENT]
+
+
+def _node_time(past: Sequence[PastAttempt], attempt: Attempt | None, now: datetime) -> timedelta:
     """What the scheduler gave the job: nodes × time of each attempt whose begin, end and nodes it has told."""
     times = [(len(item.nodes), item.started_at, item.ended_at) for item in past]
-    times.append((len(attempt.nodes or ()), attempt.started_at, attempt.ended_at or now))
+    if attempt is not None:
+        times.append((len(attempt.nodes or ()), attempt.started_at, attempt.ended_at or now))
     whole = timedelta()
     for count, started_at, ended_at in times:
         if started_at is not None and ended_at is not None and ended_at > started_at:

@@ -30,8 +30,8 @@ _PREFIXES = tuple(
         rf"(?P<time>{_TIME})[ \t]*",
         rf"(?P<knode>{_HOST}) kernel:[ \t]*",
         # srun --label, before a line that may be indented. A heterogeneous job's names the component, and only those
-        # of the first count tasks from the job's first.
-        r"(?:P0 +)?(?P<label>\d{1,7}): *(?=\S)",
+        # of the first count tasks from the job's first. What minutes follow is the time of day.
+        r"(?:P0 +)?(?P<label>\d{1,7}):(?!\d\d(?:[:.,\s]|$)) *(?=\S)",
         r"P\d{1,5} +\d{1,7}: *(?=\S)",
         r"\[\d{1,10}(?:[_+]\d{1,7})?\.(?:\d{1,7}|batch|extern|interactive)\][ \t]*",  # a step, as slurmstepd logs it
         # A progress bar that something is glued to.

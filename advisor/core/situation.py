@@ -286,7 +286,8 @@ class Situation:
         if not blameless(self.attribution):
             return spent.root_cause < budget
         if 2 * spent.alike < spent.root_cause:
-            return True  # now here, now there: no program fails like that. The ceiling bounds it.
+            # Now here, now there: few programs fail like that, and for twice as long they are believed.
+            return spent.root_cause < 2 * max(budget, self.policy.restarts_unexplained)
         # At the same point whatever the nodes, or with a word of the program for it: that is the program.
         unknown = self.attribution.category is Category.UNKNOWN
         against_job = spent.confirmed or (unknown and (spent.elsewhere or self._said_something))

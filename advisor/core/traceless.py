@@ -9,10 +9,11 @@ cleared.
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from itertools import takewhile
 
 from advisor.core.model import Attempt, Attribution, PastAttempt, Progress, Snapshot
 from advisor.core.policy import Policy
-from advisor.core.words import Category, Reason
+from advisor.core.words import Category, Reason, Trust
 
 # A failure of these kinds may be the machine's, so that two alike at the same step prove nothing about the job.
 INFRASTRUCTURE = frozenset(
@@ -29,6 +30,9 @@ INFRASTRUCTURE = frozenset(
 _MACHINE = INFRASTRUCTURE - {Category.SCHEDULER_EVENT}
 # Two courses that differ by less came to the same point: start-up takes a little longer or shorter each time.
 _JITTER, _JITTER_SHARE = timedelta(seconds=15), 0.15
+# The same where it ends a job at its second failure: in hours of running 15 % is another point.
+_MOMENT_SHARE, _MOMENT_MAX = 0.03, timedelta(seconds=90)
+_STEPS_SHARE, _STEPS_LEAST = 0.1, 2
 
 
 def blameless(attribution: Attribution) -> bool:
@@ -59,12 +63,28 @@ def same_point(past: PastAttempt, attempt: Attempt, progress: Progress, now: dat
 
 def same_time(past: PastAttempt, attempt: Attempt | PastAttempt, now: datetime) -> bool | None:
     """Both ran for about as long until they failed; None where the scheduler has not told."""
+    ran = _ran(past, attempt, now)
+    return None if ran is None else abs(ran[0] - ran[1]) <= max(_JITTER, _JITTER_SHARE * max(ran))
+
+
+def same_moment(past: PastAttempt, attempt: Attempt, progress: Progress, now: datetime) -> bool:
+    """Both ran for as long, to within what start-up takes longer or shorter, and no steps say otherwise."""
+    ran = _ran(past, attempt, now)
+    if ran is None or abs(ran[0] - ran[1]) > max(_JITTER, min(_MOMENT_SHARE * max(ran), _MOMENT_MAX)):
+        return False
+    if past.last_step is None or progress.last_step is None:
+        return True
+    begins = [step for step in (past.first_step, progress.first_step) if step is not None]
+    shown = max(past.last_step, progress.last_step) - min(begins, default=0)
+    return abs(past.last_step - progress.last_step) <= max(_STEPS_LEAST, _STEPS_SHARE * shown)
+
+
+def _ran(past: PastAttempt, attempt: Attempt | PastAttempt, now: datetime) -> tuple[timedelta, timedelta] | None:
     if past.started_at is None or past.ended_at is None or attempt.started_at is None:
         return None
     if isinstance(attempt, PastAttempt) and attempt.ended_at is None:
         return None
-    before, this = past.ended_at - past.started_at, (attempt.ended_at or now) - attempt.started_at
-    return abs(before - this) <= max(_JITTER, _JITTER_SHARE * max(before, this))
+    return past.ended_at - past.started_at, (attempt.ended_at or now) - attempt.started_at
 
 
 def resumed_later(first: int | None, last: int | None, before: int | None) -> bool:
@@ -88,7 +108,7 @@ def suspected(
     exclude; of jobs too large to be gone through like that, only nodes with a record.
     """
     row = _row(snapshot, attribution, window)
-    if not policy.suspects_after or len(row) + 1 < policy.suspects_after:
+    if not policy.suspects_after or len(_neighbours(row, window)) + 1 < policy.suspects_after:
         return ()
     allocation = snapshot.attempt.nodes or ()
     shared = _shared(snapshot, row)
@@ -119,7 +139,15 @@ def _row(snapshot: Snapshot, attribution: Attribution, window: Sequence[PastAtte
     """Failures before this one, without progress between, that named nobody as this one does; none if it does not."""
     if not blameless(attribution) or attribution.nodes or attribution.category is Category.STORAGE:
         return ()
+    if any(report.trust is Trust.LOG and report.unavailable for report in snapshot.sources):
+        return ()  # what cannot be read now may say whose failure it is
     return tuple(attempt for attempt in window if attempt.nodes and _named_nobody(attempt))
+
+
+def _neighbours(row: Sequence[PastAttempt], window: Sequence[PastAttempt]) -> tuple[PastAttempt, ...]:
+    """The newest of the row that no other failure comes between. What the scheduler ended is no failure."""
+    failed = [attempt for attempt in reversed(window) if attempt.reason is not Reason.SCHEDULER_EVENT]
+    return tuple(takewhile(lambda attempt: attempt in row, failed))
 
 
 def _named_nobody(past: PastAttempt) -> bool:

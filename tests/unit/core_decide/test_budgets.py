@@ -106,28 +106,39 @@ def test_the_ceiling_is_the_smaller_one(own: int | None, ceiling: int) -> None:
 
 
 def test_the_ceiling_grows_with_the_node_days_that_the_scheduler_gave() -> None:
-    """Twenty more for each thousand, whether an attempt made progress or not; what is not known earns nothing."""
-    assert _spent(_ran(0, 1.0)).ceiling == 40
-    assert _spent(_ran(0, 1.0), _ran(1, 0.55)).ceiling == 51
-    assert _spent(_ran(0, 1.0), last=5).ceiling == _spent(_ran(0, 1.0, last_step=9), last=5).ceiling == 40
-    assert _spent(replace(_ran(0, 1.0), started_at=None)).ceiling == 20
-    assert _spent(replace(_ran(0, 1.0), ended_at=None)).ceiling == 20
-    assert _spent(_ran(0, -1.0)).ceiling == 20  # a clock that was set back takes nothing away either
-    assert _spent(_ran(0, 1.0), restarts_max=25).ceiling == 25
+    """Twenty more for each thousand in which it got further; what is not known earns nothing."""
+    first = _ran(0, 1.0, last_step=9)
+    assert _spent(first).ceiling == 40
+    assert _spent(first, _ran(1, 0.55, last_step=30)).ceiling == 51
+    assert _spent(_ran(0, 1.0), last=5).ceiling == _spent(first, last=5).ceiling == 40
+    assert _spent(replace(first, started_at=None)).ceiling == 20
+    assert _spent(replace(first, ended_at=None)).ceiling == 20
+    assert _spent(_ran(0, -1.0, last_step=9)).ceiling == 20  # a clock that was set back takes nothing away either
+    assert _spent(first, restarts_max=25).ceiling == 25
+
+
+def test_attempts_in_vain_do_not_raise_the_ceiling() -> None:
+    """Except where trusted evidence, or the scheduler, ended them: that is no fault of the job."""
+    assert _spent(_ran(0, 1.0), _ran(1, 2.0)).ceiling == 20
+    assert _spent(_ran(0, 1.0, last_step=9), _ran(1, 2.0, last_step=9)).ceiling == 40
+    assert _spent(_ran(0, 1.0), _ran(1, 2.0), last=5).ceiling == 80  # it got further after all
+    assert _spent(_ran(0, 1.0, trusted=True)).ceiling == 40
+    assert _spent(_ran(0, 1.0, reason=Reason.SCHEDULER_EVENT)).ceiling == 40
 
 
 def test_a_live_attempt_earns_until_now() -> None:
     """And one whose nodes are not known earns nothing."""
     running = attempt(AttemptState.RUNNING, nodes=_ran(0, 0.0).nodes, started_at=NOON - timedelta(days=2))
-    assert spent(snapshot(attempt=running), attribution(), Policy(), NOON).ceiling == 60
-    unknown = replace(running, nodes=None)
-    assert spent(snapshot(attempt=unknown), attribution(), Policy(), NOON).ceiling == 20
+    seen = snapshot(attempt=running, progress=progress(5))
+    assert spent(seen, attribution(), Policy(), NOON).ceiling == 60
+    unknown = replace(seen, attempt=replace(running, nodes=None))
+    assert spent(unknown, attribution(), Policy(), NOON).ceiling == 20
 
 
 def test_a_ceiling_that_was_reset_counts_node_days_from_there_too() -> None:
     """What the job had earned before is spent with what it had used."""
     reset = order(OrderKind.RESET_BUDGET, attempt=1, ceiling=True)
-    seen = snapshot(past=(_ran(0, 1.0), _ran(1, 0.5)), orders=(reset,))
+    seen = snapshot(past=(_ran(0, 1.0, last_step=5), _ran(1, 0.5, last_step=9)), orders=(reset,))
     found = spent(seen, attribution(), Policy(), LATER)
     assert (found.total, found.ceiling) == (1, 30)
 
@@ -145,7 +156,7 @@ def test_thirteen_failures_a_day_on_two_thousand_nodes_go_on() -> None:
     history: tuple[PastAttempt, ...] = ()
     for number in range(100):
         assert not _spent(*history).at_ceiling
-        history += (_ran(number, 1 / 6.5, last_step=number),)
+        history += (_ran(number, 1 / 6.5, last_step=number, checkpoint_step=number),)
 
 
 @pytest.mark.parametrize(

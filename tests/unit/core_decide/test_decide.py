@@ -134,13 +134,20 @@ def test_the_decision_replays_from_stored_bytes() -> None:
     assert decode(Decision, first) == again
 
 
-def test_a_job_whose_output_cannot_be_opened_is_tried_elsewhere_and_later_before_it_is_stopped() -> None:
+@pytest.mark.parametrize("preempted_before", [None, 1, 3])
+def test_a_job_whose_output_cannot_be_opened_is_tried_elsewhere_and_later_before_it_is_stopped(
+    preempted_before: int | None,
+) -> None:
     """Slurm's 0:53, again and again: without the first node at once, then after longer and longer waits without
-    avoiding another one, and the budget ends it: a file system that is away for half an hour stops no job."""
+    avoiding another one, and the budget ends it: a file system that is away for half an hour stops no job. A preemption
+    between changes nothing."""
     earlier: list[PastAttempt] = []
     told = []
     for number in range(4):
         node = f"node{number + 1}"
+        if number == preempted_before:
+            event = Reason.SCHEDULER_EVENT
+            earlier.append(replace(earlier[-1], category=Category.SCHEDULER_EVENT, fingerprint="gone", reason=event))
         case = snapshot(S.FAILED, past=tuple(earlier), sources=LOG_READ)
         case = replace(
             case, attempt=replace(case.attempt, number=number, nodes=(node,), exit=ExitStatus(code=0, signal=53))

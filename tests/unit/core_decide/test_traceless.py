@@ -8,10 +8,20 @@ from typing import Any
 import pytest
 
 from advisor.core.isolation import isolate
-from advisor.core.model import Attribution, Decision, NodeFact, PastAttempt, Snapshot
+from advisor.core.model import Attribution, Decision, NodeFact, PastAttempt, Snapshot, SourceReport, Unavailable
 from advisor.core.policy import Policy
 from advisor.core.remediation import conclude
-from advisor.core.words import Action, AttemptState, Category, NodeState, OrderKind, Reason, Trust, WithheldReason
+from advisor.core.words import (
+    Action,
+    AttemptState,
+    Category,
+    NodeState,
+    OrderKind,
+    Reason,
+    Trust,
+    UnavailableReason,
+    WithheldReason,
+)
 from tests.unit.core_decide.worlds import (
     NOON,
     attempt,
@@ -66,21 +76,23 @@ ALIKE = (100.0, 96.0, 104.0, 110.0, 92.0, 101.0, 99.0, 103.0)
 
 @pytest.mark.parametrize("category", [Category.UNKNOWN, Category.INTERCONNECT, Category.SYSTEM_SOFTWARE])
 def test_what_fails_now_here_now_there_is_not_given_up(category: Category) -> None:
-    """No program fails like that, whatever it printed of others: only the ceiling bounds such restarts."""
+    """Few programs fail like that, whatever they printed of others: twice as many restarts, and no more."""
     cause = attribution(category, evidence=("exit",), fingerprint="")
     before = [_failed(n, seconds, category=category) for n, seconds in enumerate(SCATTERED)]
     assert _decide(_seen(before), cause).action is Action.RESTART
     alike = [_failed(n, seconds, category=category) for n, seconds in enumerate(ALIKE)]
     assert _decide(_seen(alike), cause).reason is Reason.BUDGET_EXHAUSTED
-    many = [_failed(n, SCATTERED[n % 8], category=category) for n in range(20)]
-    assert _decide(_seen(many), cause).reason is Reason.RESTART_CEILING
+    many = [_failed(n, 20.0 * 1.4**n, category=category) for n in range(12)]
+    assert _decide(_seen(many[:11], 2000.0), cause).action is Action.RESTART
+    assert _decide(_seen(many, 2000.0), cause).reason is Reason.BUDGET_EXHAUSTED
 
 
 def test_most_of_a_row_must_be_alike() -> None:
-    """Six of twelve that happen to be alike are chance; six of eight are not."""
+    """Six of thirteen that happen to be alike are chance; six of eight are not."""
     same = [_failed(n, seconds) for n, seconds in enumerate(ALIKE[:6])]
     others = [_failed(6 + n, 300.0 + 70 * n) for n in range(7)]
-    assert _decide(_seen([*same, *others])).action is Action.RESTART
+    patient = Policy(restarts_per_root_cause=7)
+    assert _decide(_seen([*same, *others]), policy=patient).action is Action.RESTART
     assert _decide(_seen([*same, *others[:2]])).reason is Reason.BUDGET_EXHAUSTED
 
 
@@ -130,6 +142,16 @@ def test_the_same_mistake_after_the_same_time_is_the_same_failure() -> None:
     assert _decide(_seen([untold], 905.0, progress=progress(36)), full).action is Action.RESTART
 
 
+def test_an_hour_earlier_is_another_failure() -> None:
+    """Of ten hours it is a tenth, and steps tell points apart, too: both are measured closely where a job is ended."""
+    full = attribution(Category.GPU_OUT_OF_MEMORY, deterministic=True)
+    before = _failed(0, 36_000.0, category=full.category, last_step=9000, reason=Reason.CONFIRMATION_RETRY)
+    before = replace(before, fingerprint=full.fingerprint)
+    for seconds, step, stopped in ((32_400.0, 8100, False), (36_060.0, 6000, False), (36_060.0, 8900, True)):
+        decision = _decide(_seen([before], seconds, progress=progress(step)), full)
+        assert (decision.reason is Reason.SAME_FAILURE_SAME_PROGRESS) == stopped
+
+
 def test_what_speaks_against_the_job_is_counted_wherever_it_comes() -> None:
     """A traceback of the program's own is its root cause at any point of its course."""
     cause = attribution(Category.APPLICATION, fingerprint="")
@@ -151,6 +173,24 @@ def test_the_third_in_a_row_is_tried_without_some_nodes_that_were_there_each_tim
     assert _avoided(_seen(before), policy=Policy(suspects_after=0)) == ()
     partly = [_failed(0, 20.0, nodes=TWELVE[:6]), _failed(1, 300.0, nodes=TWELVE[4:])]
     assert _avoided(_seen(partly)) == ("n04", "n05")
+
+
+def test_only_neighbours_make_a_row() -> None:
+    """A failure between that somebody was named for begins another one; what the scheduler ended does not."""
+    one, two = _failed(0, 20.0), _failed(2, 300.0)
+    own = _failed(1, 60.0, category=Category.APPLICATION)
+    assert _avoided(_seen([one, own, two])) == ()
+    preempted = _failed(1, 60.0, category=Category.SCHEDULER_EVENT, reason=Reason.SCHEDULER_EVENT)
+    assert _avoided(_seen([one, preempted, two])) == TWELVE[:4]
+
+
+def test_nothing_is_tried_while_a_log_cannot_be_read() -> None:
+    """During an outage of the log store every crash looks like one that leaves no trace."""
+    lost = Unavailable(source="logs", reason=UnavailableReason.TIMEOUT)
+    logs = SourceReport(source="logs", trust=Trust.LOG, unavailable=lost)
+    before = [_failed(0, 20.0), _failed(1, 300.0)]
+    assert _avoided(_seen(before, sources=(logs,))) == ()
+    assert _avoided(_seen(before, sources=(replace(logs, unavailable=None),))) == TWELVE[:4]
 
 
 def test_what_came_without_them_as_well_clears_nodes() -> None:

@@ -182,3 +182,13 @@ def test_prefixes_of_slurm_in_all_its_versions(line: str, task: int | None, node
     """Labels of srun, padded and of heterogeneous jobs; slurmstepd before and since 25.05, and with its node's name."""
     place = place_of(line, NODES)
     assert (place.task, place.node, place.body) == (task, node, body)
+
+
+@pytest.mark.parametrize("time", ["11:59:03", "11:59:03.123", "11:59:03,5", "9:05:03", "11:59", "11:59.5"])
+def test_the_time_of_day_is_no_task(time: str) -> None:
+    """Its hour is nobody's number, and stays in the text; behind a task it is the task's."""
+    line = f"{time} ERROR boom"
+    bare, labelled = place_of(line), place_of(f"11: {line}")
+    assert (bare.task, bare.body) == (None, line)
+    assert (labelled.task, labelled.body) == (11, line)
+    assert place_of("11: text").task == place_of("11:text").task == 11
