@@ -26,7 +26,7 @@ from advisor.board import Board
 from advisor.brought_rules import BroughtRules, Checked, check
 from advisor.build import DISTRIBUTION, build_id, version
 from advisor.cancelling import cancel
-from advisor.clock import SharedClock, SystemClock
+from advisor.clock import FollowingClock, SystemClock
 from advisor.config import Config, ConfigError, NotifySection, Problem, read_dsn
 from advisor.core.autonomy import EarningRules
 from advisor.core.people import ShadowRules
@@ -278,7 +278,7 @@ class Service:
         make_metrics: Callable[[Config, Clock], Sequence[MetricsSource]] = open_metrics,
     ) -> None:
         self._config = config
-        self._clock = SharedClock(clock or SystemClock())
+        self._clock = FollowingClock(clock or SystemClock())
         self._make_sources = make_sources
         self._make_metrics = make_metrics
         self._stack = AsyncExitStack()
@@ -364,7 +364,7 @@ class Service:
         healths = partial(_all_healths, gatherer, measurer, opining)
         stack.push_async_callback(front.close)
         stack.push_async_callback(board.close)
-        await leasing.join()  # before anybody is heard: what is reported is stamped by the replicas' time
+        await leasing.join()  # before anybody is heard: what is reported is stamped by the database's time
         stack.push_async_callback(leasing.leave)
         calls = self._calls(rulebook, store, board, healths)
         renderer = Renderer(clock)

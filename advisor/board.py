@@ -7,7 +7,7 @@ Neither the pipeline nor the service knows the other; both know the board.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Protocol
 
 import structlog
@@ -43,13 +43,10 @@ class OpenAdviceSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerView:
-    """When a cluster's agent last spoke, and what it could not read of its scheduler by its last report. `behind`: by
-    how much its host's clock is behind ours.
-    """
+    """When a cluster's agent last spoke, and what it could not read of its scheduler by its last report."""
 
     heard_at: datetime
     unavailable: tuple[Unavailable, ...] = ()
-    behind: timedelta = timedelta()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +97,7 @@ class Board:
         self.failing = ""  # why no tick completes, while none does
         self._due: set[str] = set()  # clusters whose open advice is to be read again
         self._soon: asyncio.Task[None] | None = None
-        self._told: dict[str, tuple[str, tuple[Unavailable, ...], timedelta]] = {}  # by which session
+        self._told: dict[str, tuple[str, tuple[Unavailable, ...]]] = {}  # by which session
         self._views: dict[str, SchedulerView] = {}  # per cluster; they enter every snapshot
         self.wake = asyncio.Event()  # set: something was reported, tick now
         self.hinted: Callable[[str], None] = lambda _what: None  # who tells other replicas
@@ -109,26 +106,19 @@ class Board:
         self.holds = True  # this replica holds jobs: without, its tick keeps nobody waiting
         self.closed = False
 
-    def heard(
-        self,
-        cluster: str,
-        unavailable: tuple[Unavailable, ...] | None = None,
-        session: str = "",
-        *,
-        behind: timedelta = timedelta(),
-    ) -> bool:
+    def heard(self, cluster: str, unavailable: tuple[Unavailable, ...] | None = None, session: str = "") -> bool:
         """The cluster's agent spoke; `unavailable` is None where it said nothing about its scheduler.
 
         True when that is news: other than what it said last in this session.
         """
         before = self._views.get(cluster)
         if unavailable is None:
-            before = before or SchedulerView(heard_at=self._clock.now())
-            self._views[cluster] = replace(before, heard_at=self._clock.now())
+            unavailable = before.unavailable if before is not None else ()
+            self._views[cluster] = SchedulerView(heard_at=self._clock.now(), unavailable=unavailable)
             return False
-        self._views[cluster] = SchedulerView(heard_at=self._clock.now(), unavailable=unavailable, behind=behind)
-        told, self._told[cluster] = self._told.get(cluster), (session, unavailable, behind)
-        return told != (session, unavailable, behind)
+        self._views[cluster] = SchedulerView(heard_at=self._clock.now(), unavailable=unavailable)
+        told, self._told[cluster] = self._told.get(cluster), (session, unavailable)
+        return told != (session, unavailable)
 
     def views(self) -> dict[str, SchedulerView]:
         """Of every cluster the newest, whichever replica heard it."""

@@ -3,7 +3,7 @@
 Kept for one process only, and only of what it decided itself: whoever takes over decides at once about everything.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -38,6 +38,11 @@ class Calm:
     def keep(self, keys: Collection[AttemptKey]) -> None:
         """Forget all others."""
         self._known = {key: known for key, known in self._known.items() if key in keys}
+
+    def forget(self, jobs: Iterable[str]) -> None:
+        """When anything is due of these is not known any more."""
+        gone = frozenset(jobs)
+        self._known = {key: known for key, known in self._known.items() if key.job_key not in gone}
 
     def verdict(self, sighting: Sighting, scheduler: Unavailable | None, now: datetime) -> Verdict | None:
         """The one that deciding again would give; None where that must be seen.

@@ -13,7 +13,7 @@ import structlog
 
 from advisor.brought_rules import BroughtRules
 from advisor.core import job_watch
-from advisor.core.model import Attempt, Signal, SourceReport, Unavailable
+from advisor.core.model import Signal, SourceReport, Unavailable
 from advisor.core.scan import FileContext, FileState, Scanned, Scanner, fold_signals, room_of
 from advisor.core.words import Trust, UnavailableReason
 from advisor.instruments import Instruments
@@ -295,7 +295,7 @@ class Gatherer:
             looked_at = self._looked.get((source.name, sighting.key)) or before.progress.last_line_at
             if of is not sighting.signals:
                 of, room = sighting.signals, room_of(sighting.signals, self._signals_max)
-            context = replace(_context(source, sighting.attempt, chunk, looked_at), kin=kin, room=room)
+            context = replace(_context(source, sighting.item, chunk, looked_at), kin=kin, room=room)
             scanned = self._scanner.scan(
                 context,
                 before,
@@ -306,7 +306,7 @@ class Gatherer:
                 skipped=chunk.skipped,
             )
             if chunk.backlog:
-                scanned = _within_attempt(scanned, sighting.attempt)
+                scanned = _within_attempt(scanned, sighting.item)
             files[chunk.file] = scanned.state
             if scanned.signals or scanned.repeats:
                 sighting.signals = fold_signals(sighting.signals, scanned, self._signals_max)
@@ -396,8 +396,9 @@ def _looked_through(
     }
 
 
-def _context(source: LogSource, attempt: Attempt, chunk: LogChunk, looked_at: datetime | None) -> FileContext:
+def _context(source: LogSource, item: StoredAttempt, chunk: LogChunk, looked_at: datetime | None) -> FileContext:
     """`looked_at`: None at the first look at an attempt of which nothing was read: since its start."""
+    attempt = item.attempt
     return FileContext(
         source=source.name,
         trust=source.trust,
@@ -414,9 +415,9 @@ def _context(source: LogSource, attempt: Attempt, chunk: LogChunk, looked_at: da
     )
 
 
-def _within_attempt(scanned: Scanned, attempt: Attempt) -> Scanned:
+def _within_attempt(scanned: Scanned, item: StoredAttempt) -> Scanned:
     """Of bytes that were there before our first look, only lines with their own time within the attempt count."""
-    started = attempt.started_at
+    started = item.attempt.started_at
     kept = tuple(
         signal
         for signal in scanned.signals

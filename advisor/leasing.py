@@ -14,9 +14,8 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from advisor.board import Board, Elsewhere, SchedulerView
-from advisor.clock import SharedClock
+from advisor.clock import FollowingClock
 from advisor.core.leases import renew_seconds, stuck_seconds
-from advisor.core.steady import ClockCorrection
 from advisor.instruments import Instruments
 from advisor.plain_text import error_text
 from advisor.store.errors import LeaseLost, SchemaMismatch, StoreError
@@ -41,7 +40,7 @@ class Leasing:
         *,
         store: Store,
         board: Board,
-        clock: SharedClock,
+        clock: FollowingClock,
         newcomer: Newcomer,
         lease_seconds: float,
         attempts_max: int | None = None,
@@ -90,6 +89,11 @@ class Leasing:
         """Attempts that no replica has room to tick."""
         return self._turn.unwatched if self._turn is not None else 0
 
+    @property
+    def clock_set_at(self) -> datetime | None:
+        """When somebody set the clock that is followed; None: nobody has, as long as it was looked at."""
+        return self._clock.set_at
+
     def on_forgotten(self, forget: Callable[[Iterable[str]], None]) -> None:
         """Called with the keys of jobs of which nothing in memory may be believed any more."""
         self._forgotten.append(forget)
@@ -100,16 +104,10 @@ class Leasing:
         self._refused.update(dict.fromkeys(jobs, until))
 
     async def join(self) -> None:
-        """Begin a life; from now on the clock tells the replicas' time. Raises what the database raises."""
+        """Begin a life. Raises what the database raises."""
         before = self._clock.monotonic()
-        joined = await self._store.join(self._newcomer, lease=self._lease, boot=self._clock.boot)
-        told = self._clock.told(joined.clock, joined.correction, before)
-        if not self._clock.begun:
-            await self._correct(self._clock.begin(told, joined.witness, alone=joined.alone))
-        elif joined.alone:
-            await self._correct(self._clock.follow(told, alone=True))
-        else:
-            self._clock.adopt(told)
+        began = await self._store.join(self._newcomer, lease=self._lease)
+        self._follow(began, before)
         self._board.replica_id = self.replica_id
         log.info("replica_joined", replica=self.replica_id, place=self._newcomer.place)
 
@@ -203,13 +201,11 @@ class Leasing:
             lease=self._lease,
             tick_age=timedelta(seconds=age),
             stuck=stuck,
-            witness=self._clock.witness,
             jobs_max=self._turn.jobs_max if self._turn is not None else self._attempts_max,
         )
         if renewed is not None:
+            self._follow(renewed, before)
             self._stuck = False
-            told = self._clock.told(renewed.clock, renewed.correction, before)
-            await self._correct(self._clock.follow(told))
             return
         if stuck:
             if not self._stuck:
@@ -220,20 +216,14 @@ class Leasing:
         self._newcomer = replace(self._newcomer, replica_id=new_id(self._clock.now()))
         await self.join()
 
-    async def _correct(self, correction: ClockCorrection | None) -> None:
-        """Somebody has set the database's clock: all go on by the time as it was."""
-        if correction is None:
+    def _follow(self, told: datetime, asked_at: float) -> None:
+        before, counted_at = self._clock.now(), self._clock.monotonic()
+        if not self._clock.follow(told, asked_at):
             return
-        witness = self._clock.witness_of(correction)
-        if not await self._store.correct_clock(correction, replica_id=self.replica_id, witness=witness):
-            return
-        self._clock.stored(correction)
-        log.warning(
-            "clock_corrected",
-            replica=self.replica_id,
-            database_off_seconds=round(0.0 - correction.seconds, 1),
-            shrinking=correction.shrinking,
-        )
+        by = self._clock.now() - before - timedelta(seconds=self._clock.monotonic() - counted_at)
+        log.warning("clock_set", replica=self.replica_id, by_seconds=round(by.total_seconds(), 1))
+        if self._turn is not None:
+            self._forget(self._turn.fence.epochs)
 
     async def _bury(self, others: Iterable[StoredReplica]) -> None:
         """Where the database's clock was set back, the lease of one that died right before seems to run for long."""
@@ -278,9 +268,7 @@ class Leasing:
         for agent, unavailable in await self._store.agent_views():
             before = found.get(agent.cluster)
             if before is None or before.heard_at < agent.last_seen_at:
-                found[agent.cluster] = SchedulerView(
-                    heard_at=agent.last_seen_at, unavailable=unavailable, behind=agent.clock_behind
-                )
+                found[agent.cluster] = SchedulerView(heard_at=agent.last_seen_at, unavailable=unavailable)
         return found
 
     def _hint(self, what: str) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import assert_never
 
 import structlog
@@ -144,7 +144,8 @@ class Pipeline:
             if measurer is not None:
                 leasing.on_forgotten(measurer.forget)
         self._calm = Calm(rulebook.policy)
-        self._behind: dict[str, timedelta] = {}
+        if leasing is not None:
+            leasing.on_forgotten(self._calm.forget)
         self._writer = StateWriter()
         self._over: dict[AttemptKey, bool] = {}  # of attempts that are over: what was saved of whether that was seen
         self._reached: set[tuple[AttemptKey, MilestoneKind]] = set()
@@ -276,20 +277,9 @@ class Pipeline:
         if self._leasing is not None:
             self._leasing.refuse(key.job_key for key in keys if key not in stored)
         sightings = self._gatherer.sight(stored.values())
-        self._set_clocks(sightings)
         for job, passed in self._instruments.sighted(sightings):
             self._on_passed(job, passed)
         return sightings
-
-    def _set_clocks(self, sightings: Sequence[Sighting]) -> None:
-        """Whose schedulers' clocks are off: their starts and ends are by those."""
-        behind = {cluster: view.behind for cluster, view in self._board.views().items() if view.behind}
-        if behind != self._behind:
-            self._calm.keep(())
-        self._behind = behind
-        if behind:
-            for sighting in sightings:
-                sighting.behind = behind.get(sighting.item.job.cluster, sighting.behind)
 
     async def _conclude(self, sightings: Sequence[Sighting]) -> list[Verdict]:
         """Decide for all, off the event loop: streams and reports go on meanwhile."""
@@ -297,6 +287,7 @@ class Pipeline:
         views = self._board.views()
         now = self._clock.now()
         pauses = await self._store.pauses(now)
+        set_at = self._leasing.clock_set_at if self._leasing is not None else None
 
         def conclude_all() -> list[Verdict]:
             verdicts = []
@@ -314,7 +305,7 @@ class Pipeline:
                     others = () if report is None else (report,)
                     reports = reports_of(sighting, self._sources, view, now, others=others)
                     said = self._gatherer.rule_signals(sighting, reports, now)
-                    snapshot = snapshot_of(sighting, reports, Mode.MONITOR, said)
+                    snapshot = snapshot_of(sighting, reports, Mode.MONITOR, said, set_at=set_at, now=now)
                     verdict = self._verdict(sighting, snapshot, standing, pauses, now)
                     verdicts.append(verdict)
                     if not self._gatherer.brought.of(sighting.item):

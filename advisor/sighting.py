@@ -14,8 +14,9 @@ from advisor.board import SchedulerView
 from advisor.core import codec, progress
 from advisor.core.gpu_indices import with_indices
 from advisor.core.job_watch import Watch
-from advisor.core.model import Attempt, NodeFact, Progress, Signal, Snapshot, SourceReport, Unavailable
+from advisor.core.model import NodeFact, Progress, Signal, Snapshot, SourceReport, Unavailable
 from advisor.core.scan import FileState
+from advisor.core.steady import since_set
 from advisor.core.words import Mode, NodeState, Trust, UnavailableReason
 from advisor.packed import plain
 from advisor.ports import LogSource, MetricsSource, OpinionSource
@@ -67,9 +68,7 @@ class TickState:
 
 @dataclass(slots=True, kw_only=True)
 class Sighting:
-    """One attempt during one tick: filled source by source. `failed`: its own tick ended with this error. `behind`: by
-    how much its scheduler's clock is behind ours.
-    """
+    """One attempt during one tick: filled source by source. `failed`: its own tick ended with this error."""
 
     item: StoredAttempt
     stored: TickState
@@ -78,17 +77,6 @@ class Sighting:
     conditions: tuple[Signal, ...] = ()  # what measurements say that holds now; not kept
     more: bool = False
     failed: Exception | None = None
-    behind: timedelta = timedelta()
-
-    @property
-    def attempt(self) -> Attempt:
-        """With its start and its end by our time, as everything is that is read."""
-        attempt, behind = self.item.attempt, self.behind
-        if not behind:
-            return attempt
-        started_at = attempt.started_at + behind if attempt.started_at is not None else None
-        ended_at = attempt.ended_at + behind if attempt.ended_at is not None else None
-        return replace(attempt, started_at=started_at, ended_at=ended_at)
 
     @property
     def key(self) -> AttemptKey:
@@ -194,23 +182,30 @@ def _with_away(nodes: tuple[NodeFact, ...], away: Mapping[str, Away]) -> tuple[N
 
 
 def snapshot_of(
-    sighting: Sighting, reports: tuple[SourceReport, ...], mode: Mode, rule_signals: tuple[Signal, ...] = ()
+    sighting: Sighting,
+    reports: tuple[SourceReport, ...],
+    mode: Mode,
+    rule_signals: tuple[Signal, ...] = (),
+    *,
+    set_at: datetime | None = None,
+    now: datetime,
 ) -> Snapshot:
     """All that is known about the attempt now: the only input of its decision beside rules and policy.
 
-    `rule_signals`: what log rules say now; not kept, since they are made anew at every tick.
+    `rule_signals`: what log rules say now; not kept, since they are made anew at every tick. `set_at`: when
+    somebody set the clock.
     """
     item = sighting.item
     files = [held for source in sighting.state.sources.values() for held in source.files.values()]
     return Snapshot(
         job=replace(item.job, mode=mode),
-        attempt=sighting.attempt,
+        attempt=item.attempt,
         signals=(
             *with_indices(sighting.signals, (held.gpus for held in files)),
             *sighting.conditions,
             *rule_signals,
         ),
-        progress=sighting.progress,
+        progress=since_set(sighting.progress, set_at, now),
         sources=reports,
         successor=item.successor,
         past=item.past,

@@ -3,7 +3,6 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import grpc
@@ -19,7 +18,6 @@ from advisor.service.limits import Queues
 from advisor.service.node_operations import node_advice, node_reconciliation
 from advisor.service.outgoing import advice_message
 from advisor.service.reported import Reported
-from advisor.service.scheduler_clocks import SchedulerClocks
 from advisor.store import errors as store_errors
 from advisor.store.records import AgentMode, AttemptKey, Milestone
 from advisor.store.store import Store
@@ -47,7 +45,6 @@ class AgentServices:
     evidence_max: int
     instruments: Instruments
     queues: Queues = field(default_factory=Queues)
-    clocks: SchedulerClocks = field(default_factory=SchedulerClocks)
     reported: Reported = field(default_factory=Reported)
 
 
@@ -113,13 +110,9 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         if request.listed and not request.complete:
             raise BadRequestError("listed: only the report that makes a listing complete names all of it")
         listed = wire.job_ids(request.listed, "listed")
-        heard, heard_at = self._services.clock.now(), self._services.clock.monotonic()
         async with self._services.queues.turn(cluster):
             report = await self._services.reported.read(request, cluster, self._services.clock.now())
             jobs, nodes, refused = report.jobs, report.nodes, report.refused
-            moments = [*(job.observed_at for job in jobs), *(node.observed_at for node in nodes)]
-            seen_at = max(moments, default=None)
-            behind = self._services.clocks.told(cluster, request.session, seen_at, now=heard, at=heard_at)
             missing = tuple(wire.unavailable(item, f"unavailable[{at}]") for at, item in enumerate(request.unavailable))
             recorded = await self._services.store.record_observations(
                 cluster,
@@ -129,10 +122,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 listed=listed,
                 now=self._services.clock.now(),
             )
-        if self._services.board.heard(cluster, missing, request.session, behind=behind):
-            await self._services.store.agent_says(
-                cluster=cluster, session=request.session, unavailable=missing, behind=behind
-            )
+        if self._services.board.heard(cluster, missing, request.session):
+            await self._services.store.agent_says(cluster=cluster, session=request.session, unavailable=missing)
         if recorded.changed:
             self._services.board.stir()
         refused.extend(recorded.refused)
@@ -165,19 +156,12 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             rows = await services.board.open_for(cluster)
             nodes = await services.board.nodes_for(cluster)
         paused = services.board.paused_until(cluster)
-        view = services.board.views().get(cluster)
-        behind = view.behind if view is not None else timedelta()
         now = services.clock.now()
         return agent_pb2.WatchAdviceResponse(
             incarnation=incarnation,
             open=[
                 advice_message(
-                    row,
-                    incarnation=incarnation,
-                    now=now,
-                    evidence_max=services.evidence_max,
-                    paused_until=paused,
-                    behind=behind,
+                    row, incarnation=incarnation, now=now, evidence_max=services.evidence_max, paused_until=paused
                 )
                 for row in rows
             ],

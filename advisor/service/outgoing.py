@@ -1,6 +1,5 @@
 """Store rows as messages of the contract: advice for agents, audit rows for people."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from advisor.core.model import Decision
@@ -23,18 +22,10 @@ from advisor.v1 import audit_pb2, common_pb2
 
 
 def advice_message(
-    row: AdviceRow,
-    *,
-    incarnation: str,
-    now: datetime,
-    evidence_max: int,
-    paused_until: datetime | None = None,
-    behind: timedelta = timedelta(),
+    row: AdviceRow, *, incarnation: str, now: datetime, evidence_max: int, paused_until: datetime | None = None
 ) -> common_pb2.Advice:
-    """Open advice, with the time to live that is left: the receiver counts it on its own clock. `behind`: by how much
-    that is behind ours, by which moments are named at which something is to be done there.
-    """
-    message = _advice(_by_their_time(row.decision, behind), evidence_max)
+    """Open advice, with the time to live that is left: the receiver counts it on its own clock."""
+    message = _advice(row.decision, evidence_max)
     message.advice_id = row.advice_id
     message.incarnation = incarnation
     message.attempt.CopyFrom(ref_message(row.attempt))
@@ -44,22 +35,6 @@ def advice_message(
     if paused_until is not None:
         message.paused_until.FromDatetime(paused_until)
     return message
-
-
-def _by_their_time(decision: Decision, behind: timedelta) -> Decision:
-    if not behind:
-        return decision
-
-    def there(moment: datetime | None) -> datetime | None:
-        return None if moment is None else moment - behind
-
-    return replace(
-        decision,
-        start_not_before=there(decision.start_not_before),
-        decision_deadline=there(decision.decision_deadline),
-        delay_until=there(decision.delay_until),
-        save_until=there(decision.save_until),
-    )
 
 
 def _advice(decision: Decision, evidence_max: int) -> common_pb2.Advice:

@@ -21,16 +21,15 @@ _JOB_MEMORY_SECONDS = 300.0  # Slurm's default of MinJobAge; also where it is 0,
 
 
 def remembered_until(cluster: ColumnElement[str], over_at: ColumnElement[datetime]) -> ColumnElement[datetime]:
-    """Until when, by our time, a scheduler still knows what was over at `over_at` by its own: as its agent says."""
-    memory = func.coalesce(func.nullif(agents.c.job_memory_seconds, 0), _JOB_MEMORY_SECONDS)
+    """Until when a scheduler still knows what was over at `over_at`: by what its newest agent said."""
     said = (
-        select(memory + func.coalesce(agents.c.clock_behind_seconds, 0))
+        select(agents.c.job_memory_seconds)
         .where(agents.c.cluster == cluster)
         .order_by(agents.c.last_seen_at.desc())
         .limit(1)
         .scalar_subquery()
     )
-    return over_at + func.make_interval(0, 0, 0, 0, 0, 0, func.coalesce(said, _JOB_MEMORY_SECONDS))
+    return over_at + func.make_interval(0, 0, 0, 0, 0, 0, func.coalesce(func.nullif(said, 0), _JOB_MEMORY_SECONDS))
 
 
 async def register_agent(
@@ -91,18 +90,14 @@ async def heartbeat(connection: AsyncConnection, *, cluster: str, session: str, 
     return found.one_or_none() is not None
 
 
-async def says(
-    connection: AsyncConnection, *, cluster: str, session: str, unavailable: Sequence[Unavailable], behind: timedelta
-) -> None:
-    """What an agent cannot read of its scheduler, and by how much its host's clock is behind ours: for all replicas."""
+async def says(connection: AsyncConnection, *, cluster: str, session: str, unavailable: Sequence[Unavailable]) -> None:
+    """What an agent cannot read of its scheduler, for replicas that it is not connected to."""
     known = as_id(session)
     if known is not None:
         await connection.execute(
             update(agents)
             .where(agents.c.session == known, agents.c.cluster == storable(cluster))
-            .values(
-                unavailable=encode(_Said(unavailable=tuple(unavailable))), clock_behind_seconds=behind.total_seconds()
-            )
+            .values(unavailable=encode(_Said(unavailable=tuple(unavailable))))
         )
 
 
@@ -143,7 +138,6 @@ def _agent(row: AnyRow) -> StoredAgent:
         missing_rights=tuple(row.missing_rights),
         registered_at=row.registered_at,
         last_seen_at=row.last_seen_at,
-        clock_behind=_seconds(row.clock_behind_seconds) or timedelta(),
     )
 
 

@@ -17,14 +17,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, Uuid, and_, case, cast, delete, func, insert, literal, select, update
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.leases import Standing, fitting, to_give, to_take
-from advisor.core.steady import ClockCorrection, Witness
-from advisor.store.clock_corrections import answered, correction_of, last_witness, set_back, witness_values
-from advisor.store.clock_corrections import database_clock as _clock
 from advisor.store.errors import LeaseLost, SchemaMismatch
 from advisor.store.hints import TICK, hint
 from advisor.store.records import AttemptKey
@@ -32,6 +29,7 @@ from advisor.store.sql import any_id, storable
 from advisor.store.tables import lease_epochs, leases, replicas, schema_support
 from advisor.store.watching import Patience, by_importance, watched
 
+_AHEAD = timedelta(seconds=5)  # of the database's clock: it was set back since
 _KEPT_FOR = timedelta(days=1)  # rows of replicas that have ended, to be looked at
 _REPLICAS_MAX = 1000
 _MISSED_FOR = timedelta(hours=6)  # so long a replica that died and was not replaced is told of
@@ -78,22 +76,6 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The database's clock, and the correction of it that holds."""
-
-    clock: datetime
-    correction: ClockCorrection
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined(Answer):
-    """`alone`: no other replica lives. `witness`: of whoever was heard last."""
-
-    alone: bool
-    witness: Witness | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredReplica:
     """`tick_age`, `alive`: by the database's clock, when this was read. `lost_since`: it died in the last hours, was
     last heard of then, and nobody has begun a life at its place. `ahead`: it was heard at a time that is to come.
@@ -120,12 +102,21 @@ class StoredReplica:
         return self.jobs_max is not None and self.jobs >= self.jobs_max
 
 
+def _clock() -> ColumnElement[datetime]:
+    return func.clock_timestamp(type_=TIMESTAMP(timezone=True))
+
+
+def _set_back() -> ColumnElement[bool]:
+    """A replica's row tells of a time that has not come yet: the database's clock was set back since it was heard."""
+    return replicas.c.ticked_at > _clock() + _AHEAD
+
+
 def _alive() -> ColumnElement[bool]:
     return and_(replicas.c.ended_at.is_(None), replicas.c.until > _clock())
 
 
-async def join(connection: AsyncConnection, newcomer: Newcomer, *, lease: timedelta, boot: str = "") -> Joined:
-    """Begin a life. Whoever was at its place is dead, whatever its lease says. `boot`: this run of this host's kernel.
+async def join(connection: AsyncConnection, newcomer: Newcomer, *, lease: timedelta) -> datetime:
+    """Begin a life. Whoever was at its place is dead, whatever its lease says. Returns the database's time.
 
     Raises `SchemaMismatch` when the schema is no longer for code as old as this.
     """
@@ -141,7 +132,6 @@ async def join(connection: AsyncConnection, newcomer: Newcomer, *, lease: timede
     await connection.execute(
         delete(leases).where(leases.c.replica_id.is_(None), leases.c.changed_at < _clock() - _KEPT_FOR)
     )
-    alone = (await connection.scalar(select(replicas.c.id).where(_alive()).limit(1))) is None
     made = await connection.execute(
         insert(replicas)
         .values(
@@ -157,15 +147,10 @@ async def join(connection: AsyncConnection, newcomer: Newcomer, *, lease: timede
             until=_clock() + lease,
             ticked_at=_clock(),
         )
-        .returning(*answered())
+        .returning(replicas.c.started_at)
     )
-    row = made.one()
-    return Joined(
-        clock=row.clock,
-        correction=correction_of(row),
-        alone=alone,
-        witness=await last_witness(connection, boot),
-    )
+    began: datetime = made.scalar_one()
+    return began
 
 
 async def renew(
@@ -175,13 +160,12 @@ async def renew(
     lease: timedelta,
     tick_age: timedelta,
     stuck: bool,
-    witness: Witness | None = None,
     jobs_max: int | None = None,
-) -> Answer | None:
-    """Live on. None: others have what was ours, or may have it now.
+) -> datetime | None:
+    """Live on, to the database's time. None: others have what was ours, or may have it now.
 
     A lease that has run out is in force again where nobody has inherited. `stuck`: live on only while nobody else is
-    there. `witness`: what our host told at the answer before. `jobs_max`: as its last turn told.
+    there. `jobs_max`: as its last turn told.
     """
     others = replicas.alias("others")
     somebody = (
@@ -193,18 +177,17 @@ async def renew(
     found = await connection.execute(
         update(replicas)
         .where(*mine)
-        .values(until=_clock() + lease, ticked_at=_clock() - tick_age, jobs_max=jobs_max, **witness_values(witness))
-        .returning(*answered())
+        .values(until=_clock() + lease, ticked_at=_clock() - tick_age, jobs_max=jobs_max)
+        .returning(_clock())
     )
-    row = found.one_or_none()
-    return None if row is None else Answer(clock=row.clock, correction=correction_of(row))
+    return found.scalar_one_or_none()
 
 
 async def bury(connection: AsyncConnection, gone: Collection[str]) -> None:
     """The leases of these have run out, whatever they say: they do not renew, and the clock was set back since."""
     await connection.execute(
         update(replicas)
-        .where(replicas.c.id == any_id(list(gone)), replicas.c.ended_at.is_(None), set_back())
+        .where(replicas.c.id == any_id(list(gone)), replicas.c.ended_at.is_(None), _set_back())
         .values(until=_clock())
     )
 
@@ -394,9 +377,7 @@ async def _left_alone(connection: AsyncConnection, free: Sequence[str], lease: t
     """Those that were given up and nobody has wanted for a lease: whoever is short of his share may not read them."""
     found = await connection.execute(
         select(leases.c.job_key).where(
-            leases.c.job_key == any_id(free),
-            leases.c.replica_id.is_(None),
-            leases.c.changed_at < _clock() - lease,
+            leases.c.job_key == any_id(free), leases.c.replica_id.is_(None), leases.c.changed_at < _clock() - lease
         )
     )
     return list(found.scalars())
@@ -448,10 +429,10 @@ async def list_replicas(connection: AsyncConnection) -> tuple[StoredReplica, ...
         select(
             replicas,
             _alive().label("alive"),
+            _set_back().label("ahead"),
             (_clock() - replicas.c.ticked_at).label("tick_age"),
             jobs.label("jobs"),
             case((_died(), replicas.c.ticked_at)).label("lost_since"),
-            set_back().label("ahead"),
         )
         .order_by(replicas.c.started_at.desc(), replicas.c.id)
         .limit(_REPLICAS_MAX)

@@ -213,7 +213,6 @@ class StoredAgent:
     missing_rights: tuple[str, ...]
     registered_at: datetime
     last_seen_at: datetime
-    clock_behind: timedelta = timedelta()  # of its host, behind ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

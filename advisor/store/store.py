@@ -20,14 +20,12 @@ from advisor.core.node_isolation import Plan, Want
 from advisor.core.people import Correction, Said, ShadowRules
 from advisor.core.policy import Policy
 from advisor.core.shadow import NodeAftermath
-from advisor.core.steady import ClockCorrection, Witness
 from advisor.core.words import IsolationEnd
 from advisor.store import (
     action_queries,
     agents,
     audit_log,
     audit_queries,
-    clock_corrections,
     commit,
     corrections,
     event_queries,
@@ -60,7 +58,7 @@ from advisor.store.engines import Door, Lives, pooled_engine, single_engine
 from advisor.store.errors import LeaseLost
 from advisor.store.history import History
 from advisor.store.known_jobs import JobBook
-from advisor.store.leases import Answer, Fence, Joined, Newcomer, StoredReplica, Turn
+from advisor.store.leases import Fence, Newcomer, StoredReplica, Turn
 from advisor.store.migrate import require_current_schema
 from advisor.store.node_book import NodeBook
 from advisor.store.node_states import node_rows
@@ -298,12 +296,10 @@ class Store:
         async with self._engine.begin() as connection:
             return await agents.heartbeat(connection, cluster=cluster, session=session, mode=mode, now=now)
 
-    async def agent_says(
-        self, *, cluster: str, session: str, unavailable: Sequence[Unavailable], behind: timedelta = timedelta()
-    ) -> None:
-        """What it cannot read of its scheduler, and by how much its host's clock is behind ours: for all replicas."""
+    async def agent_says(self, *, cluster: str, session: str, unavailable: Sequence[Unavailable]) -> None:
+        """What it cannot read of its scheduler, for replicas that it is not connected to."""
         async with self._engine.begin() as connection:
-            await agents.says(connection, cluster=cluster, session=session, unavailable=unavailable, behind=behind)
+            await agents.says(connection, cluster=cluster, session=session, unavailable=unavailable)
 
     async def agent_views(self) -> tuple[tuple[StoredAgent, tuple[Unavailable, ...]], ...]:
         """Every agent, and what it said last that it cannot read."""
@@ -370,37 +366,19 @@ class Store:
             refined=timedelta(seconds=policy.decision_deadline_seconds), isolated=timedelta(seconds=settle)
         )
 
-    async def join(self, newcomer: Newcomer, *, lease: timedelta, boot: str = "") -> Joined:
-        """Begin a replica's life, in this run of its host's kernel."""
+    async def join(self, newcomer: Newcomer, *, lease: timedelta) -> datetime:
+        """Begin a replica's life. Returns the database's time."""
         async with self._engine.begin() as connection:
-            return await leases.join(connection, newcomer, lease=lease, boot=boot)
+            return await leases.join(connection, newcomer, lease=lease)
 
     async def renew(
-        self,
-        replica_id: str,
-        *,
-        lease: timedelta,
-        tick_age: timedelta,
-        stuck: bool,
-        witness: Witness | None = None,
-        jobs_max: int | None = None,
-    ) -> Answer | None:
-        """None: that life is over. `witness`: what our host told at the answer before."""
+        self, replica_id: str, *, lease: timedelta, tick_age: timedelta, stuck: bool, jobs_max: int | None = None
+    ) -> datetime | None:
+        """The database's time. None: that life is over."""
         async with self._renewing.begin() as connection:
             return await leases.renew(
-                connection,
-                replica_id,
-                lease=lease,
-                tick_age=tick_age,
-                stuck=stuck,
-                witness=witness,
-                jobs_max=jobs_max,
+                connection, replica_id, lease=lease, tick_age=tick_age, stuck=stuck, jobs_max=jobs_max
             )
-
-    async def correct_clock(self, correction: ClockCorrection, *, replica_id: str, witness: Witness) -> bool:
-        """What all replicas add to the database's clock from now on. False: it was corrected by somebody else."""
-        async with self._renewing.begin() as connection:
-            return await clock_corrections.correct(connection, correction, replica_id=replica_id, witness=witness)
 
     async def bury(self, replica_ids: Collection[str]) -> None:
         """These do not renew, and their leases seem to run for longer than any: others may have their jobs."""

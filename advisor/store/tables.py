@@ -139,13 +139,11 @@ agents = Table(
     _time("registered_at"),
     _time("last_seen_at"),
     Column("unavailable", LargeBinary(), nullable=True),  # of its scheduler, by its last report: canonical JSON
-    Column("clock_behind_seconds", Double(), nullable=True),
     UniqueConstraint("session"),
 )
 
 # One row per life of an advisor process, all times by the database's clock. What it holds is in force until `until`.
-# `place`: the lock of its socket, which the next process there holds only when this one is gone. `heard_at` and what
-# follows: when it was heard last, and what its host told then, under which correction of the clock (core.steady).
+# `place`: the lock of its socket, which the next process there holds only when this one is gone.
 replicas = Table(
     "replicas",
     metadata,
@@ -160,24 +158,7 @@ replicas = Table(
     _time("until"),
     _time("ticked_at"),
     _time("ended_at", nullable=True),
-    _time("heard_at", nullable=True),
-    _time("own_at", nullable=True),
-    Column("boot", Text(), nullable=True),
-    Column("uptime_seconds", Double(), nullable=True),
-    Column("clock_version", BigInteger(), nullable=True),
     _whole("jobs_max", nullable=True),  # how many it can tick
-)
-
-# The one row: what the replicas add to this database's clock since somebody set it. `since` is by that clock.
-clock_correction = Table(
-    "clock_correction",
-    metadata,
-    Column("one", Boolean(), primary_key=True),
-    Column("version", BigInteger(), nullable=False),
-    Column("seconds", Double(), nullable=False),
-    _time("since"),
-    Column("shrinking", Boolean(), nullable=False),
-    CheckConstraint("one", name="one"),
 )
 
 # Which replica ticks a job; none: free for whoever has room. `epoch` is never used twice, for whatever job.

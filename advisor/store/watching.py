@@ -155,8 +155,7 @@ def _to_tick(now: datetime) -> tuple[ColumnElement[bool], ...]:
         or_(jobs.c.forgotten_at.is_(None), over),
         or_(
             attempts.c.ended_at.is_(None),
-            # The scheduler's clock, the agent's and ours: whichever was not set back.
-            func.greatest(attempts.c.ended_at, attempts.c.observed_at, attempts.c.over_seen_at) >= now - WATCH_HORIZON,
+            func.greatest(attempts.c.ended_at, attempts.c.observed_at) >= now - WATCH_HORIZON,
         ),
     )
 

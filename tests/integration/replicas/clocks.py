@@ -35,14 +35,6 @@ class DatabaseClock:
         with self._connected() as connection:
             connection.execute("UPDATE shown.clock SET off = make_interval(secs => %s)", (seconds,))
 
-    def corrections(self) -> int:
-        """How often the replicas have corrected it."""
-        with self._connected() as connection:
-            row = connection.execute("SELECT version FROM clock_correction").fetchone()
-        assert row is not None
-        assert isinstance(row[0], int)
-        return row[0]
-
     @contextmanager
     def nobody_joins(self) -> Iterator[None]:
         """Replicas that begin to live wait in the database."""

@@ -1,12 +1,14 @@
 """Clocks that are set while jobs run: the database's, and the advisor's host's. Real Postgres, a whole service."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from advisor.app import Service
 from advisor.config import Config
@@ -43,37 +45,31 @@ def over(folder: Path, url: str) -> Config:
     return configuration(folder, f'default_mode = "autonomous"\n[store]\ndsn_file = "{folder}/dsn"')
 
 
-async def corrected(clock: DatabaseClock, times: int) -> None:
-    await until(lambda: clock.corrections() >= times)
+async def noticed(logs: Sequence[MutableMapping[str, Any]], times: int) -> None:
+    """The service has seen its clock be set so often."""
+    await until(lambda: sum(entry["event"] == "clock_set" for entry in logs) >= times)
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["forward", "back"])
 async def test_no_job_is_restarted_and_no_failure_lost_when_the_databases_clock_is_set(
     folder: Path, url: str, step: float
 ) -> None:
-    """While it runs and while it is started anew; then a failure is advised on, with the time as it is."""
+    """There, and back again; then a failure is advised on that was seen while it was off."""
     clock = DatabaseClock(url)
-    config = over(folder, url)
-    async with world_of(folder, config) as world:
-        world.log().write_text("".join(map(iteration, range(1, 20))))
-        await world.report(world.job("RUNNING"))
-        await world.ticks(3)
-        clock.set(step)
-        await corrected(clock, 1)
-        await world.ticks(5)
-        assert await world.decisions() == []
-        submitted = world.submitted
-    clock.set(0.0)
-    async with world_of(folder, config, submitted=submitted) as world:
-        await corrected(clock, 2)
-        await world.ticks(3)
-        assert await world.decisions() == []
-        clock.set(step)
-        await corrected(clock, 3)
-        await _failed(world)
-        clock.set(0.0)  # an end that was seen while it was off
-        await corrected(clock, 4)
-        await _advised(world)
+    with capture_logs() as logs:
+        async with world_of(folder, over(folder, url)) as world:
+            world.log().write_text("".join(map(iteration, range(1, 20))))
+            await world.report(world.job("RUNNING"))
+            await world.ticks(3)
+            for times, off in enumerate((step, 0.0, step), 1):
+                clock.set(off)
+                await noticed(logs, times)
+                await world.ticks(5)
+                assert await world.decisions() == []
+            await _failed(world)
+            clock.set(0.0)
+            await noticed(logs, 4)
+            await _advised(world)
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["forward", "back"])
@@ -82,18 +78,25 @@ async def test_where_all_clocks_are_set_together_starts_and_ends_are_told_by_the
 ) -> None:
     """One host for all: a job that has just started is not late with its first line, a failed one is restarted."""
     clock = DatabaseClock(url)
-    async with world_of(folder, over(folder, url)) as world:
-        await world.report(world.job("RUNNING", job="1"))
-        clock.set(step)
-        await corrected(clock, 1)
-        world.log().write_text("starting\n")
-        await _tell(world, "RUNNING", step, "started_at")
-        await world.ticks(4)
-        assert await world.decisions() == []
-        await _tell(world, "FAILED", step, "ended_at")
-        advice = await _advised(world)
-        deadline = advice.decision_deadline.ToDatetime(tzinfo=now().tzinfo)
-        assert abs(deadline - now() - timedelta(seconds=step)) < timedelta(minutes=5), "by the clock of whoever acts"
+    with capture_logs() as logs:
+        async with world_of(folder, over(folder, url)) as world:
+            await _set_together(world, clock, logs, step)
+
+
+async def _set_together(
+    world: World, clock: DatabaseClock, logs: Sequence[MutableMapping[str, Any]], step: float
+) -> None:
+    await world.report(world.job("RUNNING", job="1"))
+    clock.set(step)
+    await noticed(logs, 1)
+    world.log().write_text("starting\n")
+    await _tell(world, "RUNNING", step, "started_at")
+    await world.ticks(4)
+    assert await world.decisions() == []
+    await _tell(world, "FAILED", step, "ended_at")
+    advice = await _advised(world, step)
+    deadline = advice.decision_deadline.ToDatetime(tzinfo=now().tzinfo)
+    assert abs(deadline - now() - timedelta(seconds=step)) < timedelta(minutes=5), "by the clock of whoever acts"
 
 
 async def _tell(world: World, state: str, step: float, *moments: str) -> None:
@@ -111,15 +114,16 @@ async def _failed(world: World) -> None:
     await world.report(world.job("FAILED"))
 
 
-async def _advised(world: World) -> common_pb2.Advice:
-    """The failure is not lost, and its advice is of now."""
+async def _advised(world: World, off: float = 0.0) -> common_pb2.Advice:
+    """The failure is not lost, and its advice is of now, by clocks that are `off`."""
 
     def restart(seen: object) -> bool:
         return isinstance(seen, list) and [item.action for item in seen] == [common_pb2.ACTION_RESTART]
 
     (advice,) = await world.advice_where(restart)
     assert 200 < advice.time_to_live.ToTimedelta().total_seconds() <= 300
-    assert abs(advice.created_at.ToDatetime(tzinfo=now().tzinfo) - now()) < timedelta(seconds=30)
+    created = advice.created_at.ToDatetime(tzinfo=now().tzinfo)
+    assert abs(created - now() - timedelta(seconds=off)) < timedelta(seconds=30)
     return advice
 
 
@@ -164,7 +168,7 @@ async def test_real_hangs_are_found_and_others_go_on_over_steps_and_a_takeover(f
         for at, step in enumerate((HOUR, 0.0, -HOUR)):
             await asyncio.sleep(LINE_SECONDS)
             clock.set(step)
-            await corrected(clock, at + 1)
+            await fleet_noticed(fleet, at + 1)
         assert await _restarted(fleet) == set()
         fleet.processes["b"].kill()
         await fleet.shared(len(jobs), "a")
@@ -178,6 +182,11 @@ async def test_real_hangs_are_found_and_others_go_on_over_steps_and_a_takeover(f
         assert await _restarted(fleet) == {"2"}
     finally:
         writing.cancel()
+
+
+async def fleet_noticed(fleet: Fleet, times: int) -> None:
+    """All have seen it."""
+    await until(lambda: all(item.log.count("clock_set") >= times for item in fleet.processes.values()))
 
 
 async def _go_on(fleet: Fleet, world: World, jobs: set[str]) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from advisor.board import Board
-from advisor.clock import SharedClock, SystemClock
+from advisor.clock import FollowingClock, SystemClock
 from advisor.core.model import Progress
 from advisor.core.words import AttemptState
 from advisor.instruments import Instruments
@@ -20,7 +20,6 @@ from advisor.store.ids import new_id
 from advisor.store.leases import Newcomer, Turn
 from advisor.store.records import AttemptKey, DetectorState
 from advisor.store.store import Store
-from tests.integration.replicas.clocks import DatabaseClock
 from tests.integration.store.worlds import CLUSTER, at, record, report, seen
 
 pytestmark = pytest.mark.postgres
@@ -304,10 +303,10 @@ class MovedClock(SystemClock):
 
 
 def of_process(
-    store: Store, *, own: SystemClock | None = None, attempts_max: int | None = None, lease: timedelta = LEASE
+    store: Store, *, own: SystemClock | None = None, attempts_max: int | None = None
 ) -> tuple[Leasing, Board]:
     """What a process has: its life among others, and the board that its agents see."""
-    clock = SharedClock(own or SystemClock())
+    clock = FollowingClock(own or SystemClock())
     board = Board(store, clock)
     newcomer = Newcomer(replica_id=new_id(at(0)), host="h", pid=1, place="here", version="1", build="b", schema="0014")
     leasing = Leasing(
@@ -315,7 +314,7 @@ def of_process(
         board=board,
         clock=clock,
         newcomer=newcomer,
-        lease_seconds=lease.total_seconds(),
+        lease_seconds=LEASE.total_seconds(),
         attempts_max=attempts_max,
         tell=lambda _: None,
         instruments=Instruments(clock),
@@ -528,26 +527,3 @@ async def test_jobs_that_nobody_has_room_for_make_no_tick_old(store: Store) -> N
     assert await seconds_free() == 0.0
     await store.renew(other.name, lease=LEASE, tick_age=timedelta(), stuck=False, jobs_max=5)
     assert await seconds_free() >= 4.0
-
-
-async def test_one_that_died_before_the_clock_was_set_back_is_inherited_all_the_same(store: Store, url: str) -> None:
-    """Its lease seems to run for an hour: whoever sees for a lease that it is not renewed may have its jobs."""
-    keys = {key.job_key for key in await jobs(store, 4)}
-    dead = await replica(store)
-    await dead.turn()
-    DatabaseClock(url).set(-3600.0)
-    again = await Store.open(url)  # whose connections are to a database that tells another time
-    try:
-        seeing, _ = of_process(again, lease=timedelta(seconds=1))
-        await seeing.join()
-        living = Replica(store=again, name=new_id(at(1)))
-        await living.join()
-        assert await living.turn() == set(), "it may be alive"
-        running = asyncio.create_task(seeing.run())
-        async with asyncio.timeout(30):
-            while await living.turn() != keys:
-                await living.renew()
-                await asyncio.sleep(0.05)
-        running.cancel()
-    finally:
-        await again.close()

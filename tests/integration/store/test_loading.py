@@ -388,19 +388,6 @@ async def test_advice_that_ran_out_is_watched_while_the_scheduler_knows_the_atte
     assert await store.watched(at(until)) == ()
 
 
-async def test_what_a_scheduler_still_knows_is_told_by_its_own_clock(store: Store) -> None:
-    """It ended at 59 by a clock that is an hour behind: that is a moment ago, and nobody has forgotten it."""
-    await register(store, now=at(3600))
-    ((agent, _),) = await store.agent_views()
-    key = await running(store)
-    await report(store, FAILED, now=at(3660))
-    await store.agent_says(cluster=CLUSTER, session=agent.session, unavailable=(), behind=timedelta(hours=1))
-    assert (await store.load([key], now=at(3661)))[key].remembered_until == at(3600 + 359)
-    assert await store.watched(at(3700)) == (key,)
-    ((agent, _),) = await store.agent_views()
-    assert agent.clock_behind == timedelta(hours=1)
-
-
 async def test_monitored_advice_is_done(store: Store) -> None:
     """In monitor mode nothing follows, and the attempt is done; its incident is closed."""
     key = await running(store)
