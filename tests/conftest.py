@@ -3,9 +3,13 @@
 Workers get one file after the other. A file that takes minutes, given out last, would leave all but one of them idle.
 """
 
+import os
 from pathlib import Path
 
 import pytest
+
+# Before anything imports gRPC: else each fork waits for its threads, now and then for ever.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 _LENGTHY = ("simulation", "slurm", "browser", "integration", "security")
 

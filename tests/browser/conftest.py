@@ -4,7 +4,6 @@ The browser ends with its file: Playwright's loop must not be there when asynchr
 """
 
 import asyncio
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,15 +12,12 @@ from dataclasses import dataclass, field
 
 import pytest
 import structlog
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from advisor.store.embedded import EmbeddedPostgres
 from advisor.store.migrate import migrate
 from tests.browser.served import Site, site
 from tests.integration.store.conftest import execute, open_folder, postgres  # noqa: F401 -- fixtures
-
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 # The rich form prints local variables of every frame.
 structlog.configure(

@@ -3,7 +3,6 @@
 Missing parts fail loudly: `-m "not slurm"` leaves the tier out.
 """
 
-import os
 import shutil
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -12,8 +11,6 @@ from pathlib import Path
 import pytest
 
 # Programs are started beside gRPC's threads; its fork handlers would only warn about that. Read at grpc's import.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-
 from advisor.client import Client
 from advisor.demo.cluster import SLURM_USER, Cluster, Shape
 from advisor.demo.namespace import Runtime, require

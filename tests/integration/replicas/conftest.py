@@ -1,6 +1,5 @@
 """The Postgres of the store's tests, and replicas of the service as processes over a database of it."""
 
-import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -9,8 +8,6 @@ import pytest
 from tests.integration.replicas.fleet import Fleet
 from tests.integration.service.world import short_folder
 from tests.integration.store.conftest import empty_url, open_folder, postgres, url
-
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __all__ = ["empty_url", "open_folder", "postgres", "url"]
 
