@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import tests.integration.service.conftest  # noqa: F401 -- before gRPC is loaded, as it says
 from advisor.store.migrate import migrate
 from tests.integration.postgres_trouble.servers import Server
 from tests.integration.service.world import short_folder

@@ -464,7 +464,7 @@ def test_a_log_source_reads_through_it(world: World) -> None:
         with as_client(), client(world) as reader:
             source = JobFileLogs(clock=StandingClock(), root_reader=reader, limits=ReadLimits())
             answer = asyncio.run(source.read([harness.request(cursor, files=paths, user_id=ALICE)]))["job/0"]
-        assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+        assert set(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208 - others of an earlier test may go
         assert not isinstance(answer, Unavailable), answer
         assert answer.unavailable == ()
         found: dict[str, bytes] = {}
