@@ -548,6 +548,7 @@ class Service:
             clock=clock,
             version=version(),
             started_at=clock.now(),
+            default_mode=self._config.default_mode,
             sources=healths,
         )
         report = ReportServices(

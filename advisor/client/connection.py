@@ -212,12 +212,9 @@ class Client:
                 return
             request.page.cursor = answer.next_cursor
 
-    def modes(self) -> list[operator_pb2.ModeSetting]:
-        return list(self.read(self.operators.ListModes, operator_pb2.ListModesRequest()).settings)
-
-    def earned(self) -> list[operator_pb2.ModeSetting]:
-        """What categories have earned by themselves; any setting that matches wins over it."""
-        return list(self.read(self.operators.ListModes, operator_pb2.ListModesRequest()).earned)
+    def modes(self) -> operator_pb2.ListModesResponse:
+        """Settings, what was earned, and what holds beside them: all as of one moment, by the service itself."""
+        return self.read(self.operators.ListModes, operator_pb2.ListModesRequest())
 
     def set_mode(self, setting: operator_pb2.ModeSetting) -> operator_pb2.ModeSetting:
         return self.call(self.operators.SetMode, operator_pb2.SetModeRequest(setting=setting))

@@ -15,11 +15,11 @@ import typer
 
 from advisor import config as configuration_module
 from advisor.app import StartError, check_import_names, load_rulebook, open_channels, open_opinions, open_sources
-from advisor.client import Client, ClientError, Refused
+from advisor.client import Client, ClientError, Refused, mode_name
 from advisor.clock import SystemClock
 from advisor.commands import doctor_access, doctor_metrics, doctor_seals, doctor_slurm
 from advisor.commands.config import check_referenced
-from advisor.commands.mode import where
+from advisor.commands.mode import NOT_TOLD, acts_by_default, settled, where
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket
 from advisor.commands.output import (
     CommandError,
@@ -33,7 +33,7 @@ from advisor.config import Config, ConfigError
 from advisor.core.hostlist import short
 from advisor.core.model import Unavailable
 from advisor.core.policy import Policy
-from advisor.core.words import Mode, NodeState, UnavailableReason
+from advisor.core.words import NodeState, UnavailableReason
 from advisor.log_stores import look_at_kernel_store, look_at_store
 from advisor.metrics_sources import open_metrics
 from advisor.plain_text import seconds_text
@@ -334,12 +334,12 @@ def _service(client: Client, chosen: Config) -> Iterator[Check]:
     else:
         to_do = "is its disk full, is it down, is it the primary? docs/runbook.md, store_absent"
         yield Check(name="store", state=State.FAIL, found=absent.detail, to_do=to_do)
-    yield _tick(status)
+    yield look_at_tick(status)
     yield from look_at_room(status)
     yield from look_at_sources(status, chosen)
     yield from look_at_replicas(status)
     yield from _agents(status, chosen)
-    yield _modes(client, chosen)
+    yield look_at_modes(client.modes())
     yield from _withheld(client)
 
 
@@ -405,12 +405,12 @@ def look_at_replicas(status: operator_pb2.Status) -> Iterator[Check]:
         yield Check(name="replicas", state=State.OK, found=f"{len(alive)} live: jobs {shares}")
 
 
-def _tick(status: operator_pb2.Status) -> Check:
+def look_at_tick(status: operator_pb2.Status) -> Check:
     age = status.tick_age.ToTimedelta().total_seconds()
     took = status.tick_took.ToTimedelta().total_seconds()
-    text = (
-        f"{status.ticks} ticks, the last {seconds_text(age)} ago in {seconds_text(took)}, {status.watched_jobs} watched"
-    )
+    whose = " by this replica" if len(status.replicas) > 1 else ""
+    ticks = f"{status.ticks} ticks, the last {seconds_text(age)} ago in {seconds_text(took)}"
+    text = f"{ticks}, {status.watched_jobs} watched{whose}"
     if age > TICK_SLOW_SECONDS:
         to_do = "see the service's log: a tick that fails or hangs advises nobody, and the watchdog releases jobs"
         return Check(name="tick", state=State.FAIL, found=text, to_do=to_do)
@@ -487,12 +487,16 @@ def _timing(chosen: Config, delay: float) -> tuple[str, ...]:
     return check_timing(policy, tick_seconds=chosen.tick.interval_seconds, requeue_delay_seconds=delay)
 
 
-def _modes(client: Client, chosen: Config) -> Check:
-    settings = [*client.modes(), *client.earned()]
+def look_at_modes(modes: operator_pb2.ListModesResponse) -> Check:
+    """What is acted on, as the service that was asked says: the configuration here need not be its own."""
+    settings, default = [*modes.settings, *modes.earned], mode_name(modes.default_mode)
+    if not default and not settled(modes):
+        found = f"{len(settings)} settings, and beside them default_mode; {NOT_TOLD}"
+        return Check(name="modes", state=State.WARN, found=found, to_do="upgrade the service: docs/upgrade.md")
     if not settings:
-        return Check(name="modes", state=State.OK, found=f"no settings: {chosen.default_mode} everywhere")
+        return Check(name="modes", state=State.OK, found=f"no settings: {default} everywhere")
     acting = [where(setting) for setting in settings if setting.mode == common_pb2.MODE_AUTONOMOUS]
-    if chosen.default_mode is Mode.AUTONOMOUS and not any(where(setting) == "everything" for setting in settings):
+    if acts_by_default(modes):
         acting.append("everything else, by default_mode")
     more = [f"{len(acting) - MODES_SHOWN} more"] if len(acting) > MODES_SHOWN else []
     shown = "; ".join([*acting[:MODES_SHOWN], *more])

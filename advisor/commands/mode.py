@@ -7,10 +7,12 @@ import typer
 
 from advisor.client import mode_name
 from advisor.commands.decisions import connected
-from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given, load_config
+from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given
 from advisor.commands.output import CommandError, Format, complain, one_line, print_json, print_table, short_time
 from advisor.core.words import Category, Mode
 from advisor.v1 import common_pb2, operator_pb2
+
+NOT_TOLD = "which one, this version of the service is too old to tell: advisor config show, where it runs"
 
 app = typer.Typer(rich_markup_mode=None, help="Monitor or autonomous: see and set.")
 
@@ -18,16 +20,22 @@ app = typer.Typer(rich_markup_mode=None, help="Monitor or autonomous: see and se
 @app.command()
 def get(socket: SocketOption = None, configuration: ConfigOption = None, form: FormatOption = Format.TABLE) -> None:
     """All settings. The one with the most fields wins; at a tie, monitor wins. None fits: what the category has earned
-    ("earned", below all settings however wide), else the default_mode configured.
+    ("earned", below all settings however wide), else the default_mode that the service runs with.
 
     \b
     Examples:
       advisor mode get
     """
     with connected(socket, configuration) as client:
-        settings = [*client.modes(), *client.earned()]
+        found = client.modes()
+    settings, default = [*found.settings, *found.earned], mode_name(found.default_mode)
     if form is not Format.TABLE:
+        if default:
+            why = "where nothing else fits"
+            settings.append(operator_pb2.ModeSetting(mode=found.default_mode, set_by="default_mode", why=why))
         print_json([_document(setting) for setting in settings], form)
+        if not default:
+            complain(NOT_TOLD)
         return
     rows = (
         (
@@ -44,10 +52,21 @@ def get(socket: SocketOption = None, configuration: ConfigOption = None, form: F
         )
         for item in settings
     )
-    default = load_config(configuration).config.default_mode
     columns = ("mode", "cluster", "partition", "job", "category", "account", "of jobs", "set by", "when", "why")
-    empty = f"no settings: everything is in {default} mode, the default here"
-    print_table(columns, rows, empty=empty, least=("when", "set by"))
+    rest = f"{default} mode, the service's default_mode" if default else f"its default_mode; {NOT_TOLD}"
+    print_table(columns, rows, empty=f"no settings: everything is in {rest}", least=("when", "set by"))
+    if settings and not settled(found):
+        print(f"where nothing fits: {rest}")
+
+
+def settled(modes: operator_pb2.ListModesResponse) -> bool:
+    """Whether a setting is about everything: then default_mode is asked for nothing."""
+    return any(not fields(setting) for setting in modes.settings)
+
+
+def acts_by_default(modes: operator_pb2.ListModesResponse) -> bool:
+    """Whether anything is autonomous because nothing says otherwise."""
+    return modes.default_mode == common_pb2.MODE_AUTONOMOUS and not settled(modes)
 
 
 WhyOption = Annotated[str, typer.Option(help="Why, kept with the setting and in the audit. Required.")]
@@ -157,11 +176,21 @@ def _wanted(
     return setting
 
 
+def fields(item: operator_pb2.ModeSetting) -> list[tuple[str, str]]:
+    """Which advice a setting is about; nothing where it is about all."""
+    named = (
+        ("cluster", item.cluster),
+        ("partition", item.partition),
+        ("account", item.account),
+        ("job", item.job_id),
+        ("category", item.category),
+    )
+    return [(word, value) for word, value in named if value]
+
+
 def where(item: operator_pb2.ModeSetting) -> str:
     """The fields of a setting, as people say them."""
-    fields = (("cluster", item.cluster), ("partition", item.partition), ("job", item.job_id))
-    named = (fields[0], fields[1], ("account", item.account), fields[2], ("category", item.category))
-    place = ", ".join(f"{word} {value}" for word, value in named if value) or "everything"
+    place = ", ".join(f"{word} {value}" for word, value in fields(item)) or "everything"
     return f"{item.percent} % of the jobs of {place}" if item.HasField("percent") else place
 
 

@@ -1,18 +1,17 @@
 """`advisor status`: whether the service ticks, who its agents are, and what its sources say, on a few lines."""
 
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import typer
 
+from advisor.client import mode_name
 from advisor.client.errors import ClientError
 from advisor.clock import SystemClock
 from advisor.commands.decisions import connected
-from advisor.commands.mode import where
-from advisor.commands.options import ConfigOption, FormatOption, SocketOption, load_config
+from advisor.commands.mode import NOT_TOLD, acts_by_default, settled
+from advisor.commands.options import ConfigOption, FormatOption, SocketOption
 from advisor.commands.output import Format, one_line, print_json, whole_document
-from advisor.core.words import Mode
 from advisor.plain_text import seconds_text
 from advisor.v1 import common_pb2, operator_pb2
 
@@ -35,10 +34,7 @@ def status(socket: SocketOption = None, configuration: ConfigOption = None, form
     with connected(socket, configuration) as client:
         found = client.status()
         try:
-            # Of an advisor elsewhere the default is in its own configuration.
-            far = socket is None and "ADVISOR_SERVER" in os.environ
-            default = None if far else load_config(configuration).config.default_mode
-            held = held_lines(client.pauses(), [*client.modes(), *client.earned()], default)
+            held = held_lines(client.pauses(), client.modes())
         except ClientError:  # who may see only his own jobs may not see these
             held = []
     if form is not Format.TABLE:
@@ -48,31 +44,32 @@ def status(socket: SocketOption = None, configuration: ConfigOption = None, form
         print(one_line(line))
 
 
-def held_lines(
-    pauses: Sequence[operator_pb2.PauseInForce], modes: Sequence[operator_pb2.ModeSetting], default: Mode | None
-) -> list[str]:
-    """What is acted on, and what holds it up. `default`: where no setting, and nothing that was earned, says else."""
-    lines = [f"mode: {_acting(modes, default)}"]
+def held_lines(pauses: Sequence[operator_pb2.PauseInForce], modes: operator_pb2.ListModesResponse) -> list[str]:
+    """What is acted on, and what holds it up."""
+    lines = [f"mode: {_acting(modes)}"]
     for item in pauses:
         where = item.cluster or "everywhere"
         lines.append(f"paused {where} until {item.until.ToDatetime(UTC):%Y-%m-%d %H:%M:%S} UTC: {item.why}")
     return lines
 
 
-def _acting(modes: Sequence[operator_pb2.ModeSetting], default: Mode | None) -> str:
-    if not modes:
-        return f"{default or 'as configured there,'} everywhere (default_mode)"
-    acting = sum(setting.mode == common_pb2.MODE_AUTONOMOUS for setting in modes)
-    rest = default is Mode.AUTONOMOUS and not any(where(setting) == "everything" for setting in modes)
+def _acting(modes: operator_pb2.ListModesResponse) -> str:
+    settings, default = [*modes.settings, *modes.earned], mode_name(modes.default_mode)
+    if not settings:
+        return f"{default} everywhere (default_mode)" if default else f"default_mode everywhere; {NOT_TOLD}"
+    acting = sum(setting.mode == common_pb2.MODE_AUTONOMOUS for setting in settings)
     parts = [f"{_many(acting, 'setting')} autonomous"] if acting else []
-    parts += ["everything else autonomous by default_mode"] if rest else []
-    return f"{', '.join(parts) or 'no setting is autonomous'} (advisor mode get)"
+    parts += ["everything else autonomous by default_mode"] if acts_by_default(modes) else []
+    told = f"{', '.join(parts) or 'no setting is autonomous'} (advisor mode get)"
+    return told if default or settled(modes) else f"{told}; everything else by default_mode; {NOT_TOLD}"
 
 
 def status_lines(found: operator_pb2.Status, now: datetime) -> list[str]:
     age = seconds_text(found.tick_age.ToTimedelta().total_seconds())
+    # One replica knows what it watches itself; incidents and agents are the database's.
+    whose = " by this replica" if len(found.replicas) > 1 else ""
     lines = [
-        f"advisor {found.version}: {_many(found.watched_jobs, 'attempt')} watched, "
+        f"advisor {found.version}: {_many(found.watched_jobs, 'attempt')} watched{whose}, "
         f"{_many(found.open_incidents, 'open incident')}, last tick {age} ago"
     ]
     if found.unwatched_jobs:

@@ -53,6 +53,7 @@ class OperatorServices:
     clock: Clock
     version: str
     started_at: datetime
+    default_mode: Mode
     sources: Callable[[], Sequence[SourceHealth]]
 
 
@@ -139,6 +140,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         return operator_pb2.ListModesResponse(
             settings=[_mode_message(setting) for setting in settings],
             earned=[_earned_message(item) for item in earned if item.held],
+            default_mode=wire.to_wire(self._services.default_mode),
         )
 
     async def SetMode(self, request: operator_pb2.SetModeRequest, context: Context) -> operator_pb2.ModeSetting:

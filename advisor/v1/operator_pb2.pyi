@@ -165,6 +165,9 @@ class ListModesResponse(_message.Message):
 
     SETTINGS_FIELD_NUMBER: _builtins.int
     EARNED_FIELD_NUMBER: _builtins.int
+    DEFAULT_MODE_FIELD_NUMBER: _builtins.int
+    default_mode: _common_pb2.Mode.ValueType
+    """What holds where neither matches: default_mode of the replica that answers. Unspecified: it is too old to tell."""
     @_builtins.property
     def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModeSetting]: ...
     @_builtins.property
@@ -178,10 +181,11 @@ class ListModesResponse(_message.Message):
         *,
         settings: _abc.Iterable[Global___ModeSetting] | None = ...,
         earned: _abc.Iterable[Global___ModeSetting] | None = ...,
+        default_mode: _common_pb2.Mode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["earned", b"earned", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_mode", b"default_mode", "earned", b"earned", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -402,6 +406,7 @@ class Status(_message.Message):
     incarnation: _builtins.str
     ticks: _builtins.int
     watched_jobs: _builtins.int
+    """attempts, by the replica that answers; the others watch more"""
     open_incidents: _builtins.int
     unwatched_jobs: _builtins.int
     """attempts that no replica has room to look at (tick.attempts_max)"""

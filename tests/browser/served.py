@@ -17,6 +17,7 @@ from starlette.requests import HTTPConnection
 from advisor.board import Board
 from advisor.core.people import ShadowRules
 from advisor.core.policy import Policy
+from advisor.core.words import Mode
 from advisor.reporting import Reporting
 from advisor.service.audit_servicer import AuditServicer
 from advisor.service.callers import Caller, Proof, Role, granted
@@ -180,6 +181,7 @@ async def _serving(url: str, nodes: int, history: int) -> AsyncIterator[Site]:
         clock=clock,
         version="0.1.0",
         started_at=NOW - timedelta(days=3),
+        default_mode=Mode.MONITOR,
         sources=lambda: running.sources,
     )
     audit = AuditServicer(store=store, clock=clock, evidence_max=50, suspect_score=POLICY.suspect_score)

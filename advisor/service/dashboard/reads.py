@@ -39,13 +39,12 @@ class Reads:
     async def status(self) -> operator_pb2.Status:
         return await self.ask("OperatorService/GetStatus", operator_pb2.GetStatusRequest(), operator_pb2.Status)
 
-    async def modes(self) -> list[operator_pb2.ModeSetting]:
+    async def modes(self) -> operator_pb2.ListModesResponse:
         """None for who may not see them."""
         if not self.may("OperatorService/ListModes"):
-            return []
+            return operator_pb2.ListModesResponse()
         request = operator_pb2.ListModesRequest()
-        answer = await self.ask("OperatorService/ListModes", request, operator_pb2.ListModesResponse)
-        return list(answer.settings)
+        return await self.ask("OperatorService/ListModes", request, operator_pb2.ListModesResponse)
 
     async def pauses(self) -> list[operator_pb2.PauseInForce]:
         if not self.may("OperatorService/ListPauses"):

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 from advisor.board import Board
 from advisor.clock import SystemClock
 from advisor.core.people import ShadowRules
+from advisor.core.words import Mode
 from advisor.reporting import Reporting
 from advisor.service.audit_servicer import AuditServicer
 from advisor.service.callers import NOBODY, Caller, Proof, Role, granted
@@ -45,7 +46,13 @@ def calls_of(store: Store) -> Calls:
     board = Board(store, clock)
     audit = AuditServicer(store=store, clock=clock, evidence_max=50, suspect_score=1.0)
     operator = OperatorServices(
-        store=store, board=board, clock=clock, version="1", started_at=datetime(2026, 11, 1, tzinfo=UTC), sources=tuple
+        store=store,
+        board=board,
+        clock=clock,
+        version="1",
+        started_at=datetime(2026, 11, 1, tzinfo=UTC),
+        default_mode=Mode.MONITOR,
+        sources=tuple,
     )
     reporting = Reporting(store, ShadowRules(window_seconds=3600.0, tool_reasons=()))
     report = ReportServices(store=store, reporting=reporting, clock=clock)

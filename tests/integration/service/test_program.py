@@ -87,8 +87,11 @@ def test_doctor_and_mode_work_against_a_running_service(folder: Path) -> None:
         assert done.returncode == 0
         assert advisor(folder, "mode", "set", "autonomous", "--partition", "train", "--why", "agreed").returncode == 0
         modes = json.loads(advisor(folder, "mode", "get", "--format", "json").stdout)
-        assert [(item["mode"], item["partition"], item["why"]) for item in modes] == [("autonomous", "train", "agreed")]
+        assert [(item["mode"], item["partition"], item["why"]) for item in modes[:-1]] == [
+            ("autonomous", "train", "agreed")
+        ]
         assert modes[0]["set_by"]
+        assert (modes[-1]["mode"], modes[-1]["set_by"]) == ("monitor", "default_mode")
         found = {
             check["name"]: check["found"] for check in json.loads(advisor(folder, "doctor", "--format", "json").stdout)
         }
@@ -98,6 +101,20 @@ def test_doctor_and_mode_work_against_a_running_service(folder: Path) -> None:
         assert stopped.stdout.endswith("; no longer autonomous: partition train\n")
         gone = advisor(folder, "mode", "unset", "--partition", "train", "--why", "over")
         assert (gone.returncode, gone.stderr) == (1, "advisor: setting: there is no setting for partition train\n")
+
+
+def test_the_mode_that_is_told_is_that_of_the_service_that_was_asked(folder: Path) -> None:
+    """Its own default_mode, whatever a configuration at hand says: over its socket, by status, mode get and doctor."""
+    configuration(folder, 'default_mode = "autonomous"')
+    with serving(folder):
+        configuration(folder)  # edited, and the service not started anew
+        assert "mode: autonomous everywhere (default_mode)" in advisor(folder, "status").stdout
+        said = advisor(folder, "mode", "get").stdout
+        assert said == "no settings: everything is in autonomous mode, the service's default_mode\n"
+        assert "no settings: autonomous everywhere" in advisor(folder, "doctor").stdout
+        assert advisor(folder, "mode", "set", "monitor", "--partition", "debug", "--why", "test").returncode == 0
+        said = advisor(folder, "mode", "get").stdout
+        assert said.endswith("where nothing fits: autonomous mode, the service's default_mode\n")
 
 
 def test_doctor_without_a_service_says_what_to_do(folder: Path) -> None:

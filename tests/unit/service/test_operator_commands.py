@@ -9,12 +9,11 @@ import pytest
 from rich.console import Console
 
 from advisor.commands import watch
-from advisor.commands.doctor import State, look_at_replicas, look_at_room
+from advisor.commands.doctor import State, look_at_modes, look_at_replicas, look_at_room, look_at_tick
 from advisor.commands.events import event_lines
 from advisor.commands.job_ids import job_id
 from advisor.commands.output import CommandError, Format, print_json, whole_document
 from advisor.commands.status import held_lines, status_lines
-from advisor.core.words import Mode
 from advisor.explaining import NO_PROGRESS_LINE, explain
 from advisor.v1 import audit_pb2, common_pb2, operator_pb2
 
@@ -201,32 +200,76 @@ def test_json_lines_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> Non
     assert "\x1b" not in "".join(lines)
 
 
+def acting(**fields: Any) -> operator_pb2.ModeSetting:
+    return operator_pb2.ModeSetting(mode=common_pb2.MODE_AUTONOMOUS, **fields)
+
+
+def watching(**fields: Any) -> operator_pb2.ModeSetting:
+    return operator_pb2.ModeSetting(mode=common_pb2.MODE_MONITOR, **fields)
+
+
+def standing(default: common_pb2.Mode.ValueType, *settings: operator_pb2.ModeSetting) -> operator_pb2.ListModesResponse:
+    return operator_pb2.ListModesResponse(settings=settings, default_mode=default)
+
+
 def test_status_says_what_holds_advice_up() -> None:
     """A pause and the modes: whether anything is acted on is the first thing that an operator asks."""
     pause = operator_pb2.PauseInForce(why="fabric work")
     pause.until.FromDatetime(NOW)
-    modes = [
-        operator_pb2.ModeSetting(mode=common_pb2.MODE_AUTONOMOUS),
-        operator_pb2.ModeSetting(mode=common_pb2.MODE_MONITOR),
-    ]
-    modes[1].partition = "debug"
-    assert held_lines([pause], modes, Mode.MONITOR) == [
+    both = standing(common_pb2.MODE_MONITOR, acting(), watching(partition="debug"))
+    assert held_lines([pause], both) == [
         "mode: 1 setting autonomous (advisor mode get)",
         "paused everywhere until 2026-05-01 12:00:00 UTC: fabric work",
     ]
-    assert held_lines([], modes[1:], Mode.MONITOR) == ["mode: no setting is autonomous (advisor mode get)"]
+    watched = standing(common_pb2.MODE_MONITOR, watching(partition="debug"))
+    assert held_lines([], watched) == ["mode: no setting is autonomous (advisor mode get)"]
 
 
 def test_status_says_what_is_autonomous_by_default() -> None:
     """Where nothing was set default_mode holds, and beside narrower settings it holds for the rest."""
-    narrow = operator_pb2.ModeSetting(mode=common_pb2.MODE_MONITOR, partition="debug")
-    stop = operator_pb2.ModeSetting(mode=common_pb2.MODE_MONITOR)
-    assert held_lines([], [], Mode.AUTONOMOUS) == ["mode: autonomous everywhere (default_mode)"]
-    assert held_lines([], [], Mode.MONITOR) == ["mode: monitor everywhere (default_mode)"]
-    assert held_lines([], [], None) == ["mode: as configured there, everywhere (default_mode)"]
+    autonomous, monitor = common_pb2.MODE_AUTONOMOUS, common_pb2.MODE_MONITOR
+    narrow = watching(partition="debug")
+    assert held_lines([], standing(autonomous)) == ["mode: autonomous everywhere (default_mode)"]
+    assert held_lines([], standing(monitor)) == ["mode: monitor everywhere (default_mode)"]
     rest = "mode: everything else autonomous by default_mode (advisor mode get)"
-    assert held_lines([], [narrow], Mode.AUTONOMOUS) == [rest]
-    assert held_lines([], [narrow, stop], Mode.AUTONOMOUS) == ["mode: no setting is autonomous (advisor mode get)"]
+    assert held_lines([], standing(autonomous, narrow)) == [rest]
+    none = ["mode: no setting is autonomous (advisor mode get)"]
+    assert held_lines([], standing(autonomous, narrow, watching())) == none
+    canary = acting(percent=10)  # about everything too: monitor for the rest of it
+    assert held_lines([], standing(autonomous, canary)) == ["mode: 1 setting autonomous (advisor mode get)"]
+
+
+def test_a_service_that_is_too_old_to_tell_its_default_is_told_so() -> None:
+    """Nothing is guessed of the configuration here: it need not be the service's own."""
+    unset = common_pb2.MODE_UNSPECIFIED
+    old = "which one, this version of the service is too old to tell: advisor config show, where it runs"
+    assert held_lines([], standing(unset)) == [f"mode: default_mode everywhere; {old}"]
+    (line,) = held_lines([], standing(unset, acting(partition="train")))
+    assert line == f"mode: 1 setting autonomous (advisor mode get); everything else by default_mode; {old}"
+    assert held_lines([], standing(unset, watching())) == ["mode: no setting is autonomous (advisor mode get)"]
+    check = look_at_modes(standing(unset))
+    assert (check.state, check.found) == (State.WARN, f"0 settings, and beside them default_mode; {old}")
+
+
+def test_doctor_tells_the_modes_that_the_service_tells() -> None:
+    """Its default where nothing is set, what acts by it beside narrower settings, and what was earned."""
+    autonomous, monitor = common_pb2.MODE_AUTONOMOUS, common_pb2.MODE_MONITOR
+    assert look_at_modes(standing(autonomous)).found == "no settings: autonomous everywhere"
+    assert look_at_modes(standing(monitor)).found == "no settings: monitor everywhere"
+    beside = look_at_modes(standing(autonomous, watching(partition="debug")))
+    assert beside.found == "autonomous: everything else, by default_mode (advisor mode get)"
+    earned = standing(monitor)
+    earned.earned.append(acting(cluster="c", category="gpu_hardware"))
+    assert look_at_modes(earned).found == "autonomous: cluster c, category gpu_hardware (advisor mode get)"
+
+
+def test_what_one_replica_watches_is_not_told_as_all() -> None:
+    """Of several replicas the one that answers knows its own attempts; a single one's are all there are."""
+    status = operator_pb2.Status(version="1", watched_jobs=2, open_incidents=3)
+    assert status_lines(status, NOW)[0].startswith("advisor 1: 2 attempts watched, 3 open incidents")
+    status.replicas.extend([of_replica(1, answering=True), of_replica(2)])
+    assert status_lines(status, NOW)[0].startswith("advisor 1: 2 attempts watched by this replica, 3 open incidents")
+    assert look_at_tick(status).found.endswith(", 2 watched by this replica")
 
 
 def test_a_status_for_programs_has_every_field() -> None:

@@ -85,7 +85,7 @@ class NowPage:
     breakers: tuple[BreakerLine, ...]
     isolations: tuple[IsolationLine, ...]
     version: str
-    watched: int
+    watched: str
     tick: str
     replicas: tuple[ReplicaLine, ...] = ()  # of several
 
@@ -95,7 +95,7 @@ def now_page(
     status: operator_pb2.Status,
     incidents: Sequence[audit_pb2.Incident],
     decisions: Sequence[audit_pb2.Decision],
-    modes: Sequence[operator_pb2.ModeSetting],
+    modes: operator_pb2.ListModesResponse,
     pauses: Sequence[operator_pb2.PauseInForce],
     nodes: operator_pb2.ListIsolationsResponse,
     now: datetime,
@@ -122,7 +122,8 @@ def now_page(
         ),
         isolations=tuple(isolation_line(item) for item in nodes.isolations),
         version=status.version,
-        watched=status.watched_jobs,
+        watched=f"{plural(status.watched_jobs, 'job')} watched"
+        + (" by this replica" if len(status.replicas) > 1 else ""),
         tick=f"{plural(status.ticks, 'tick')}, the last {span_text(status.tick_age.ToTimedelta())} ago "
         f"in {span_text(status.tick_took.ToTimedelta())}",
         replicas=tuple(map(_replica, status.replicas)) if len(status.replicas) > 1 else (),
@@ -137,15 +138,20 @@ def _replica(item: operator_pb2.ReplicaStatus) -> ReplicaLine:
     )
 
 
-def mode_lines(modes: Sequence[operator_pb2.ModeSetting]) -> tuple[ModeLine, ...]:
-    """What operators set, the widest first; nothing set is monitor everywhere."""
-    lines = sorted(modes, key=lambda item: (len(_fields(item)), _where(item)))
-    return tuple(
+def mode_lines(modes: operator_pb2.ListModesResponse) -> tuple[ModeLine, ...]:
+    """What operators set and categories have earned, the widest first; then what holds for the rest."""
+    given = [*modes.settings, *modes.earned]
+    lines = [
         ModeLine(
             mode=_mode_chip(item), where=_where(item), set_by=item.set_by, set_at=time_of(item, "set_at"), why=item.why
         )
-        for item in lines
-    )
+        for item in sorted(given, key=lambda item: (len(_fields(item)), _where(item)))
+    ]
+    if not _settled(modes) and modes.default_mode:
+        rest = "everything else" if lines else "everything"
+        chip = _mode_chip(operator_pb2.ModeSetting(mode=modes.default_mode))
+        lines.append(ModeLine(mode=chip, where=rest, set_by="default_mode", set_at=None, why=""))
+    return tuple(lines)
 
 
 def pause_lines(pauses: Sequence[operator_pb2.PauseInForce]) -> tuple[PauseLine, ...]:
@@ -155,15 +161,21 @@ def pause_lines(pauses: Sequence[operator_pb2.PauseInForce]) -> tuple[PauseLine,
     )
 
 
-def mode_in_short(modes: Sequence[operator_pb2.ModeSetting]) -> Chip:
+def mode_in_short(modes: operator_pb2.ListModesResponse) -> Chip:
     """The mode in one word, for the head of every page."""
-    autonomous = [item for item in modes if mode_name(item.mode) == "autonomous"]
-    if not autonomous:
+    said = [mode_name(item.mode) for item in (*modes.settings, *modes.earned)]
+    if not _settled(modes):
+        said.append(mode_name(modes.default_mode))
+    if "autonomous" not in said:
         return Chip(text="monitor mode", title="Advice is recorded; nothing is touched.")
-    everywhere = any(not _fields(item) and not item.HasField("percent") for item in autonomous)
-    if everywhere and len(autonomous) == len(modes):
+    if set(said) == {"autonomous"} and not any(item.HasField("percent") for item in modes.settings):
         return Chip(text="autonomous", tone="info", title="The agent acts on advice.")
     return Chip(text="partly autonomous", tone="info", title="The agent acts where a setting says so.")
+
+
+def _settled(modes: operator_pb2.ListModesResponse) -> bool:
+    """Whether a setting is about everything: then default_mode is asked for nothing."""
+    return any(not _fields(item) for item in modes.settings)
 
 
 def _fields(item: operator_pb2.ModeSetting) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from advisor.core.words import NodeState
 from advisor.service.dashboard.filtering import chosen
 from advisor.service.dashboard.verbs import back_path
 from advisor.service.dashboard.views.nodes import BLOCK_NODES, map_page
+from advisor.service.dashboard.views.now import mode_in_short, mode_lines
 from advisor.service.dashboard.views.shown import (
     ago_text,
     clock_text,
@@ -19,7 +20,7 @@ from advisor.service.dashboard.views.shown import (
 )
 from advisor.service.errors import BadRequestError
 from advisor.store.node_map import MappedNode
-from advisor.v1 import common_pb2
+from advisor.v1 import common_pb2, operator_pb2
 
 NOW = datetime(2026, 11, 29, 3, 12, 20, tzinfo=UTC)
 
@@ -145,3 +146,20 @@ def test_blocks_of_nodes_without_numbers_are_bounded() -> None:
     nodes = [node("n" + "x" * number) for number in range(250)]
     blocks = map_page(nodes, capped=False, chosen="", suspect_score=0.5).blocks
     assert [len(block.tiles) for block in blocks] == [BLOCK_NODES, BLOCK_NODES, 50]
+
+
+def test_the_mode_beside_what_was_set_is_the_services_own_default() -> None:
+    """Where nothing was set, and for the rest beside narrower settings; a setting for everything leaves no rest."""
+    autonomous, monitor = common_pb2.MODE_AUTONOMOUS, common_pb2.MODE_MONITOR
+    narrow = operator_pb2.ModeSetting(mode=monitor, partition="debug", set_by="ada")
+    stop = operator_pb2.ModeSetting(mode=monitor, set_by="ada")
+    by_default = operator_pb2.ListModesResponse(default_mode=autonomous)
+    assert mode_in_short(by_default).text == "autonomous"
+    assert [(line.where, line.mode.text) for line in mode_lines(by_default)] == [("everything", "autonomous")]
+    by_default.settings.append(narrow)
+    assert mode_in_short(by_default).text == "partly autonomous"
+    lines = [(line.where, line.mode.text, line.set_by) for line in mode_lines(by_default)]
+    assert lines == [("partition debug", "monitor", "ada"), ("everything else", "autonomous", "default_mode")]
+    by_default.settings.append(stop)
+    assert mode_in_short(by_default).text == "monitor mode"
+    assert [line.where for line in mode_lines(by_default)] == ["everything", "partition debug"]
