@@ -43,6 +43,12 @@ _BAR_FORMATS: Mapping[str, str] = {
     "epoch_loss": r"(?m)(?:^|[ \[(|,:\]])(?i:epoch)(?:[=:#]| [=:#]?)? {0,8}\[?(?P<step>\d{1,9})\b"
     r"[^\n]{0,80}?\b(?i:loss|acc|ppl)\b[^\n]{0,20}\d",
 }
+# What a bar counts before the first step, or instead of steps: when it is full, nothing says that another line is due.
+_PREPARING = re2.compile(
+    r"(?i)\b(?:load|download|upload|fetch|resolv|map|filter|generat|tokeniz|pack|(?:pre)?process|read|build|cach|prepar"
+    r"|extract|cast|group|convert|copy|initiali[sz]|captur|flatten|shuffl|index|scann|warm|sort|creat|quantiz|render"
+    r"|decod|encod|check)(?:ed|e|s|p|pp?ing|ning|ing|y|ying)?\b[^|\n]{0,120}\d{1,3}%\|"
+)
 STEP_FORMATS = frozenset(_STEP_FORMATS)
 # Not a form of progress: what each rank tells of its own steps.
 RANKS = "rank_step"
@@ -50,9 +56,10 @@ FORMATS: Mapping[str, str] = {**_STEP_FORMATS, **_BAR_FORMATS, RANKS: rank_times
 COMPILED: Mapping[str, Any] = {name: re2.compile(pattern.encode(), _OPTIONS) for name, pattern in FORMATS.items()}
 
 MARKS: Mapping[str, str] = {
+    # No bar ("Loading checkpoint shards: 50%|"): who loads weights to serve them takes no steps.
     "loaded": r"(?im)(?:loaded checkpoint|resum(?:ed|ing)\b[^\n]{0,80}?(?:checkpoint|from)"
     r"|restored [^\n]{0,60}checkpoint|loading checkpoint)"
-    r"[^\n]{0,200}?(?:(?:iteration|step|iter)[ =_:-]{0,8}(?P<step>\d{1,12})\b|$)",
+    r"(?:[^\n]{0,200}?(?:iteration|step|iter)[ =_:-]{0,8}(?P<step>\d{1,12})\b|[^\n|]{0,200}$)",
     "saving": r"(?im)\b(?:saving|writing) (?:a |the |latest |final |model |full )*(?:checkpoint|ckpt|model)\b"
     r"|saving model to '|\bpreparing to save checkpoint\b|\bcheckpoint \S{1,80} is about to be saved\b",
     # After "saving": a line may say both, and then it is done.
@@ -99,6 +106,7 @@ class FileProgress:
     saving_line: int = 0  # newest "saving checkpoint" line without a later step
     restarts: int = 0
     finished: bool = False
+    preparing: bool = False  # the only progress so far is of bars that count no steps
     last_line_at: datetime | None = None
     news_at: datetime | None = None  # before the first step: newest line that is no repetition, to a minute
     advance_line: int = 0
@@ -242,6 +250,11 @@ class _Seen:
 
 def _step(p: FileProgress, form: str, seen: _Seen) -> FileProgress:
     """Take one progress line into account."""
+    preparing = form == "bar" and (p.preparing or p.last_step is None) and _PREPARING.search(seen.text) is not None
+    if preparing and seen.total is not None and seen.step >= seen.total:
+        return _prepared(p, seen)
+    if p.preparing != preparing:
+        p = replace(p, preparing=preparing)
     if p.form != form:
         # Another format: numbers do not compare. It only shows that the attempt goes on.
         p = replace(p, form=form, last_step=None, low_steps=())
@@ -269,6 +282,25 @@ def _step(p: FileProgress, form: str, seen: _Seen) -> FileProgress:
     if len(low) >= 3 or (p.broken and low[-1] - low[0] >= 2):
         return _restart(p, seen)
     return replace(p, low_steps=low)
+
+
+def _prepared(p: FileProgress, seen: _Seen) -> FileProgress:
+    """A bar of something before the first step is full: as if no step had been shown."""
+    return replace(
+        p,
+        form="",
+        preparing=True,
+        first_step=None,
+        first_at=None,
+        last_step=None,
+        last_at=None,
+        printed_at=None,
+        intervals=(),
+        rank=None,
+        low_steps=(),
+        pace=Pace(),
+        news_at=seen.at,
+    )
 
 
 def _beside(p: FileProgress, known: Orphan, seen: _Seen) -> FileProgress | None:

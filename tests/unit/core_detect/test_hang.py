@@ -379,6 +379,46 @@ def test_lines_that_were_left_out_may_be_news() -> None:
     assert overdue(job) == 5_400 + POLICY.hang_startup_seconds
 
 
+BAR = "{what}{share:3d}%|█████     | {done}/4 [00:{done:02d}<00:03,  1.02s/it]"
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "Loading checkpoint shards: ",
+        "[rank1]: Loading checkpoint shards: ",
+        "Map (num_proc=8): ",
+        "Fetching 4 files: ",
+        "Processed prompts: ",
+        "Capturing CUDA graph shapes: ",
+    ],
+)
+def test_a_full_bar_of_something_before_the_steps_is_no_sign_of_steps(what: str) -> None:
+    """What loads weights may serve them, or print its steps elsewhere; while the bar moves, it is awaited."""
+    job = Job()
+    for done in range(1, 4):
+        job.wait(20).say(BAR.format(what=what, share=25 * done, done=done))
+    assert job.limit() == POLICY.hang_seconds
+    job.wait(20).say(BAR.format(what=what, share=100, done=4))
+    assert overdue(job) is None
+    assert job.world.progress.last_step is None
+    job.wait(9_000).say("ready")
+    assert overdue(job) is None
+    job.say(BAR.format(what="", share=25, done=1))  # steps of the training, after all
+    assert job.limit() == POLICY.hang_seconds
+
+
+@pytest.mark.parametrize("what", ["", "Epoch 3: ", "Train Epoch 1: ", "  "])
+def test_a_full_bar_of_steps_is_progress(what: str) -> None:
+    """Also where another one is drawn between two epochs."""
+    job = Job()
+    for done in range(1, 5):
+        job.wait(20).say(BAR.format(what=what, share=25 * done, done=done))
+    assert job.limit() == POLICY.hang_seconds
+    job.wait(5).say(BAR.format(what="Processing the metrics: ", share=100, done=4))
+    assert job.limit() == POLICY.hang_seconds
+
+
 def job_started() -> float:
     started = Job().world.attempt.started_at
     assert started is not None
