@@ -28,6 +28,7 @@ from advisor.commands.output import (
     print_json,
     short_time,
 )
+from advisor.commands.service_user import account_of
 from advisor.commands.status import REPLICA_SILENT_SECONDS
 from advisor.config import Config, ConfigError
 from advisor.core.hostlist import short
@@ -122,7 +123,8 @@ def examine(socket: Path | None, configuration: Path | None, job: str = "") -> I
     if loaded is None:
         return
     yield look_at_data_folder(loaded)
-    for seen in doctor_access.look_at_access(loaded.service.listen, SystemClock().now()):
+    who = account_of(loaded.service)
+    for seen in doctor_access.look_at_access(loaded.service.listen, SystemClock().now(), who):
         state = State.FAIL if seen.broken else State.WARN if seen.to_do else State.OK
         yield Check(name=seen.name, state=state, found=seen.found, to_do=seen.to_do)
     for item in doctor_seals.look_at_seals(loaded, SystemClock().now()):

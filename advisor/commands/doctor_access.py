@@ -1,12 +1,15 @@
 """What `doctor` sees of callers from afar: our certificate, and the file of tokens."""
 
-from collections.abc import Iterator
+import os
+import pwd
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
 
+from advisor.commands.service_user import how_to_give, kept_from
 from advisor.service import tokens
 from advisor.service.certificates import TlsError, TlsFiles
 from advisor.service_config import ListenSection
@@ -24,13 +27,23 @@ class Seen:
     broken: bool = False
 
 
-def look_at_access(listen: ListenSection, now: datetime) -> Iterator[Seen]:
-    """Nothing where nothing is listened on."""
+def look_at_access(listen: ListenSection, now: datetime, service: pwd.struct_passwd | None = None) -> Iterator[Seen]:
+    """Nothing where nothing is listened on. `service`: who the service runs as, which root's own eyes do not show."""
     if not (listen.grpc or listen.http) or listen.certificate_file is None or listen.key_file is None:
         return
-    yield _certificate(listen, listen.certificate_file, listen.key_file, now)
+    named = (listen.certificate_file, listen.key_file, listen.client_ca_file)
+    yield _kept_from("tls", service, named) or _certificate(listen, listen.certificate_file, listen.key_file, now)
     if listen.tokens_file is not None:
-        yield _tokens(listen.tokens_file, now)
+        yield _kept_from("tokens", service, (listen.tokens_file,)) or _tokens(listen.tokens_file, now, service)
+
+
+def _kept_from(name: str, service: pwd.struct_passwd | None, files: Sequence[Path | None]) -> Seen | None:
+    """What the service cannot read although we can."""
+    for file in files:
+        if service is not None and file is not None and kept_from(service, file):
+            found = f"{service.pw_name}, who the service runs as, cannot read {file}: callers from afar are turned away"
+            return Seen(name=name, broken=True, found=found, to_do=how_to_give(service, file))
+    return None
 
 
 def _certificate(listen: ListenSection, certificate: Path, key: Path, now: datetime) -> Seen:
@@ -47,10 +60,13 @@ def _certificate(listen: ListenSection, certificate: Path, key: Path, now: datet
     return Seen(name="tls", found=found)
 
 
-def _tokens(path: Path, now: datetime) -> Seen:
+def _tokens(path: Path, now: datetime, service: pwd.struct_passwd | None) -> Seen:
     try:
-        entries, problems = tokens.parse(tokens.read(path))
+        entries, problems = tokens.parse(tokens.read(path, service=service))
     except tokens.TokenFileError as error:
+        if service is not None and os.geteuid() not in {0, service.pw_uid} and not os.access(path, os.R_OK):
+            found = f"{error}, by you: whether the service can is not known"
+            return Seen(name="tokens", found=found, to_do=f"run doctor as root or as {service.pw_name}")
         return Seen(name="tokens", broken=True, found=f"{error}: no token is good", to_do="see docs/access.md")
     if problems:
         return Seen(name="tokens", found=f"{path}: {problems[0]}", to_do="correct or remove the line")

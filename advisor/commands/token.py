@@ -1,5 +1,7 @@
 """`advisor token`: static tokens for callers from afar. Only hashes are kept; a token is shown once."""
 
+import os
+import pwd
 import re
 from datetime import date, timedelta
 from pathlib import Path
@@ -10,6 +12,7 @@ import typer
 from advisor.clock import SystemClock
 from advisor.commands.options import ConfigOption, FormatOption, load_config
 from advisor.commands.output import CommandError, Format, complain, print_json, print_table
+from advisor.commands.service_user import account_of, how_to_give, kept_from, user_named
 from advisor.service import tokens
 from advisor.service.tokens import ROLES, TokenFileError
 
@@ -17,6 +20,13 @@ app = typer.Typer(rich_markup_mode=None, help="Static tokens for callers from af
 
 FileOption = Annotated[
     Path | None, typer.Option("--file", help="The file of hashes. Default: service.listen.tokens_file.")
+]
+UserOption = Annotated[
+    str,
+    typer.Option(
+        help="Who the service runs as: a new file is made readable for its group. Default: as its socket or its data "
+        "folder tells."
+    ),
 ]
 
 
@@ -26,6 +36,7 @@ def new(
     user: Annotated[str, typer.Option(help="The account that it stands for: whose jobs are its own, who did what.")],
     name: Annotated[str, typer.Option(help="What you call it, to revoke it by; it is in the audit too.")],
     expires: Annotated[str, typer.Option(help="Good for so many days, like 90d, or never.")] = "365d",
+    service_user: UserOption = "",
     file: FileOption = None,
     configuration: ConfigOption = None,
 ) -> None:
@@ -35,16 +46,22 @@ def new(
     Examples:
       advisor token new --role viewer --user alice --name alice-laptop
       advisor token new --role agent --user slurm --name ctl2 --expires never
+      sudo advisor token new --role operator --user oscar --name oscar-laptop --service-user advisor
     """
     if role not in ROLES:
         raise CommandError(f"--role {role}: choose one of {', '.join(ROLES)}", code=2)
     path = _file(file, configuration)
+    service = user_named(service_user) if service_user else _service(file, configuration)
     try:
-        token = tokens.add(path, name=name, role=role, user=user, expires=_until(expires))
+        token = tokens.add(path, name=name, role=role, user=user, expires=_until(expires), service=service)
     except TokenFileError as error:
         raise CommandError(str(error)) from None
     print(token)
     complain(f"a token for {user} as {role}; its hash is in {path}, and it is not shown again")
+    if service is None and os.geteuid() == 0:
+        complain(f"who the service runs as is not known here: see that {path} is readable for it (--service-user)")
+    elif service is not None and kept_from(service, path):
+        complain(f"{service.pw_name}, who the service runs as, cannot read {path}: {how_to_give(service, path)}")
 
 
 @app.command("list")
@@ -57,7 +74,7 @@ def list_tokens(file: FileOption = None, configuration: ConfigOption = None, for
     """
     path = _file(file, configuration)
     try:
-        entries, problems = tokens.parse(tokens.read(path))
+        entries, problems = tokens.parse(tokens.read(path, service=_service(file, configuration)))
     except TokenFileError as error:
         raise CommandError(str(error)) from None
     for problem in problems:
@@ -103,7 +120,7 @@ def revoke(
     """
     path = _file(file, configuration)
     try:
-        tokens.revoke(path, name)
+        tokens.revoke(path, name, service=_service(file, configuration))
     except TokenFileError as error:
         raise CommandError(str(error)) from None
     print(f"{name} is no longer good")
@@ -116,6 +133,16 @@ def _file(given: Path | None, configuration: Path | None) -> Path:
     if path is None:
         raise CommandError("give --file, or set service.listen.tokens_file in the configuration", code=2)
     return path
+
+
+def _service(file: Path | None, configuration: Path | None) -> pwd.struct_passwd | None:
+    """Who the service runs as. With --file no usable configuration is needed."""
+    try:
+        return account_of(load_config(configuration).config.service)
+    except CommandError:
+        if file is None:
+            raise
+        return None
 
 
 def _until(text: str) -> date | None:

@@ -2,12 +2,14 @@
 
 A line is `NAME ROLE USER EXPIRES HASH`; EXPIRES is a date or `never`, HASH is `sha256:` and 64 hexadecimal digits. The
 token is 256 random bits, so a fast hash gives nothing away. A file that others could write to is not believed at all.
+A file that root makes stays root's, and is readable by the group of the service's user: 0640.
 """
 
 import contextlib
 import fcntl
 import hashlib
 import os
+import pwd
 import re
 import secrets
 import tempfile
@@ -91,8 +93,11 @@ def _entry(parts: list[str]) -> TokenEntry | None:
     return TokenEntry(name=name, role=role, user=user, expires=until, digest=digest)
 
 
-def read(path: Path) -> str:
-    """The file's text. Raises `TokenFileError` if it cannot be read or could have been written by others."""
+def read(path: Path, *, service: pwd.struct_passwd | None = None) -> str:
+    """The file's text. Raises `TokenFileError` if it cannot be read or could have been written by others.
+
+    `service`: who the service runs as, where it is not ourselves.
+    """
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
@@ -101,7 +106,7 @@ def read(path: Path) -> str:
         raise TokenFileError(f"{path} cannot be read: {error.strerror}") from None
     if found.st_mode & 0o022:
         raise TokenFileError(f"{path} may be written by others: chmod go-w it")
-    if found.st_uid not in {0, os.geteuid()}:
+    if found.st_uid not in {0, os.geteuid(), service.pw_uid if service is not None else 0}:
         raise TokenFileError(f"{path} belongs to another user: it must be root's or the service's own")
     if len(data) > FILE_BYTES_MAX:
         raise TokenFileError(f"{path} is larger than {FILE_BYTES_MAX} bytes")
@@ -158,22 +163,33 @@ class Tokens:
         log.info("tokens_read", file=str(self._path), count=len(entries))
 
 
-def add(path: Path, *, name: str, role: str, user: str, expires: date | None) -> str:
-    """A new token, its hash in the file. Returns the token, which is in no other place. Raises `TokenFileError`."""
+def add(
+    path: Path,
+    *,
+    name: str,
+    role: str,
+    user: str,
+    expires: date | None,
+    service: pwd.struct_passwd | None = None,
+) -> str:
+    """A new token, its hash in the file. Returns the token, which is in no other place. Raises `TokenFileError`.
+
+    `service`: who the service runs as. A new file that root makes is readable by his group.
+    """
     if not _NAME.fullmatch(name) or not _NAME.fullmatch(user):
         raise TokenFileError("name and user are letters, digits, and . _ @ - in between, at most 64")
     token = PREFIX + secrets.token_urlsafe(32)
     entry = TokenEntry(name=name, role=role, user=user, expires=expires, digest=digest_of(token))
-    with _editing(path) as lines:
+    with _editing(path, service) as lines:
         if any(line.split()[:1] == [name] for line in lines):
             raise TokenFileError(f"there is a token named {name}: revoke it, or choose another name")
         lines.append(entry.line)
     return token
 
 
-def revoke(path: Path, name: str) -> None:
+def revoke(path: Path, name: str, *, service: pwd.struct_passwd | None = None) -> None:
     """Take a token out of the file. Raises `TokenFileError` if there is none of that name."""
-    with _editing(path) as lines:
+    with _editing(path, service) as lines:
         kept = [line for line in lines if line.split()[:1] != [name]]
         if len(kept) == len(lines):
             raise TokenFileError(f"there is no token named {name} in {path}")
@@ -181,7 +197,7 @@ def revoke(path: Path, name: str) -> None:
 
 
 @contextlib.contextmanager
-def _editing(path: Path) -> Iterator[list[str]]:
+def _editing(path: Path, service: pwd.struct_passwd | None) -> Iterator[list[str]]:
     """The file's lines; what is left of them is written, all or nothing, one writer at a time."""
     try:
         lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -190,7 +206,7 @@ def _editing(path: Path) -> Iterator[list[str]]:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = path.stat() if path.exists() else None
-        lines = read(path).splitlines(keepends=True) if before is not None else [_HEAD]
+        lines = read(path, service=service).splitlines(keepends=True) if before is not None else [_HEAD]
         yield lines
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
@@ -199,6 +215,9 @@ def _editing(path: Path) -> Iterator[list[str]]:
                     os.fchmod(file.fileno(), before.st_mode & 0o7777)
                     with contextlib.suppress(PermissionError):
                         os.fchown(file.fileno(), before.st_uid, before.st_gid)
+                elif os.geteuid() == 0 and service is not None and service.pw_uid != 0:
+                    os.fchown(file.fileno(), 0, service.pw_gid)
+                    os.fchmod(file.fileno(), 0o640)
                 file.writelines(line if line.endswith("\n") else f"{line}\n" for line in lines)
                 file.flush()
                 os.fsync(file.fileno())
