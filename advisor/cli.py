@@ -23,6 +23,14 @@ except ModuleNotFoundError:
     raise SystemExit(2) from None
 
 HELP = "Keeps distributed training on Slurm running: what failed, why, which nodes to avoid, and what happens next."
+EXAMPLES = (
+    "advisor analyze slurm-4711.out        why a job failed, from its log alone; needs no service",
+    "advisor demo                          a real Slurm job fails on a bad node and recovers",
+    "advisor status                        whether the service on this host ticks",
+    "advisor decisions list --since 1d     what was decided, and what came of it",
+    "advisor explain 4711                  one job, in plain sentences",
+    "advisor decisions --help              what else there is below a command",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +40,7 @@ class Entry:
     module: str
     summary: str
     app: str = "app"  # its name in the module
+    examples: tuple[str, ...] = ()  # of a group; each of its commands has its own
 
 
 COMMANDS = {
@@ -75,7 +84,16 @@ COMMANDS = {
     ),
     "replay": Entry(module="advisor.commands.replay", summary="Reproduce a decision from its stored inputs."),
     "audit": Entry(module="advisor.commands.audit", summary="Who did what; is the history what it was?"),
-    "store": Entry(module="advisor.commands.store", summary="Back up, restore, and the database's lives."),
+    "store": Entry(
+        module="advisor.commands.store",
+        summary="Back up, restore, and the database's lives.",
+        examples=(
+            "advisor store dump /var/backups/advisor-2026-12-01.dump",
+            "advisor store restore /var/backups/advisor-2026-12-01.dump --yes",
+            "advisor store incarnations",
+            "sudo -u advisor advisor store dump /var/lib/recovery-advisor/today.dump",
+        ),
+    ),
     "backtest": Entry(module="advisor.commands.backtest", summary="Try another policy on decisions of the past."),
     "simulate": Entry(module="advisor.commands.simulate", summary="What recovery is worth, in seeded worlds."),
     "mode": Entry(module="advisor.commands.mode", summary="Monitor or autonomous: see and set."),
@@ -128,7 +146,7 @@ def application(arguments: Sequence[str]) -> typer.Typer:
     """The whole command tree, with only the command named in `arguments` imported."""
     app = typer.Typer(
         name="advisor",
-        help=HELP,
+        help=_with_examples(HELP, EXAMPLES),
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -187,7 +205,12 @@ def _add(app: typer.Typer, name: str, entry: Entry) -> None:
     if single is not None:
         app.command(name, help=single.__doc__ or entry.summary)(single)
     else:
-        app.add_typer(commands, name=name, help=entry.summary, no_args_is_help=True)
+        app.add_typer(commands, name=name, help=_with_examples(entry.summary, entry.examples), no_args_is_help=True)
+
+
+def _with_examples(summary: str, examples: Sequence[str]) -> str:
+    """As a command's docstring has them: one a line, never folded."""
+    return "\n".join([summary, "", "\b", "Examples:", *(f"  {line}" for line in examples)]) if examples else summary
 
 
 def _single(commands: typer.Typer) -> Callable[..., Any] | None:

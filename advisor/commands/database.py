@@ -86,7 +86,14 @@ async def opened(url: str) -> AsyncIterator[AsyncEngine]:
 def _said(error: SQLAlchemyError) -> str:
     """The database's own first line, without the names of the layers that passed it on."""
     text = str((error.orig if isinstance(error, DBAPIError) else None) or error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    return with_whom(text.splitlines()[0]) if text else type(error).__name__
+
+
+def with_whom(said: str) -> str:
+    """What Postgres says, and as whom to run the command where it knows accounts by its socket and not this one."""
+    if "Peer authentication failed" in said or 'role "root" does not exist' in said:
+        return f"{said}; run this as the service's user: sudo -u advisor advisor …, with files that it may use"
+    return said
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from sqlalchemy import make_url, select
 
 from advisor.clock import SystemClock
 from advisor.commands.audit import DsnOption
-from advisor.commands.database import database_url, opened, postgres_programs
+from advisor.commands.database import database_url, opened, postgres_programs, with_whom
 from advisor.commands.options import ConfigOption, FormatOption, load_config
 from advisor.commands.output import CommandError, Format, one_line, print_json, print_table, short_time
 from advisor.config import Config
@@ -75,7 +75,7 @@ def dump(
         dumping = tools.start("pg_dump", *arguments, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE)
         said = dumping.communicate()[1].decode("utf-8", "replace").strip()
         if dumping.returncode != 0:
-            raise CommandError(f"nothing was written: {one_line(said[:1000])}")
+            raise CommandError(f"nothing was written: {with_whom(one_line(said[:1000]))}")
     print(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
 
 
@@ -206,9 +206,8 @@ def _restore(tools: _Tools, given: IO[bytes], complaints: IO[bytes]) -> None:
         target.stdin.close()
     if target.wait() != 0:
         complaints.seek(0)
-        raise CommandError(
-            f"nothing was restored: {one_line(complaints.read(2000).decode('utf-8', 'replace').strip())}"
-        )
+        said = one_line(complaints.read(2000).decode("utf-8", "replace").strip())
+        raise CommandError(f"nothing was restored: {with_whom(said)}")
 
 
 @app.command()

@@ -26,3 +26,16 @@ def test_every_command_has_examples_and_fits(path: tuple[str, ...]) -> None:
     assert f"advisor {' '.join(path)}" in text.splitlines()[0]
     assert "Examples:" in text
     assert max(map(len, text.splitlines())) <= cli_reference.COLUMNS
+
+
+@pytest.mark.parametrize("path", [(), ("store",)], ids=["advisor", "store"])
+def test_what_has_commands_below_it_begins_with_examples(path: tuple[str, ...]) -> None:
+    """Who only types its name sees how it is used; each example names a command that there is."""
+    text = cli_reference.help_of(path)
+    examples = text.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
+    assert len(examples) > 2
+    for line in examples:
+        words = line.removeprefix("    ").removeprefix("sudo -u advisor ").split()
+        assert words[0] == "advisor"
+        assert any(tuple(words[1 : 1 + length]) in HELPS for length in (1, 2)) or words[2] == "--help"
+    assert max(map(len, text.splitlines())) <= cli_reference.COLUMNS
