@@ -3,17 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, Text, bindparam, func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from advisor.core.codec import CodecError, decode, encode
 from advisor.core.model import Unavailable
 from advisor.store.audit_log import append
 from advisor.store.ids import as_id, new_id
 from advisor.store.records import AgentMode, AuditEvent, StoredAgent
-from advisor.store.sql import AnyRow, storable
+from advisor.store.sql import AnyRow, id_given, storable, time_given
 from advisor.store.tables import agents
 
 _AGENTS_MAX = 1000
@@ -81,13 +84,18 @@ async def heartbeat(connection: AsyncConnection, *, cluster: str, session: str, 
     known = as_id(session)
     if known is None:
         return False
-    found = await connection.execute(
+    given = {"known": known, "of": storable(cluster), "now": now, "mode_now": mode.value}
+    return (await connection.execute(_heard(), given)).one_or_none() is not None
+
+
+@cache
+def _heard() -> ReturningUpdate[Any]:
+    return (
         update(agents)
-        .where(agents.c.session == known, agents.c.cluster == storable(cluster))
-        .values(mode=mode.value, last_seen_at=now)
+        .where(agents.c.session == id_given("known"), agents.c.cluster == bindparam("of", type_=Text()))
+        .values(mode=bindparam("mode_now"), last_seen_at=time_given("now"))
         .returning(agents.c.host)
     )
-    return found.one_or_none() is not None
 
 
 async def says(connection: AsyncConnection, *, cluster: str, session: str, unavailable: Sequence[Unavailable]) -> None:

@@ -3,12 +3,14 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import cache
+from typing import Any
 
-from sqlalchemy import and_, or_, select, text
+from sqlalchemy import Select, and_, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.words import AttemptState
-from advisor.store.sql import AnyRow, any_text
+from advisor.store.sql import AnyRow, any_text_given
 from advisor.store.tables import attempts, jobs
 
 # COMPLETING: their processes may still write.
@@ -20,19 +22,7 @@ async def dependents(connection: AsyncConnection, clusters: Iterable[str]) -> Ca
 
     One that ran already when the attempt began does not count: somebody lets both run side by side.
     """
-    found = await connection.execute(
-        select(
-            *(jobs.c.key, jobs.c.cluster, jobs.c.user_name, jobs.c.name, jobs.c.waits_for, jobs.c.singleton),
-            attempts.c.started_at,
-        )
-        .join(attempts, and_(attempts.c.job_key == jobs.c.key, attempts.c.number == jobs.c.last_number))
-        .where(
-            jobs.c.cluster == any_text(clusters),
-            jobs.c.forgotten_at.is_(None),
-            or_(jobs.c.singleton, jobs.c.waits_for != text("'{}'::text[]")),
-            attempts.c.state.in_(_AT_WORK),
-        )
-    )
+    found = await connection.execute(_waiting(), {"clusters": list(clusters)})
     waited: dict[tuple[str, ...], list[tuple[str, datetime | None]]] = defaultdict(list)
     for row in found:
         for name in row.waits_for:
@@ -52,3 +42,20 @@ async def dependents(connection: AsyncConnection, clusters: Iterable[str]) -> Ca
         )
 
     return beside
+
+
+@cache
+def _waiting() -> Select[Any]:
+    return (
+        select(
+            *(jobs.c.key, jobs.c.cluster, jobs.c.user_name, jobs.c.name, jobs.c.waits_for, jobs.c.singleton),
+            attempts.c.started_at,
+        )
+        .join(attempts, and_(attempts.c.job_key == jobs.c.key, attempts.c.number == jobs.c.last_number))
+        .where(
+            jobs.c.cluster == any_text_given("clusters"),
+            jobs.c.forgotten_at.is_(None),
+            or_(jobs.c.singleton, jobs.c.waits_for != text("'{}'::text[]")),
+            attempts.c.state.in_(_AT_WORK),
+        )
+    )

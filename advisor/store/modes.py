@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
+from typing import Any
 
-from sqlalchemy import delete, exists, or_, select, text
+from sqlalchemy import Select, delete, exists, or_, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -20,12 +22,6 @@ _SETTINGS_MAX = 10_000
 
 
 async def list_modes(connection: AsyncConnection) -> tuple[ModeSetting, ...]:
-    columns = mode_settings.c
-    found = await connection.execute(
-        select(mode_settings)
-        .order_by(columns.cluster, columns.partition, columns.job_id, columns.category, columns.account)
-        .limit(_SETTINGS_MAX)
-    )
     return tuple(
         ModeSetting(
             mode=Mode(row.mode),
@@ -39,7 +35,17 @@ async def list_modes(connection: AsyncConnection) -> tuple[ModeSetting, ...]:
             why=row.why,
             set_at=row.set_at,
         )
-        for row in found
+        for row in await connection.execute(_settings())
+    )
+
+
+@cache
+def _settings() -> Select[Any]:
+    columns = mode_settings.c
+    return (
+        select(mode_settings)
+        .order_by(columns.cluster, columns.partition, columns.job_id, columns.category, columns.account)
+        .limit(_SETTINGS_MAX)
     )
 
 

@@ -12,8 +12,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Text, cast, column, func, literal_column, select
+from sqlalchemy import BigInteger, ColumnElement, Select, Text, cast, column, func, literal_column, select
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -22,7 +24,7 @@ from advisor.core.model import NodeFact
 from advisor.core.policy import Policy
 from advisor.core.words import NodeState
 from advisor.store.node_queries import past_implication
-from advisor.store.sql import AnyRow, any_text
+from advisor.store.sql import AnyRow, any_text, any_text_given, time_given
 from advisor.store.tables import implications, node_states
 
 _PARTS = 256
@@ -107,15 +109,7 @@ class NodeBook:
         """All parts together are as they were: mostly so, and said in one row."""
         found = {
             row.cluster: (row.many, row.stamp)
-            for row in await connection.execute(
-                select(
-                    node_states.c.cluster,
-                    func.count().label("many"),
-                    cast(func.sum(written("node_states")), BigInteger()).label("stamp"),
-                )
-                .where(node_states.c.cluster == any_text(clusters))
-                .group_by(node_states.c.cluster)
-            )
+            for row in await connection.execute(_stamps(), {"clusters": list(clusters)})
         }
         seen: dict[str, tuple[int, int]] = {}
         for (cluster, _), (many, stamp) in self._seen.items():
@@ -129,16 +123,8 @@ class NodeBook:
     ) -> None:
         """Bring what incidents said of nodes up to date."""
         clusters = tuple(sorted(clusters))
-        within = (
-            implications.c.cluster == any_text(clusters),
-            implications.c.at >= now - timedelta(days=policy.history_window_days),
-            implications.c.weight > 0,
-        )
-        row = (
-            await connection.execute(
-                select(func.count(), cast(func.sum(written("implications")), BigInteger())).where(*within)
-            )
-        ).one()
+        given = {"clusters": list(clusters), "since": now - timedelta(days=policy.history_window_days)}
+        row = (await connection.execute(_history_stamp(), given)).one()
         seen = (clusters, *row)
         if seen == self._history_seen:
             return
@@ -146,9 +132,10 @@ class NodeBook:
         columns = ("cluster", "node", "job_key", "user_name", "trust", "unit", "weight", "at")
         for item in await connection.execute(
             select(*(implications.c[name] for name in columns))
-            .where(*within)
+            .where(*_of_history())
             .order_by(implications.c.at.desc(), implications.c.incident_id, implications.c.node)
-            .limit(_HISTORY_MAX)
+            .limit(_HISTORY_MAX),
+            given,
         ):
             history[item.cluster, item.node].append(past_implication(item))
         self._history, self._history_seen = dict(history), seen
@@ -180,6 +167,29 @@ class NodeBook:
             other_jobs=other_jobs(said, now, policy, except_job=row.job_key, except_user=row.user_name),
             units=units_of_others(said, now, policy, except_job=row.job_key, except_user=row.user_name),
         )
+
+
+@cache
+def _stamps() -> Select[Any]:
+    many, stamp = func.count().label("many"), cast(func.sum(written("node_states")), BigInteger()).label("stamp")
+    return (
+        select(node_states.c.cluster, many, stamp)
+        .where(node_states.c.cluster == any_text_given("clusters"))
+        .group_by(node_states.c.cluster)
+    )
+
+
+@cache
+def _history_stamp() -> Select[int, int]:
+    return select(func.count(), cast(func.sum(written("implications")), BigInteger())).where(*_of_history())
+
+
+def _of_history() -> tuple[ColumnElement[bool], ...]:
+    return (
+        implications.c.cluster == any_text_given("clusters"),
+        implications.c.at >= time_given("since"),
+        implications.c.weight > 0,
+    )
 
 
 def node_fact(name: str, state: AnyRow) -> NodeFact:

@@ -1,8 +1,10 @@
 """Pauses: until when no advice of a cluster, or of any, is acted on. The audit log keeps every change."""
 
 from datetime import datetime
+from functools import cache
+from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import Select, delete, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -10,7 +12,7 @@ from advisor.core.modes import Pause
 from advisor.store.audit_log import append
 from advisor.store.errors import NotFound
 from advisor.store.records import AuditEvent
-from advisor.store.sql import AnyRow, storable
+from advisor.store.sql import AnyRow, storable, time_given
 from advisor.store.tables import pauses
 
 _PAUSES_MAX = 1000
@@ -18,10 +20,12 @@ _PAUSES_MAX = 1000
 
 async def list_pauses(connection: AsyncConnection, now: datetime) -> tuple[Pause, ...]:
     """Those in force."""
-    found = await connection.execute(
-        select(pauses).where(pauses.c.until > now).order_by(pauses.c.cluster).limit(_PAUSES_MAX)
-    )
-    return tuple(_pause(row) for row in found)
+    return tuple(_pause(row) for row in await connection.execute(_in_force(), {"now": now}))
+
+
+@cache
+def _in_force() -> Select[Any]:
+    return select(pauses).where(pauses.c.until > time_given("now")).order_by(pauses.c.cluster).limit(_PAUSES_MAX)
 
 
 async def pause(connection: AsyncConnection, wanted: Pause, *, who: str, origin: str, now: datetime) -> Pause:

@@ -10,6 +10,7 @@ another one: correct whichever replica or agent wrote meanwhile. What is not pla
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Select, cast, func, select
@@ -19,7 +20,7 @@ from advisor.core.policy import Policy
 from advisor.store.dependents import dependents
 from advisor.store.node_book import NodeBook, Place, written
 from advisor.store.records import AttemptKey, DetectorState, StoredAttempt
-from advisor.store.sql import AnyRow, of_attempt, wanted_attempts
+from advisor.store.sql import AnyRow, attempts_given, attempts_of, of_attempt
 from advisor.store.tables import attempts, detector_states, jobs, milestones
 
 # What every tick or report writes, and is looked at apart or read by nobody here.
@@ -73,7 +74,7 @@ class Remembered:
         stamps: dict[AttemptKey, Stamp] = {}
         seen: dict[AttemptKey, datetime] = {}
         clusters: set[str] = set()
-        for row in await connection.execute(_stamps_of(keys)):
+        for row in await connection.execute(_stamps(), attempts_of(keys)):
             key = keys[row.place - 1]
             stamps[key] = Stamp(row.facts, row.milestones, row.writer)
             seen[key] = row.observed_at
@@ -166,8 +167,9 @@ def _hash_of(columns: Sequence[ColumnElement[Any]]) -> ColumnElement[int]:
     return func.hash_record_extended(func.row(*columns), 0, type_=BigInteger())
 
 
-def _stamps_of(keys: Sequence[AttemptKey]) -> Select[Any]:
-    wanted = wanted_attempts(keys, places=True)
+@cache
+def _stamps() -> Select[Any]:
+    wanted = attempts_given(places=True)
     reached = select(func.count()).select_from(milestones).where(of_attempt(milestones, attempts)).scalar_subquery()
     facts = _hash_of([*(attempts.c[name] for name in _OF_ATTEMPT), *(jobs.c[name] for name in _OF_JOB)])
     return (

@@ -1,10 +1,25 @@
 """Small pieces of SQL that several modules build their queries from."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from sqlalchemy import ColumnElement, FromClause, Integer, Row, Table, Text, Uuid, and_, cast, column, exists, func
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    FromClause,
+    Integer,
+    Row,
+    Table,
+    Text,
+    Uuid,
+    and_,
+    bindparam,
+    cast,
+    column,
+    exists,
+    func,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 
 from advisor.store.records import AttemptKey
@@ -12,14 +27,54 @@ from advisor.store.records import AttemptKey
 AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 
 
+# Of statements that every tick sends, which are built once (`functools.cache`), since building one costs as much as
+# sending it: what is given with each execution, by name.
+
+
+def time_given(name: str) -> BindParameter[datetime]:
+    return bindparam(name, type_=TIMESTAMP(timezone=True))
+
+
+def id_given(name: str) -> BindParameter[str]:
+    return bindparam(name, type_=Uuid(as_uuid=False))
+
+
+def any_id_given(name: str) -> ColumnElement[object]:
+    """For `column == any_id_given(name)`."""
+    return func.any(bindparam(name, type_=ARRAY(Uuid(as_uuid=False))))
+
+
+def any_text_given(name: str) -> ColumnElement[object]:
+    """For `column == any_text_given(name)`."""
+    return func.any(bindparam(name, type_=ARRAY(Text())))
+
+
+def attempts_given(*, places: bool = False) -> FromClause:
+    """`wanted_attempts` with `attempts_of(keys)` given."""
+    return _attempts(
+        bindparam("wanted_jobs", type_=ARRAY(Uuid(as_uuid=False))),
+        bindparam("wanted_numbers", type_=ARRAY(Integer())),
+        places=places,
+    )
+
+
+def attempts_of(keys: Sequence[AttemptKey]) -> Mapping[str, Sequence[object]]:
+    return {"wanted_jobs": [key.job_key for key in keys], "wanted_numbers": [key.number for key in keys]}
+
+
 def wanted_attempts(keys: Sequence[AttemptKey], *, places: bool = False) -> FromClause:
     """The keys as a table `wanted(job_key, number)`: one parameter per column, whatever their number. `places`: with
     each one's `place` among them, from 1."""
+    return _attempts(
+        cast([key.job_key for key in keys], ARRAY(Uuid(as_uuid=False))),
+        cast([key.number for key in keys], ARRAY(Integer())),
+        places=places,
+    )
+
+
+def _attempts(jobs: ColumnElement[Any], numbers: ColumnElement[Any], *, places: bool) -> FromClause:
     return (
-        func.unnest(
-            cast([key.job_key for key in keys], ARRAY(Uuid(as_uuid=False))),
-            cast([key.number for key in keys], ARRAY(Integer())),
-        )
+        func.unnest(jobs, numbers)
         .table_valued(
             column("job_key", Uuid(as_uuid=False)),
             column("number", Integer()),

@@ -5,6 +5,7 @@ for each would cost more than what it carries.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -17,15 +18,15 @@ from sqlalchemy import (
     Text,
     Update,
     Uuid,
+    bindparam,
     cast,
     column,
     func,
-    literal,
     select,
     text,
     update,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP, insert
+from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP, Insert, insert
 from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION as DOUBLE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -48,50 +49,60 @@ async def save_states(connection: AsyncConnection, states: Mapping[AttemptKey, D
     ordered = sorted(states.items())
     keys = [key for key, _ in ordered]
     packed = [pack_signals(state.signals) for _, state in ordered]
-    kept = _table(
-        keys,
-        {
-            "state": (_WHOLE, _ends([state.state for _, state in ordered])),
-            "signals": (_WHOLE, _ends(packed)),
-            "seen_over": (Boolean(), [state.seen_over for _, state in ordered]),
-        },
-    )
-    statement = insert(detector_states).from_select(
-        ["job_key", "number", "state", "signals", "seen_over"],
-        select(
-            kept.c.job_key,
-            kept.c.number,
-            _part(b"".join(state.state for _, state in ordered), kept.c.state),
-            _part(b"".join(packed), kept.c.signals),
-            kept.c.seen_over,
-        ),
-    )
-    await connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=["job_key", "number"],
-            set_={name: statement.excluded[name] for name in ("state", "signals", "seen_over")},
-        )
-    )
-    await connection.execute(_progress(keys, [state for _, state in ordered]))
+    given: Mapping[str, Sequence[object]] = {
+        "state": _ends([state.state for _, state in ordered]),
+        "signals": _ends(packed),
+        "seen_over": [state.seen_over for _, state in ordered],
+    }
+    parts = {"states": b"".join(state.state for _, state in ordered), "of_signals": b"".join(packed)}
+    await connection.execute(_saving(), _given(keys, given) | parts)
+    progress, documents = _progress([state for _, state in ordered])
+    await connection.execute(_progressing(), _given(keys, progress) | {"documents": documents})
     return int((await connection.execute(_WRITER)).scalar_one())
 
 
-def _progress(keys: Sequence[AttemptKey], states: Sequence[DetectorState]) -> Update:
+@cache
+def _saving() -> Insert:
+    names = ("state", "signals", "seen_over")
+    kept = _table({"state": _WHOLE, "signals": _WHOLE, "seen_over": Boolean()})
+    statement = insert(detector_states).from_select(
+        ["job_key", "number", *names],
+        select(
+            kept.c.job_key,
+            kept.c.number,
+            _part("states", kept.c.state),
+            _part("of_signals", kept.c.signals),
+            kept.c.seen_over,
+        ),
+    )
+    return statement.on_conflict_do_update(
+        index_elements=["job_key", "number"], set_={name: statement.excluded[name] for name in names}
+    )
+
+
+def _progress(states: Sequence[DetectorState]) -> tuple[Mapping[str, Sequence[object]], bytes]:
+    """Columns, and the documents that `progress` is the ends of."""
     made = [state.progress for state in states]
     documents = [encode(progress) for progress in made]
+    columns: Mapping[str, Sequence[object]] = {
+        "first_step": [item.first_step for item in made],
+        "last_step": [item.last_step for item in made],
+        "checkpoint_step": [item.checkpoint_step for item in made],
+        "in_job_restarts": [item.in_job_restarts for item in made],
+        "first_progress_at": [item.first_at for item in made],
+        "last_progress_at": [item.last_at for item in made],
+        "save_seconds": [_numbers(saves_of(item.pace)) for item in made],
+        "foreign_count": [state.foreign for state in states],
+        "progress": _ends(documents),
+    }
+    return columns, b"".join(documents)
+
+
+@cache
+def _progressing() -> Update:
+    numbers = ("first_step", "last_step", "checkpoint_step", "in_job_restarts", "foreign_count", "progress")
     given = _table(
-        keys,
-        {
-            "first_step": (_WHOLE, [item.first_step for item in made]),
-            "last_step": (_WHOLE, [item.last_step for item in made]),
-            "checkpoint_step": (_WHOLE, [item.checkpoint_step for item in made]),
-            "in_job_restarts": (_WHOLE, [item.in_job_restarts for item in made]),
-            "first_progress_at": (_TIME, [item.first_at for item in made]),
-            "last_progress_at": (_TIME, [item.last_at for item in made]),
-            "save_seconds": (Text(), [_numbers(saves_of(item.pace)) for item in made]),
-            "foreign_count": (_WHOLE, [state.foreign for state in states]),
-            "progress": (_WHOLE, _ends(documents)),
-        },
+        dict.fromkeys(numbers, _WHOLE) | {"first_progress_at": _TIME, "last_progress_at": _TIME, "save_seconds": Text()}
     )
     plain = ("first_step", "last_step", "checkpoint_step", "first_progress_at", "last_progress_at", "foreign_count")
     return (
@@ -102,21 +113,24 @@ def _progress(keys: Sequence[AttemptKey], states: Sequence[DetectorState]) -> Up
             | {
                 "in_job_restarts": cast(given.c.in_job_restarts, Integer()),
                 "save_seconds": cast(given.c.save_seconds, ARRAY(DOUBLE())),
-                "progress": _part(b"".join(documents), given.c.progress),
+                "progress": _part("documents", given.c.progress),
             }
         )
     )
 
 
-def _table(keys: Sequence[AttemptKey], columns: Mapping[str, tuple[Any, Sequence[object]]]) -> FromClause:
-    """A table of the keys with these columns. Of bytes, a column holds where each part ends; see `_part`."""
-    given: dict[str, tuple[Any, Sequence[object]]] = {
-        "job_key": (Uuid(as_uuid=False), [key.job_key for key in keys]),
-        "number": (Integer(), [key.number for key in keys]),
-        **columns,
-    }
-    arrays = [cast(list(values), ARRAY(kind)) for kind, values in given.values()]
-    named = [column(name, kind) for name, (kind, _) in given.items()]
+def _given(keys: Sequence[AttemptKey], columns: Mapping[str, Sequence[object]]) -> dict[str, object]:
+    """As `_table` wants it."""
+    of_keys = {"given_job_key": [key.job_key for key in keys], "given_number": [key.number for key in keys]}
+    return of_keys | {f"given_{name}": values for name, values in columns.items()}
+
+
+def _table(columns: Mapping[str, Any]) -> FromClause:
+    """A table of keys with columns of these types, each given as an array, `given_` before its name. Of bytes, a
+    column holds where each part ends; see `_part`."""
+    kinds = {"job_key": Uuid(as_uuid=False), "number": Integer(), **columns}
+    arrays = [bindparam(f"given_{name}", type_=ARRAY(kind)) for name, kind in kinds.items()]
+    named = [column(name, kind) for name, kind in kinds.items()]
     return func.unnest(*arrays).table_valued(*named, name="given").render_derived()
 
 
@@ -133,10 +147,10 @@ def _ends(parts: Sequence[bytes]) -> list[int]:
     return found
 
 
-def _part(data: bytes, end: ColumnElement[int]) -> ColumnElement[bytes]:
-    """The part of `data` that `_ends` told."""
+def _part(data: str, end: ColumnElement[int]) -> ColumnElement[bytes]:
+    """The part that `_ends` told of the bytes given by the name `data`."""
     return func.substring(
-        literal(data, LargeBinary()),
+        bindparam(data, type_=LargeBinary()),
         cast(end // _LENGTH - end % _LENGTH + 1, Integer()),
         cast(end % _LENGTH, Integer()),
     )

@@ -1,16 +1,19 @@
 """Which attempts a tick looks at, and when one is done with."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, null, or_, select, text, true, update
+from sqlalchemy import ColumnElement, Select, and_, func, null, or_, select, text, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from advisor.core.words import Action, AttemptState, Mode, Reason
 from advisor.store.agents import remembered_until
 from advisor.store.records import AttemptKey, ReconciliationStatus
-from advisor.store.sql import of_advice, of_attempt, wanted_attempts
+from advisor.store.sql import id_given, of_advice, of_attempt, time_given, wanted_attempts
 from advisor.store.tables import advice, attempts, decisions, detector_states, incidents, jobs, leases
 
 # An attempt that is over is looked at for this long at most, whatever is still missing.
@@ -58,77 +61,108 @@ async def watched(
 
     `replica_id`: only of jobs that it holds or that are free. The caller has locked its row (`leases`).
     """
+    given = _given(now, patience, replica_id)
+    closed = await connection.execute(_closing(among_replicas=bool(replica_id)), given)
+    done = [AttemptKey(job_key=row.job_key, number=row.number) for row in closed]
+    if done:
+        table = wanted_attempts(done)
+        await connection.execute(
+            update(incidents).where(of_attempt(incidents, table), incidents.c.closed_at.is_(None)).values(closed_at=now)
+        )
+    found = await connection.execute(_ticked(among_replicas=bool(replica_id)), given)
+    return tuple(Watched(key=AttemptKey(job_key=row.job_key, number=row.number), epoch=row.epoch) for row in found)
+
+
+def _given(now: datetime, patience: Patience, replica_id: str) -> Mapping[str, object]:
+    return {
+        "now": now,
+        "horizon": now - WATCH_HORIZON,
+        "unseen": now - _KEPT_UNSEEN,
+        "refined": now - patience.refined,
+        "isolated": now - patience.isolated,
+        **({"replica": replica_id} if replica_id else {}),
+    }
+
+
+@cache
+def _closing(*, among_replicas: bool) -> ReturningUpdate[Any]:
     next_one = attempts.alias("next_one")
     successors = select(next_one.c.number).where(
         next_one.c.job_key == attempts.c.job_key, next_one.c.number > attempts.c.number
     )
     started = successors.where(next_one.c.state.in_(_STARTED)).exists()
-    closed = (
+    return (
         update(attempts)
         .where(
             attempts.c.open,
-            ~_held_by_another(replica_id) if replica_id else true(),
+            ~_held_by_another() if among_replicas else true(),
             attempts.c.over_seen_at.is_not(None),
             or_(
-                attempts.c.over_seen_at < now - _KEPT_UNSEEN,
-                and_(attempts.c.over_seen_at < now - WATCH_HORIZON, _looked_at_since_its_end()),
+                attempts.c.over_seen_at < time_given("unseen"),
+                and_(attempts.c.over_seen_at < time_given("horizon"), _looked_at_since_its_end()),
                 and_(
                     or_(~successors.exists(), started),
                     _looked_at_since_its_end(),
                     or_(attempts.c.orders == attempts.c.orders_decided, started),
-                    _decided_for_good(now, patience),
+                    _decided_for_good(),
                 ),
             ),
         )
         .values(open=False)
         .returning(attempts.c.job_key, attempts.c.number)
     )
-    done = [AttemptKey(job_key=row.job_key, number=row.number) for row in await connection.execute(closed)]
-    if done:
-        table = wanted_attempts(done)
-        await connection.execute(
-            update(incidents).where(of_attempt(incidents, table), incidents.c.closed_at.is_(None)).values(closed_at=now)
-        )
-    turn = _turn_of_user()
+
+
+@cache
+def _ticked(*, among_replicas: bool) -> Select[Any]:
     epoch: ColumnElement[Any] = null()
     joined = attempts.join(jobs, jobs.c.key == attempts.c.job_key)
-    if replica_id:
+    ours: ColumnElement[bool] = true()
+    if among_replicas:
         joined, epoch = joined.outerjoin(leases, _lease_of_attempt()), leases.c.epoch
-    ours = or_(leases.c.job_key.is_(None), leases.c.replica_id == replica_id) if replica_id else true()
-    found = await connection.execute(
+        ours = or_(leases.c.job_key.is_(None), leases.c.replica_id == id_given("replica"))
+    return (
         select(attempts.c.job_key, attempts.c.number, epoch.label("epoch"))
         .select_from(joined)
-        .where(*_to_tick(now), ours)
-        .order_by(jobs.c.in_scope.desc(), turn, attempts.c.job_key, attempts.c.number)
+        .where(*_to_tick(), ours)
+        .order_by(jobs.c.in_scope.desc(), _turn_of_user(), attempts.c.job_key, attempts.c.number)
         .limit(_WATCHED_MAX)
     )
-    return tuple(Watched(key=AttemptKey(job_key=row.job_key, number=row.number), epoch=row.epoch) for row in found)
 
 
 async def by_importance(connection: AsyncConnection, now: datetime) -> tuple[str, ...]:
     """Jobs with something to tick, whoever holds them, the most important first: the same order for all replicas, so
     that what one gives up for a more important one does not go round."""
-    turn = _turn_of_user()
-    found = await connection.execute(
+    found = await connection.execute(_by_importance(), {"horizon": now - WATCH_HORIZON})
+    return tuple(dict.fromkeys(found.scalars()))
+
+
+@cache
+def _by_importance() -> Select[Any]:
+    return (
         select(attempts.c.job_key)
         .join(jobs, jobs.c.key == attempts.c.job_key)
-        .where(*_to_tick(now))
-        .order_by(jobs.c.in_scope.desc(), turn, attempts.c.job_key, attempts.c.number)
+        .where(*_to_tick())
+        .order_by(jobs.c.in_scope.desc(), _turn_of_user(), attempts.c.job_key, attempts.c.number)
         .limit(_WATCHED_MAX)
     )
-    return tuple(dict.fromkeys(found.scalars()))
 
 
 async def free_jobs(connection: AsyncConnection, now: datetime) -> tuple[str, ...]:
     """Jobs with something to tick that no replica holds."""
-    found = await connection.execute(
+    found = await connection.execute(_free_jobs(), {"horizon": now - WATCH_HORIZON})
+    return tuple(found.scalars())
+
+
+@cache
+def _free_jobs() -> Select[Any]:
+    return (
         select(attempts.c.job_key)
         .join(jobs, jobs.c.key == attempts.c.job_key)
-        .where(*_to_tick(now), ~select(leases.c.job_key).where(_lease_of_attempt()).exists())
+        .where(*_to_tick(), ~select(leases.c.job_key).where(_lease_of_attempt()).exists())
         .distinct()
         .limit(_FREE_MAX)
     )
-    return tuple(found.scalars())
 
 
 def _turn_of_user() -> ColumnElement[int]:
@@ -143,11 +177,11 @@ def _lease_of_attempt() -> ColumnElement[bool]:
     return and_(leases.c.job_key == attempts.c.job_key, leases.c.replica_id.is_not(None))
 
 
-def _held_by_another(replica_id: str) -> ColumnElement[bool]:
-    return select(leases.c.job_key).where(_lease_of_attempt(), leases.c.replica_id != replica_id).exists()
+def _held_by_another() -> ColumnElement[bool]:
+    return select(leases.c.job_key).where(_lease_of_attempt(), leases.c.replica_id != id_given("replica")).exists()
 
 
-def _to_tick(now: datetime) -> tuple[ColumnElement[bool], ...]:
+def _to_tick() -> tuple[ColumnElement[bool], ...]:
     over = or_(attempts.c.state.in_(_ENDED), attempts.c.ended_at.is_not(None))
     return (
         attempts.c.open,
@@ -155,7 +189,7 @@ def _to_tick(now: datetime) -> tuple[ColumnElement[bool], ...]:
         or_(jobs.c.forgotten_at.is_(None), over),
         or_(
             attempts.c.ended_at.is_(None),
-            func.greatest(attempts.c.ended_at, attempts.c.observed_at) >= now - WATCH_HORIZON,
+            func.greatest(attempts.c.ended_at, attempts.c.observed_at) >= time_given("horizon"),
         ),
     )
 
@@ -170,7 +204,8 @@ def _looked_at_since_its_end() -> Any:
     )
 
 
-def _decided_for_good(now: datetime, patience: Patience) -> Any:
+def _decided_for_good() -> Any:
+    now = time_given("now")
     # A decision that stays as it is while its evidence settles is not committed again, so its row never says that it
     # is settled. Left open, an attempt that failed in monitor mode would be restarted up to an hour later by whoever
     # sets the mode to autonomous. Advice that ran out untaken is left to be said once more, settled or not, for as long
@@ -197,11 +232,11 @@ def _decided_for_good(now: datetime, patience: Patience) -> Any:
                 attempts.c.state == AttemptState.COMPLETED.value,
                 forgotten,
             ),
-            or_(decisions.c.settled, attempts.c.over_seen_at < now - patience.refined),
+            or_(decisions.c.settled, attempts.c.over_seen_at < time_given("refined")),
             or_(
                 ~decisions.c.trusted,
                 decisions.c.implicated_nodes == text("'{}'::text[]"),
-                attempts.c.over_seen_at < now - patience.isolated,
+                attempts.c.over_seen_at < time_given("isolated"),
             ),
             final,
             or_(~advice.c.open, advice.c.expires_at <= now, decisions.c.action == Action.NONE.value),
