@@ -28,7 +28,7 @@ def simulate(
         USUAL
     ),
     days: Annotated[float | None, typer.Option(min=0.001, max=3650.0, help="Instead of the scenario's own.")] = None,
-    noise: Annotated[Path | None, typer.Option(help="TOML or JSON file of rates; see docs/simulator.md.")] = None,
+    noise: Annotated[Path | None, typer.Option(help='TOML or JSON file of rates: docs/simulator.md, "Noise".')] = None,
     listed: Annotated[bool, typer.Option("--list", help="The scenarios, and nothing else.")] = False,
     form: FormatOption = Format.TABLE,
 ) -> None:
@@ -39,7 +39,8 @@ def simulate(
 
     \b
     Examples:
-      advisor simulate --seed 7
+      advisor simulate --seed 5 --days 0.5        (half a minute; all of its two days: two minutes)
+      advisor simulate --seed 5 --days 0.5 --noise docs/examples/noise.toml
       advisor simulate --scenario training-2048-nodes --seed 1 --format json
       advisor simulate --scenario small --seeds 20 --operators advisor,bound
       advisor simulate --list

@@ -19,20 +19,43 @@ from benchmarks.chaos import report, run
 from benchmarks.chaos.schedule import Kind, make
 
 
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="benchmarks.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument(
+        "--minutes", type=float, default=5.0, help="how long things befall jobs and programs (%(default)g)"
+    )
+    made.add_argument("--seed", type=int, default=1, help="which jobs, and what befalls whom when (%(default)s)")
+    made.add_argument("--replicas", type=int, default=1, help="advisors over one database (%(default)s)")
+    made.add_argument("--report", type=Path, help="Markdown, appended to what is there (only printed)")
+    made.add_argument(
+        "--log", type=Path, help="a folder for every injection with its times and our programs' logs (not kept)"
+    )
+    made.add_argument(
+        "--without",
+        type=_kinds,
+        default=frozenset(),
+        metavar="KIND,…",
+        help=f"injections to leave out (none), of: {', '.join(Kind)}",
+    )
+    return made
+
+
+def _kinds(text: str) -> frozenset[Kind]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if word not in list(Kind):
+            raise argparse.ArgumentTypeError(f"{word!r} is not one of {', '.join(Kind)}")
+    return frozenset(map(Kind, words))
+
+
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--replicas", type=int, default=1)
-    parser.add_argument("--report", type=Path, help="Markdown, appended to what is there")
-    parser.add_argument("--log", type=Path, help="a folder for every injection with its times and our programs' logs")
-    parser.add_argument("--without", default="", help="kinds of injections to leave out, with commas")
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
     if not _apart():
         return _enter(arguments)
     _furnish()
-    without = frozenset(Kind(word) for word in options.without.split(",") if word)
-    schedule = make(options.seed, options.minutes * 60, nodes=run.NODES, without=without)
+    schedule = make(options.seed, options.minutes * 60, nodes=run.NODES, without=options.without)
     runtime = namespace.require().apart(f"x{os.getpid()}")
     began = time.monotonic()
 
@@ -42,7 +65,7 @@ def main(arguments: list[str]) -> int:
     outcome = run.play(runtime, schedule, replicas=options.replicas, tell=tell, keep=options.log)
     command = f"python -m benchmarks.chaos --minutes {options.minutes:g} --seed {options.seed}"
     command += f" --replicas {options.replicas}" if options.replicas > 1 else ""
-    command += f" --without {options.without}" if options.without else ""
+    command += f" --without {','.join(sorted(options.without))}" if options.without else ""
     text = report.write(outcome, command)
     print(text)
     if options.report is not None:

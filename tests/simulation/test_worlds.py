@@ -1,6 +1,7 @@
 """Seeded worlds: drawn alike every time, lived through without an advisor, and their figures."""
 
-from dataclasses import replace
+import tomllib
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -296,6 +297,14 @@ def test_noise_of_a_file_replaces_what_it_names(tmp_path: Path) -> None:
     assert scenario_named("small", read_noise(path)).noise.lines_lost == 0.5
     with pytest.raises(WorldError, match="'nowhere' is not one of"):
         scenario_named("nowhere", None)
+
+
+def test_the_example_of_noise_names_every_rate_and_none_as_it_is_by_default() -> None:
+    """Who copies it sees all that can be changed."""
+    path = Path(__file__).parents[2] / "docs" / "examples" / "noise.toml"
+    read, usual = asdict(read_noise(path)), asdict(Noise())
+    assert set(tomllib.loads(path.read_text())) == set(usual)
+    assert all(read[name] > usual[name] for name in usual)
 
 
 def test_causes_of_nodes_say_where_they_are() -> None:
