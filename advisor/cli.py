@@ -86,7 +86,7 @@ COMMANDS = {
     "audit": Entry(module="advisor.commands.audit", summary="Who did what; is the history what it was?"),
     "store": Entry(
         module="advisor.commands.store",
-        summary="Back up, restore, and the database's lives.",
+        summary="Back up, restore, migrate, and the database's lives.",
         examples=(
             "advisor store dump /var/backups/advisor-2026-12-01.dump",
             "advisor store restore /var/backups/advisor-2026-12-01.dump --yes",

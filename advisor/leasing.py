@@ -116,7 +116,7 @@ class Leasing:
         try:
             async with asyncio.timeout(self._lease_seconds):
                 await self._store.leave(self.replica_id)
-        except (SQLAlchemyError, TimeoutError) as error:
+        except (SQLAlchemyError, StoreError, TimeoutError) as error:
             log.warning("replica_not_left", replica=self.replica_id, error=error_text(error))
             return
         log.info("replica_left", replica=self.replica_id)

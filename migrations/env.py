@@ -7,7 +7,7 @@ from advisor.store.tables import metadata
 
 connection = context.config.attributes.get("connection")
 if connection is None:
-    raise SystemExit("run migrations with `python -m advisor.store.migrate URL`: it takes the lock that they need")
+    raise SystemExit("run migrations with `advisor store migrate`: it takes the lock that they need")
 parts = frozenset(connection.scalars(text("SELECT relname FROM pg_class WHERE relispartition")))
 context.configure(
     connection=connection,

@@ -1,8 +1,8 @@
 """Commands that look at the database itself, not through the service: what they check must not come from it."""
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -70,17 +70,25 @@ async def opened(url: str) -> AsyncIterator[AsyncEngine]:
         url, hide_parameters=True, connect_args={"options": _SESSION, "connect_timeout": _CONNECT_SECONDS}
     )
     try:
-        async with engine.connect() as connection:
-            await require_current_schema(connection)
-        yield engine
+        with errors_told():
+            async with engine.connect() as connection:
+                await require_current_schema(connection)
+            yield engine
+    finally:
+        await engine.dispose()
+
+
+@contextmanager
+def errors_told() -> Iterator[None]:
+    """What the database or the store refuse ends the command in one line."""
+    try:
+        yield
     except StoreError as error:
         raise CommandError(str(error), code=2) from None
     except CodecError as error:
         raise CommandError(f"the newest seal cannot be read: {error}; run advisor audit verify") from None
     except SQLAlchemyError as error:
         raise CommandError(f"the database cannot be used: {_said(error)}", code=2) from None
-    finally:
-        await engine.dispose()
 
 
 def _said(error: SQLAlchemyError) -> str:

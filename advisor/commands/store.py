@@ -1,4 +1,4 @@
-"""`advisor store`: which lives the database has had, and saying that it was restored where it cannot tell by itself."""
+"""`advisor store`: the database's schema, backups of it, and the lives that it has had."""
 
 import asyncio
 import os
@@ -18,14 +18,16 @@ from sqlalchemy import make_url, select
 
 from advisor.clock import SystemClock
 from advisor.commands.audit import DsnOption
-from advisor.commands.database import database_url, opened, postgres_programs, with_whom
+from advisor.commands.database import database_url, errors_told, opened, postgres_programs, with_whom
 from advisor.commands.options import ConfigOption, FormatOption, load_config
 from advisor.commands.output import CommandError, Format, one_line, print_json, print_table, short_time
 from advisor.config import Config
 from advisor.store.incarnation import begin_incarnation
+from advisor.store.migrate import migrate as to_newest_schema
+from advisor.store.migrate import newest_revision
 from advisor.store.tables import incarnations
 
-app = typer.Typer(rich_markup_mode=None, help="The database itself: what lives it has had, and beginning a new one.")
+app = typer.Typer(rich_markup_mode=None, help="The database itself: its schema, backups of it, what lives it has had.")
 
 SHOWN_MAX = 100
 
@@ -109,6 +111,24 @@ def restore(
     print(
         "restored. Look at `advisor mode get` and `advisor orders list`, which are the backup's; then `advisor resume`"
     )
+
+
+@app.command()
+def migrate(dsn_file: DsnOption = None, configuration: ConfigOption = None) -> None:
+    """Bring the database to the schema of this build; an empty one becomes an empty store.
+
+    Every start of the service does so. Needed where a service that runs was given an empty database, or a backup of
+    an older release: it does not touch what it did not find at its start, and goes on as soon as this is done.
+
+    \b
+    Examples:
+      advisor store migrate
+      advisor store migrate --dsn-file /etc/recovery-advisor/dsn
+    """
+    url = database_url(load_config(configuration).config, dsn_file)
+    with errors_told():
+        asyncio.run(to_newest_schema(url))
+    print(f"the database is at revision {newest_revision()} or newer")
 
 
 _DUMP = b"PGDMP"  # how pg_dump's custom format begins

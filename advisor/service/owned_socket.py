@@ -6,6 +6,7 @@ what a killed service left is removed by the next one that holds the lock, and n
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import socket
 import stat
@@ -30,12 +31,20 @@ class OwnedSocket:
 
     @property
     def place(self) -> str:
-        """Names the lock that we hold, among all of this host since it was started; "" while it is not held."""
+        """Names the lock that we hold, among all of this host since it was started; "" while it is not held.
+
+        The last word names the socket, also after the host was started again.
+        """
         if not self.reserved:
             return ""
         held = os.fstat(self._lock_fd)
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {held.st_dev} {held.st_ino}"
+        machine = b""
+        with contextlib.suppress(OSError):  # containers have none
+            machine = Path("/etc/machine-id").read_bytes().strip()
+        # Not for others to know: only its digest leaves the host.
+        socket_id = hashlib.sha256(machine + b" " + os.fsencode(self.path.absolute())).hexdigest()[:16]
+        return f"{boot} {held.st_dev} {held.st_ino} {socket_id}"
 
     def reserve(self) -> None:
         """Take the socket's lock, so that nobody else can serve it. Raises `SocketTakenError`."""

@@ -2,7 +2,8 @@
 
 * The DSN is read anew for every connection: a fail-over may have written another one.
 * A standby is refused (`StandbyError`): it is read-only and knows only what it was sent.
-* A connection of another life (`advisor.store.lives`) is refused (`LifeChangedError`) until `Door` has settled that.
+* A connection of another life (`advisor.store.lives`) is refused (`LifeChangedError`) until `Door` has settled that,
+  which it cannot while the database has not our schema (`SchemaAbsentError`).
 * Nobody waits for a server that is frozen: after `Door`'s limit the connection is cut from our side, and what waits
   fails like with any lost connection. (Cancelling the task would not do: psycopg then waits for the server's word.)
 * A commit that was acknowledged is on the disk, whatever the server's default of `synchronous_commit` is.
@@ -44,16 +45,26 @@ _TRANSPORT = {
 _PING_AFTER_SECONDS = 1.0  # what was used a moment ago is not asked again whether it lives
 _PING_SECONDS = 5.0
 _RECYCLE_SECONDS = 300  # who serves under our address may have changed while connections to the former one live on
-# The server has become read-only, or has ended our transaction: psycopg calls that internal errors.
-_AWAY_STATES = frozenset({"25006", "25P03"})
+# The server has become read-only, or has ended our transaction, which psycopg calls internal errors; or a table or
+# column of ours is gone, for a backup that comes in its place.
+_AWAY_STATES = frozenset({"25006", "25P03", "42P01", "42703"})
 
 
-class StandbyError(OperationalError):
+class _Refused(OperationalError):  # noqa: N818 - never raised itself
+    def __init__(self, text: str) -> None:
+        super().__init__(None, None, _Said(text))
+
+
+class StandbyError(_Refused):
     """The server that answers is a standby."""
 
 
-class LifeChangedError(OperationalError):
+class LifeChangedError(_Refused):
     """The server that answers may have forgotten what was committed; see `advisor.store.lives`."""
+
+
+class SchemaAbsentError(_Refused):
+    """The database that answers is empty, or of a schema that this build cannot use: for now, as if none answered."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -189,9 +200,9 @@ def _first_look(lives: Lives) -> Callable[[Any, ConnectionPoolEntry], None]:
 
 def _refuse_others(found: Life | None, lives: Lives) -> None:
     if found is None:
-        raise StandbyError(None, None, _Said(STANDBY))
-    if lives.life is not None and not lives.life.same_as(found):
-        raise LifeChangedError(None, None, _Said(lives.life.change_to(found)))
+        raise StandbyError(STANDBY)
+    if lives.life is not None and (found.table is None or not lives.life.same_as(found)):
+        raise LifeChangedError(lives.life.change_to(found))
 
 
 def _second_look(lives: Lives, dialect: Any) -> Callable[[Any, ConnectionPoolEntry, object], None]:

@@ -12,7 +12,7 @@ attempt that it was about is decided anew. After a restore nothing is acted on a
 bounded time: what operators ordered since the backup is forgotten too, a veto among it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
@@ -23,12 +23,13 @@ from advisor.core.modes import Pause
 from advisor.store.audit_log import append
 from advisor.store.errors import STANDBY, NotPrimary
 from advisor.store.ids import as_id, new_id
+from advisor.store.leases import settle_former
 from advisor.store.lives import LOOK, Life, look_of
 from advisor.store.open_advice import close_all
 from advisor.store.pauses import list_pauses, pause
 from advisor.store.records import AttemptKey, AuditEvent
 from advisor.store.sql import AnyRow
-from advisor.store.tables import agents, decisions, incarnations
+from advisor.store.tables import agents, audit, decisions, incarnations, replicas
 
 _log = structlog.get_logger(__name__)
 
@@ -38,6 +39,8 @@ ADVISOR = "advisor"
 RESTORED_PAUSE = timedelta(hours=1)
 # A promotion loses moments. What lay still for longer on another timeline is taken for a recovery to a point in time.
 _PROMOTION_MAX = timedelta(minutes=30)
+# What is written carries the time at which it was begun to be written.
+_UNDER_WAY = timedelta(minutes=1)
 # With the number of the table that the row stands in.
 _NEWEST = (
     select(incarnations, literal_column("incarnations.tableoid::bigint").label("stands_in"))
@@ -52,8 +55,11 @@ class Incarnation:
     life: Life
 
 
-async def current_incarnation(connection: AsyncConnection) -> Incarnation:
-    """The store's incarnation; a new one for a new store, and for one that may have forgotten something."""
+async def current_incarnation(connection: AsyncConnection, *, sure_at: datetime | None = None) -> Incarnation:
+    """The store's incarnation; a new one for a new store, and for one that may have forgotten something.
+
+    `sure_at`: when the store was last seen to be what it was, where it was open.
+    """
     await connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(_LOCK, 0))))
     life, now = await _server(connection)
     newest = (await connection.execute(_NEWEST)).one_or_none()
@@ -63,24 +69,26 @@ async def current_incarnation(connection: AsyncConnection) -> Incarnation:
     if former.same_as(life):
         return Incarnation(id=newest.id, life=life)
     why = former.change_to(life)
+    known = await _known_until(connection, now if sure_at is None else sure_at - _UNDER_WAY)
     began = await _begin(connection, life, ADVISOR, why, now)
     heard_at = await connection.scalar(select(func.max(agents.c.last_seen_at)))
-    _log.warning("incarnation_began", incarnation=began.id, why=why, last_heard=str(heard_at))
+    _log.warning("incarnation_began", incarnation=began.id, why=why, known_until=str(known))
     promoted = former.same_tables_as(life) and (heard_at is None or now - heard_at < _PROMOTION_MAX)
     if not promoted:
-        await _pause(connection, why, heard_at or newest.created_at, now)
+        await settle_former(connection)
+        await _pause(connection, why, known or newest.created_at, now)
     return began
 
 
-async def newest_incarnation(connection: AsyncConnection, life: Life) -> Incarnation:
-    """Whichever is current by now: an operator or another replica may have begun one, or put a backup in place."""
+async def newest_incarnation(connection: AsyncConnection, life: Life) -> str | None:
+    """Whichever is current by now: an operator or another replica may have begun one. None: of another life, since a
+    connection goes on while a dump is restored in place.
+    """
     newest = (await connection.execute(_NEWEST)).one_or_none()
-    if newest is None:
-        return await current_incarnation(connection)
-    here = replace(life, table=newest.stands_in)  # a connection goes on while a dump is restored in place
-    if not _life_of(newest).same_as(here):
-        return await current_incarnation(connection)
-    return Incarnation(id=newest.id, life=here)
+    if newest is None or newest.stands_in != life.table:
+        return None
+    found: str = newest.id
+    return found if _life_of(newest).same_as(life) else None
 
 
 def _life_of(row: AnyRow) -> Life:
@@ -98,10 +106,11 @@ async def begin_incarnation(
     """Because somebody says so. `paused`: and nothing is acted on, as after every other restore."""
     await connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(_LOCK, 0))))
     life, _ = await _server(connection)
+    known = await _known_until(connection, await _started_at(connection))
     began = await _begin(connection, life, who, why, now)
+    await settle_former(connection)
     if paused:
-        heard_at = await connection.scalar(select(func.max(agents.c.last_seen_at))) or now
-        await _pause(connection, why, heard_at, now, who=who)
+        await _pause(connection, why, known or now, now, who=who)
     return began
 
 
@@ -118,10 +127,8 @@ async def after_forgetting(
     if decided_in is not None and decided_in != newest.id:
         return Incarnation(id=newest.id, life=_life_of(newest))
     why = f"{who} has seen generation {seen} of attempt {key}: a backup was restored"
-    began = await begin_incarnation(connection, who=ADVISOR, why=why, now=now, paused=False)
-    heard_at = await connection.scalar(select(func.max(agents.c.registered_at))) or now
-    _log.warning("incarnation_began", incarnation=began.id, why=why, last_heard=str(heard_at))
-    await _pause(connection, why, heard_at, now)
+    began = await begin_incarnation(connection, who=ADVISOR, why=why, now=now, paused=True)
+    _log.warning("incarnation_began", incarnation=began.id, why=why)
     return began
 
 
@@ -145,14 +152,33 @@ async def _begin(connection: AsyncConnection, life: Life, who: str, why: str, no
     return Incarnation(id=incarnation, life=life)
 
 
-async def _pause(
-    connection: AsyncConnection, why: str, heard_at: datetime, now: datetime, *, who: str = ADVISOR
-) -> None:
+async def _known_until(connection: AsyncConnection, before: datetime) -> datetime | None:
+    """The newest that the store tells of, of what was written before that moment: so old is the backup, at most.
+
+    What was written since, by whoever had it open, tells nothing of the backup. A row that is written over and over
+    may be of since; then others, which are only added to, are older than the backup, and never newer.
+    """
+    told = [
+        select(func.max(column).filter(column <= before)).scalar_subquery()
+        for column in (agents.c.last_seen_at, replicas.c.ticked_at)
+    ]
+    told.append(select(func.max(audit.c.at)).where(audit.c.at <= before).scalar_subquery())
+    found: datetime | None = await connection.scalar(select(func.greatest(*told)))
+    return found
+
+
+async def _started_at(connection: AsyncConnection) -> datetime:
+    """When the server was started: a data folder that was copied back was so before."""
+    started: datetime = (await connection.execute(select(func.pg_postmaster_start_time()))).scalar_one()
+    return started
+
+
+async def _pause(connection: AsyncConnection, why: str, known: datetime, now: datetime, *, who: str = ADVISOR) -> None:
     """Nothing is acted on, so that modes, pauses and orders that were forgotten can be given again."""
     until = now + RESTORED_PAUSE
     if any(not held.cluster and held.until >= until for held in await list_pauses(connection, now)):
         return
-    forgotten = f"what was ordered since {heard_at:%Y-%m-%d %H:%M:%S} UTC or earlier is forgotten"
+    forgotten = f"what was ordered after {known:%Y-%m-%d %H:%M:%S} UTC may be forgotten"
     wanted = Pause(cluster="", until=until, set_by=who, why=f"{why}; {forgotten}", set_at=now)
     await pause(connection, wanted, who=who, origin="store", now=now)
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Uuid, and_, case, cast, delete, func, insert, literal, select, update
+from sqlalchemy import ColumnElement, Text, Uuid, and_, case, cast, delete, func, insert, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -32,12 +32,17 @@ from advisor.store.watching import Patience, by_importance, watched
 _AHEAD = timedelta(seconds=5)  # of the database's clock: it was set back since
 _KEPT_FOR = timedelta(days=1)  # rows of replicas that have ended, to be looked at
 _REPLICAS_MAX = 1000
+_BOOT, _SOCKET = 1, 4  # words of a place
 _MISSED_FOR = timedelta(hours=6)  # so long a replica that died and was not replaced is told of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Newcomer:
-    """What a process says of itself. `place`: only one process at a time can say it (it holds a lock)."""
+    """What a process says of itself.
+
+    `place`: only one process at a time can say it (it holds a lock). Words: the host's boot, the lock's device and
+    inode, and what names the socket also after the host was started again; or "".
+    """
 
     replica_id: str
     host: str
@@ -202,6 +207,25 @@ async def leave(connection: AsyncConnection, replica_id: str) -> None:
     )
     await _free(connection, leases.c.replica_id == replica_id)
     await hint(connection, TICK, replica_id)
+
+
+async def settle_former(connection: AsyncConnection) -> None:
+    """In a store that was restored: replicas that do not live ended long ago. Nobody misses them, and their jobs are
+    free. Whose lease still runs may live, and who writes under it does.
+    """
+    found = await connection.execute(
+        select(replicas.c.id)
+        .where(or_(replicas.c.ended_at.is_not(None), replicas.c.until <= _clock()))
+        .order_by(replicas.c.id)
+        .limit(_REPLICAS_MAX)
+        .with_for_update(skip_locked=True)
+    )
+    former = list(found.scalars())
+    ended = func.coalesce(replicas.c.ended_at, func.now())
+    await connection.execute(
+        update(replicas).where(replicas.c.id == any_id(former)).values(until=ended, ended_at=ended)
+    )
+    await _free(connection, leases.c.replica_id == any_id(former))
 
 
 async def hold(connection: AsyncConnection, fence: Fence | None, jobs: Iterable[str] = ()) -> None:
@@ -411,15 +435,27 @@ async def _free(connection: AsyncConnection, *which: ColumnElement[bool]) -> Non
 
 
 def _died() -> ColumnElement[bool]:
-    """Ended by an heir, not by itself, not long ago; and nobody came after it at its place."""
+    """Ended by an heir, not by itself, not long ago; and nobody came after it at its place, or at the same socket of
+    its host since that was started again. (Two hosts of one name: who comes after it was last heard of.)
+    """
     later = replicas.alias("later")
+    same_place = and_(later.c.place == replicas.c.place, later.c.started_at > replicas.c.started_at)
+    same_socket = and_(
+        _word(later.c.place, _SOCKET) == _word(replicas.c.place, _SOCKET),
+        _word(later.c.place, _SOCKET) != "",
+        _word(later.c.place, _BOOT) != _word(replicas.c.place, _BOOT),
+        later.c.started_at > replicas.c.ticked_at,
+    )
     replaced = (
         select(later.c.id)
-        .where(later.c.host == replicas.c.host, later.c.place == replicas.c.place)
-        .where(later.c.place != "", later.c.started_at > replicas.c.started_at)
+        .where(later.c.host == replicas.c.host, later.c.place != "", or_(same_place, same_socket))
         .exists()
     )
     return and_(replicas.c.ended_at > _clock() - _MISSED_FOR, replicas.c.ended_at != replicas.c.until, ~replaced)
+
+
+def _word(place: ColumnElement[str], number: int) -> ColumnElement[str]:
+    return func.split_part(place, " ", number, type_=Text())
 
 
 async def list_replicas(connection: AsyncConnection) -> tuple[StoredReplica, ...]:

@@ -26,7 +26,7 @@ class Life:
     """What stays the same for as long as no committed row can have been forgotten.
 
     `database`: the database's number (oid) within its server; `table`: that of the table `incarnations` within it,
-    which no dump brings along. None where an older build wrote it down.
+    which no dump brings along. None where an older build wrote it down; `table` also where a database has none.
     """
 
     system_identifier: str

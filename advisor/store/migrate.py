@@ -8,8 +8,7 @@ even starts, on a newer schema. One that contracts says so by `oldest_code`, the
 it is refused while an older replica lives, and older code is refused from then on (`schema_support`).
 """
 
-import asyncio
-import sys
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -80,6 +79,7 @@ def newest_revision(folder: Path | None = None) -> str:
     return _scripts(folder).get_current_head() or ""
 
 
+@cache
 def _scripts(folder: Path | None = None) -> ScriptDirectory:
     return ScriptDirectory.from_config(alembic_config(folder=folder))
 
@@ -132,13 +132,7 @@ async def require_current_schema(connection: AsyncConnection) -> None:
     wanted = newest_revision()
     found = await _revision(connection)
     if found != wanted and not await _is_newer(connection):
-        raise SchemaMismatch(
-            f"the database is at revision {found or 'none'}, and this build needs {wanted}: "
-            + ("run the migrations" if found is None else "migrate it, or run the build that it belongs to")
-        )
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        raise SystemExit("usage: python -m advisor.store.migrate URL")
-    asyncio.run(migrate(sys.argv[1]))
+        what = "`advisor store migrate`, or run the build that it belongs to"
+        if found is None:
+            what = "where it is the right one, `advisor store restore`, or `advisor store migrate` for an empty store"
+        raise SchemaMismatch(f"the database is at revision {found or 'none'}, and this build needs {wanted}: {what}")

@@ -54,8 +54,8 @@ from advisor.store import (
     watching,
 )
 from advisor.store.audit_filters import Spans
-from advisor.store.engines import Door, Lives, pooled_engine, single_engine
-from advisor.store.errors import LeaseLost
+from advisor.store.engines import Door, Lives, SchemaAbsentError, StandbyError, pooled_engine, single_engine
+from advisor.store.errors import LeaseLost, NotPrimary, SchemaMismatch
 from advisor.store.history import History
 from advisor.store.known_jobs import JobBook
 from advisor.store.leases import Fence, Newcomer, StoredReplica, Turn
@@ -128,6 +128,8 @@ _AUDIT_SESSION = (
 )
 _AUDIT_CONNECTIONS = 4
 _RENEW_SECONDS = 5.0
+_TELL_SECONDS = 60.0  # of what keeps every connection away, so often
+_NEVER_TOLD = (float("-inf"), "")  # when, and what
 _SPANS_SECONDS = 300
 _ISOLATE_SECONDS = 5.0  # beyond settling: some ticks, of whoever has the job by then
 _AUDIT_WAIT_SECONDS = 10
@@ -163,7 +165,7 @@ class Store:
         unit_seconds: float,
         lease_seconds: float | None,
     ) -> None:
-        lives = Lives(settle=self._settle)
+        lives = Lives(settle=self._settle_again)
         self._url = url
         self._read_url = read_url
         self._pools = tuple(
@@ -181,6 +183,8 @@ class Store:
         # A lease is renewed however many questions and reports wait for connections.
         self._renewing = Door(self._pools[2], lives, seconds=_RENEW_SECONDS)
         self._incarnation = ""
+        self._told_absent = _NEVER_TOLD
+        self._sure_at: datetime | None = None  # when the life was last seen to be the same
         self._adopting_until = 0.0
         self._policy = policy
         self._known_blobs: Mapping[str, datetime] = {}
@@ -219,10 +223,24 @@ class Store:
         try:
             async with engine.begin() as connection:
                 await require_current_schema(connection)
-                current = await incarnation.current_incarnation(connection)
+                current = await incarnation.current_incarnation(connection, sure_at=self._sure_at)
         finally:
             await engine.dispose()
         self._enter(current)
+
+    async def _settle_again(self) -> None:
+        """While it is open: what the database lacks may come, with a backup or a migration. Until then it is away."""
+        try:
+            await self._settle()
+        except SchemaMismatch as error:
+            now, text = asyncio.get_running_loop().time(), str(error)
+            if self._told_absent[1] != text or now - self._told_absent[0] >= _TELL_SECONDS:
+                self._told_absent = now, text
+                _log.error("schema_absent", why=text)
+            raise SchemaAbsentError(text) from error
+        except NotPrimary as error:
+            raise StandbyError(str(error)) from error
+        self._told_absent = _NEVER_TOLD
 
     def _enter(self, current: incarnation.Incarnation) -> None:
         self._lives.life = current.life
@@ -520,16 +538,13 @@ class Store:
             if past:
                 await self._hold(connection, fence)
             life = self._lives.life
-            current = await (
-                incarnation.newest_incarnation(connection, life)
-                if life is not None
-                else incarnation.current_incarnation(connection)
-            )
-            expired = await open_advice.expire_advice(connection, now) if past else 0
-        if current.life == life:
-            self._adopt(current.id)
+            current = await incarnation.newest_incarnation(connection, life) if life is not None else None
+            expired = await open_advice.expire_advice(connection, now) if past and current is not None else 0
+        if current is None:
+            await self._lives.settled(life)
         else:
-            self._enter(current)
+            self._adopt(current)
+            self._sure_at = now
         return expired
 
     async def open_advice(self, cluster: str, now: datetime) -> tuple[AdviceRow, ...]:

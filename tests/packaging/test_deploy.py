@@ -82,6 +82,7 @@ def test_the_shipped_defaults_run_together() -> None:
     agent_unit = unit("recovery-advisor-agent.service")["Service"]
     assert agent.socket == str(service.socket)
     assert service.socket.parent == Path("/run") / service_unit["RuntimeDirectory"]
+    assert service_unit["RuntimeDirectoryPreserve"] == "restart", "its lock says whose place it has (docs/replicas.md)"
     assert service.data_dir == Path("/var/lib") / service_unit["StateDirectory"]
     own = Path("/run") / agent_unit["RuntimeDirectory"]
     assert own != service.socket.parent

@@ -1,20 +1,28 @@
 """A store that may have forgotten something begins anew by itself, whatever way it came to that."""
 
 import asyncio
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from advisor.clock import SystemClock
 from advisor.commands import store as commands
 from advisor.store.errors import Conflict, NotPrimary
-from advisor.store.migrate import migrate
+from advisor.store.ids import new_id
+from advisor.store.leases import Newcomer
+from advisor.store.migrate import migrate, newest_revision
 from advisor.store.records import Reconciliation, ReconciliationReason, ReconciliationStatus
 from advisor.store.store import Store
 from tests.integration.postgres_trouble.servers import Server
 from tests.integration.store.worlds import CLUSTER, at, record, register, running
 
 pytestmark = pytest.mark.postgres
+
+NEWCOMER = new_id(at(0))
 
 
 def _both(first: Server, second: Server) -> str:
@@ -161,6 +169,107 @@ async def test_a_dump_restored_in_place_begins_anew_and_paused_while_the_service
             assert primary.query("SELECT count(*) FROM incarnations") == [(2,)]
     finally:
         await store.close()
+
+
+async def test_the_pause_names_the_backups_age(primary: Server) -> None:
+    """What was ordered after the dump is forgotten: agents that were heard since do not make it newer."""
+    store = await Store.open(primary.url())
+    try:
+        await register(store, now=_now())
+        (agent,) = await store.agents()
+        await store.join(_newcomer(), lease=timedelta(seconds=10))
+        assert await store.renew(NEWCOMER, lease=timedelta(seconds=10), tick_age=timedelta(), stuck=False)
+        dump = primary.folder / "advisor.dump"
+        commands.dump(dump, dsn_file=_aged(primary, minutes=125), configuration=None)
+        await store.expire_advice(_now())
+        began = _now()
+        commands.restore(dump, yes=True, dsn_file=_dsn(primary), configuration=None)
+        assert await store.heartbeat(cluster=CLUSTER, session=agent.session, mode=agent.mode, now=_now())
+        assert await store.renew(NEWCOMER, lease=timedelta(seconds=10), tick_age=timedelta(), stuck=False)
+        await store.expire_advice(_now())
+        (paused,) = await store.pauses(_now())
+        assert began - timedelta(minutes=126) < _named(paused.why) < began - timedelta(minutes=124)
+    finally:
+        await store.close()
+
+
+async def test_the_pause_names_the_age_of_a_folder_that_was_copied_back(primary: Server) -> None:
+    """Whoever says so, or an agent that knows better, comes when the service has heard agents since."""
+    store = await Store.open(primary.url())
+    key = await running(store)
+    first = await store.commit_decision(record(key))
+    await register(store, now=_now())
+    await store.close()
+    _aged(primary, minutes=125)
+    primary.stop()
+    primary.start()
+    began = _now()
+    store = await Store.open(primary.url())
+    try:
+        await register(store, now=_now())
+        said = Reconciliation(
+            status=ReconciliationStatus.SUPERSEDED,
+            reason=ReconciliationReason.NEWER_GENERATION,
+            detail="generation 5",
+            at=_now(),
+        )
+        await store.record_reconciliation(first.decision_id, said, who="agent alps")
+        (paused,) = await store.pauses(_now())
+        assert began - timedelta(minutes=126) < _named(paused.why) < began - timedelta(minutes=124)
+    finally:
+        await store.close()
+
+
+async def test_replicas_of_before_the_restore_are_not_missed(primary: Server) -> None:
+    """Those of the dump ended long ago, somewhere: nobody looks for them, their jobs are free, and who lives lives."""
+    store = await Store.open(primary.url())
+    try:
+        key = await running(store)
+        former = _newcomer()
+        await store.join(former, lease=timedelta(seconds=10))
+        turn = await store.take_turn(former.replica_id, {}, now=at(25), lease=timedelta(seconds=10))
+        assert turn.keys == (key,)
+        dump = primary.folder / "advisor.dump"
+        commands.dump(dump, dsn_file=_aged(primary, minutes=125), configuration=None)
+        commands.restore(dump, yes=True, dsn_file=_dsn(primary), configuration=None)
+        living = replace(former, replica_id=new_id(at(0)), host="elsewhere")
+        await store.join(living, lease=timedelta(seconds=10))
+        await store.expire_advice(at(26))
+        turn = await store.take_turn(living.replica_id, {}, now=at(27), lease=timedelta(seconds=10))
+        assert turn.keys == (key,)
+        found = {item.replica_id: item for item in await store.replicas()}
+        assert found[living.replica_id].alive
+        assert found[former.replica_id].ended_at is not None
+        assert [item.lost_since for item in found.values()] == [None, None]
+    finally:
+        await store.close()
+
+
+def _now() -> datetime:
+    return SystemClock().now()
+
+
+def _newcomer() -> Newcomer:
+    return Newcomer(replica_id=NEWCOMER, host="ctl1", pid=1, place="", version="1", build="b", schema=newest_revision())
+
+
+def _aged(server: Server, *, minutes: int) -> Path:
+    """All that it tells was so long ago."""
+    ago = f"- interval '{minutes} min'"
+    server.query(f"UPDATE agents SET last_seen_at = now() {ago}, registered_at = now() {ago}")
+    server.query(f"UPDATE replicas SET ticked_at = now() {ago}, until = now() {ago}, started_at = now() {ago}")
+    server.query(
+        "SET session_replication_role = replica; "
+        f"UPDATE audit SET at = now() {ago}; UPDATE incarnations SET created_at = now() {ago}"
+    )
+    return _dsn(server)
+
+
+def _named(why: str) -> datetime:
+    """The moment that a pause tells of."""
+    found = re.search(r"[0-9-]{10} [0-9:]{8} UTC", why)
+    assert found is not None, why
+    return datetime.strptime(found[0], "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=UTC)
 
 
 async def test_a_new_incarnation_by_hand_is_paused_unless_somebody_knows_better(server: Server) -> None:

@@ -22,6 +22,7 @@ from advisor.service.callers import Accounts, Caller, Callers, Role, granted
 from advisor.service.calls import Calls
 from advisor.service.errors import BadRequestError, SocketTakenError
 from advisor.service.gate import Gate, Peers
+from advisor.service.owned_socket import OwnedSocket
 from advisor.service.server import GrpcServing
 from advisor.v1 import (
     agent_pb2,
@@ -336,3 +337,18 @@ async def test_a_real_stranger_is_refused_with_a_reason(folder: Path) -> None:
         out, _ = await process.communicate()
     assert out.decode().startswith("PERMISSION_DENIED")
     assert "service.agent_users" in out.decode()
+
+
+def test_a_place_names_its_socket_whatever_the_lock(tmp_path: Path) -> None:
+    """The last word is that of the process before at the same socket, and no other socket's."""
+    places = []
+    for name in ("a.sock", "a.sock", "b.sock"):
+        owned = OwnedSocket(tmp_path / name)
+        assert owned.place == ""
+        owned.reserve()
+        places.append(owned.place.split(" "))
+        owned.release()
+    assert {len(place) for place in places} == {4}
+    first, again, other = (place[3] for place in places)
+    assert first == again != other
+    assert len({place[0] for place in places}) == 1

@@ -527,3 +527,34 @@ async def test_jobs_that_nobody_has_room_for_make_no_tick_old(store: Store) -> N
     assert await seconds_free() == 0.0
     await store.renew(other.name, lease=LEASE, tick_age=timedelta(), stuck=False, jobs_max=5)
     assert await seconds_free() >= 4.0
+
+
+async def test_whoever_comes_back_with_its_host_is_not_missed(store: Store, engine: AsyncEngine) -> None:
+    """A host that was started again has another boot and another lock, and the socket of before; what lives is not
+    taken for its former self, whatever it is called."""
+    one, two = await replica(store, "first 1 2 a"), await replica(store, "first 1 3 b")
+    heir = await replica(store, "there 1 2 c")
+    await run_out(engine, one)
+    await heir.turn()
+    await replica(store, "second 1 9 a")
+    assert await lost(store) == set()
+    assert (await two.turn()) == set()
+    assert await two.renew(), "its lease runs, so it lives"
+    await run_out(engine, two)
+    await heir.turn()
+    assert await lost(store) == {two.name}, "nobody is at its socket yet, only beside it"
+    await replica(store, "second 1 10 b")
+    assert await lost(store) == set()
+
+
+async def test_another_host_of_the_same_name_replaces_nobody(store: Store, engine: AsyncEngine) -> None:
+    """Cloned machines that live side by side: the one that was there already is no successor of the one that dies."""
+    one, other = await replica(store, "first 1 2 a"), await replica(store, "second 1 2 a")
+    assert await one.renew()
+    await run_out(engine, one)
+    await other.turn()
+    assert await lost(store) == {one.name}
+
+
+async def lost(store: Store) -> set[str]:
+    return {item.replica_id for item in await store.replicas() if item.lost_since is not None}

@@ -52,7 +52,7 @@ def test_an_old_server_is_refused() -> None:
 
 async def test_unmigrated_database_is_refused(empty_url: str) -> None:
     """A store does not open on a database without its tables, and says what to do."""
-    with pytest.raises(SchemaMismatch, match="run the migrations"):
+    with pytest.raises(SchemaMismatch, match="`advisor store migrate` for an empty store"):
         await Store.open(empty_url)
 
 
