@@ -48,6 +48,7 @@ from advisor.store.node_queries import nodes_statement
 from advisor.store.records import AuditFilter, EventFilter, Listing, Page, ReconciliationStatus, SignalFilter
 from advisor.store.signal_queries import signals_statement
 from advisor.store.store import Store
+from benchmarks._progress import now_at, telling
 from tests.integration.store.audit_world import BIG, YEAR, analyse, fill
 
 FIRST = datetime(2027, 1, 1, tzinfo=UTC)  # months of their own, whatever the day of the run
@@ -171,10 +172,12 @@ async def prepare(url: str, rows: int) -> float:
         if present == 0:
             await connection.execute(text("SET LOCAL synchronous_commit = off"))
             await connection.execute(text("SET LOCAL maintenance_work_mem = '512MB'"))
+            now_at(f"filling the database with {rows} decisions")
             await fill(connection, rows, FIRST)
     async with engine.connect() as connection:
         plain = await connection.execution_options(isolation_level="AUTOCOMMIT")
         if present == 0:
+            now_at("vacuum and statistics")
             await plain.execute(text("VACUUM"))
             await analyse(plain, BIG)
     await engine.dispose()
@@ -223,6 +226,7 @@ async def first_pages(store: Store, rows: int, repeats: int) -> list[Timed]:
             if name not in _UNANSWERED[kind]:
                 asked[name] = [AuditFilter(**{name: value}) for value in given]
         for name, filters in asked.items():
+            now_at(f"first pages: {kind} by {name}")
             times = []
             for wanted in filters:
                 for _ in range(max(repeats, 20 // len(filters))):
@@ -236,6 +240,7 @@ async def pairs(store: Store, rows: int, kind: str) -> list[Timed]:
     """Every two filters with all their values: what is common with what is rare, and what never meets."""
     fetch, found = lists(store)[kind], []
     for one, other in combinations([name for name in values(rows) if name not in _UNANSWERED[kind]], 2):
+        now_at(f"{kind} by {one} and {other}")
         times = []
         for first in values(rows)[one]:
             for second in values(rows)[other]:
@@ -254,6 +259,7 @@ async def deep_pages(store: Store, rows: int) -> list[Timed]:
             if name in _UNANSWERED[kind]:
                 continue
             wanted = AuditFilter() if name == "all" else AuditFilter(**{name: values(rows)[name][0]})
+            now_at(f"later pages: {kind} by {name}")
             times, cursor = [], ""
             for _ in range(DEEP_PAGES):
                 page = Page(size=PAGE, cursor=cursor)
@@ -440,6 +446,7 @@ async def measure(url: str, server: int, options: argparse.Namespace) -> int:
         }
     finally:
         await store.close()
+    now_at("plans of every question")
     used, scanned = await plans(url, options.rows)
     if options.json:
         print(json.dumps({"rows": options.rows, **figures(parts), "indexes": used, "full_scans": scanned}))
@@ -460,7 +467,7 @@ def main() -> int:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     options = options_given()
-    with folder(options.data) as place, EmbeddedPostgres(place / "data") as server:
+    with telling(), folder(options.data) as place, EmbeddedPostgres(place / "data") as server:
         pid = int(next(place.rglob("postmaster.pid")).read_text().split()[0])
         return asyncio.run(measure(server.url_of("postgres"), pid, options))
 

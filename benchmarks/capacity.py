@@ -39,6 +39,7 @@ from advisor.store.migrate import migrate
 from benchmarks import _capacity_world as world
 from benchmarks._capacity_mass import write_ranks
 from benchmarks._processes import children_of, cpu_seconds_of_living, memory_mb
+from benchmarks._progress import now_at, telling
 
 REFERENCE_SECONDS = 2.0
 EVENT_SECONDS_MAX = 300.0
@@ -65,12 +66,14 @@ async def steady(
     options: argparse.Namespace, replicas: Sequence[world.Replica], url: str, store_pid: int, postmaster: int
 ) -> dict[str, Any]:
     """Until every job is watched and its past is read; then a while of nothing but progress."""
+    now_at(f"until {options.jobs} jobs are watched")
     deadline, calm = time.monotonic() + WARM_SECONDS_MAX, 0
     while calm < 3 and time.monotonic() < deadline:
         await asyncio.sleep(1.0)
         newest = [tick for replica in replicas for tick in replica.ticks(world.now() - 3.0, world.now())[-1:]]
         settled = sum(tick["watched"] for tick in newest) >= options.jobs
         calm = calm + 1 if settled else 0
+    now_at(f"{options.warm_seconds:g} s to get warm, then {options.seconds:g} s that are measured")
     await asyncio.sleep(options.warm_seconds)
     before = [await stages(replica) for replica in replicas]
     began, began_at = time.monotonic(), world.now()
@@ -156,6 +159,7 @@ def conninfo(url: str) -> str:
 
 async def event(options: argparse.Namespace, agent: world.Agent, store_url: str) -> dict[str, Any]:
     """Everything fails at once."""
+    now_at(f"{options.jobs} jobs fail at once, until all have advice")
     agent.heard.clear()
     agent.tick_age_max = 0.0
     async with httpx.AsyncClient(base_url=store_url, timeout=30) as client:
@@ -237,6 +241,7 @@ async def mass(options: argparse.Namespace, folder: Path, server: EmbeddedPostgr
     site = world.Site.of(1, options.ranks, options.ranks_per_node, world.now() - 60, {0: str(stdout)})
     with world.replica(folder, 0, server.url, f'[[logs]]\nkind = "files"\n{more}', options.python.split()) as replica:
         async with world.Agent(site=site, socket=replica.socket) as agent:
+            now_at(f"one job of {options.ranks} ranks fails everywhere")
             await asyncio.sleep(4.0)
             quiet = memory_mb(replica.process.pid)
             size = await asyncio.to_thread(write_ranks, output, options.ranks, options.ranks_per_node, options.mass)
@@ -313,7 +318,7 @@ def main(arguments: list[str]) -> int:
         key: value for key, value in vars(options).items() if key not in {"json", "python", "keep", "no_event"}
     }
     result["load_before"], result["spin_before"] = os.getloadavg()[0], world.spin()
-    with _folder() as folder, EmbeddedPostgres(folder / "data") as server:
+    with telling(), _folder() as folder, EmbeddedPostgres(folder / "data") as server:
         asyncio.run(migrate(server.url))
         result["bare_commits_per_second"] = asyncio.run(bare_commits(server.url))
         result |= asyncio.run(mass(options, folder, server) if options.mass else many(options, folder, server))

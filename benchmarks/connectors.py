@@ -44,6 +44,7 @@ from advisor.core.scan import FileContext, FileState, Scanner
 from advisor.core.words import Trust
 from advisor.ports import LogBatch, LogRequest, LogSource
 from advisor.rules.loader import load_rules
+from benchmarks._progress import now_at, telling
 from benchmarks._store_server import STREAMS, text_of
 from connectors.logs.files import JobFileLogs
 from connectors.logs.loki import Loki
@@ -343,7 +344,8 @@ def rss_mb() -> float:
 async def speeds(shop: Shop, rounds: int) -> dict[str, float | str]:
     """Rounds of one between two of the other, so that what else the machine does meets both alike."""
     kind, pulled, bares = shop.kind, [], [await bare(shop)]
-    for _ in range(rounds):
+    for number in range(rounds):
+        now_at(f"{kind}: reading all, {number} of {rounds} rounds")
         pulled.append(await pull(shop, paced=False))
         bares.append(await bare(shop))
     shares = [2 * one.lines / (a.lines + b.lines) for one, (a, b) in zip(pulled, pairwise(bares), strict=True)]
@@ -361,6 +363,7 @@ async def speeds(shop: Shop, rounds: int) -> dict[str, float | str]:
 async def measure(
     kind: str, lines: int, samples: int, rounds: int, scanner: Callable[[], Scanner]
 ) -> dict[str, float | str]:
+    now_at(f"{kind}: {lines} lines are written")
     async with shop_of(kind, lines) as shop:
         figures: dict[str, float | str] = {}
         if kind != "files":
@@ -370,6 +373,7 @@ async def measure(
         if kind != "files":
             figures[f"{kind}_paced_lines_s"] = round((await pull(shop, paced=True, seconds=15)).lines)
         figures["rss_mb"] = round(rss_mb(), 1)  # before the rules are loaded: of reading alone
+        now_at(f"{kind}: from {samples} lines to their signals")
         p50, p95 = await latency(shop, scanner(), samples)
         figures[f"{kind}_signal_p50_ms"], figures[f"{kind}_signal_p95_ms"] = round(p50), round(p95)
         if kind != "files":
@@ -393,7 +397,9 @@ def main() -> None:
             rules.append(Scanner(load_rules()))
             return rules[0]
 
-        print(json.dumps(asyncio.run(measure(options.one, options.lines, options.samples, options.rounds, scanner))))
+        with telling():
+            found = asyncio.run(measure(options.one, options.lines, options.samples, options.rounds, scanner))
+        print(json.dumps(found))
         return
     figures: dict[str, float | str] = {"lines": options.lines}
     worst = 0.0

@@ -34,6 +34,7 @@ from advisor.demo.stack import Stack
 from advisor.demo.waiting import TookTooLongError, wait_for
 from advisor.demo.world import running_cluster
 from advisor.v1 import audit_pb2, common_pb2
+from benchmarks._progress import now_at, telling
 from benchmarks.latency import summary
 from slurm_plugin.config import SlurmSection
 
@@ -76,7 +77,9 @@ def event(cluster: Cluster, stack: Stack, jobs: int) -> dict[str, Any]:
         f"--array=0-{jobs - 1}",
         *("-N1", "-n1", "--mem=1", opt_in, f"--output={cluster.runtime.home('alice')}/%A_%a.out"),
     )
+    now_at("until as many jobs run as there is room for")
     running = wait_for("a full house", lambda: _full(cluster), seconds=180, every_seconds=2.0)
+    now_at(f"{QUIET_SECONDS:g} s of quiet")
     before = _rate(cluster, QUIET_SECONDS)
     for node in cluster.nodes:
         _link_down(cluster.kernel_log(node), node)
@@ -86,8 +89,10 @@ def event(cluster: Cluster, stack: Stack, jobs: int) -> dict[str, Any]:
     end = os.open(gate, os.O_RDWR)  # never waits; all who wait at the gate have it open now
     time.sleep(1.0)
     os.close(end)  # and read its end
+    now_at(f"{jobs} jobs fail")
     wait_for("all failed", lambda: len(_ends(cluster)) >= jobs, seconds=600, every_seconds=2.0)
     failing = _rates(counted, rpcs(cluster), time.monotonic() - at)
+    now_at("until all have advice, and what it costs then")
     with Client(stack.socket) as client:
         found = _advised(client, jobs)
         ends = _ends(cluster)
@@ -215,7 +220,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     try:
-        with running_cluster(SHAPE) as (cluster, _):
+        with telling(), running_cluster(SHAPE) as (cluster, _):
             stack = Stack(cluster=cluster, policy=POLICY, agent_sections=AGENT)
             stack.prepare()
             try:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from benchmarks._progress import now_at, telling
 from tests.model.matrix import STEPS, STORIES, Combination, Fault, pairs, play, problems, singles
 
 HEADINGS = {
@@ -106,8 +107,13 @@ def main(arguments: list[str]) -> int:
     if options.pairs_for is not None:
         return sampled_pairs(options.pairs_for, Random(options.seed))
     began = time.monotonic()
+    combinations = list(every(with_pairs=options.pairs))
     with ProcessPoolExecutor(max_workers=options.processes) as pool:
-        cells = list(pool.map(one, every(with_pairs=options.pairs), chunksize=20))
+        played, cells = pool.map(one, combinations, chunksize=20), list[Cell]()
+        with telling():  # the processes are there: none is made beside a thread
+            for cell in played:
+                cells.append(cell)
+                now_at(f"{len(cells)} of {len(combinations)} combinations")
     wrong = [cell for cell in cells if cell.wrong]
     by_number = {count: len(list(group)) for count, group in itertools.groupby(sorted(_faults(cells)))}
     head = (
@@ -134,14 +140,16 @@ def sampled_pairs(seconds: float, order: Random) -> int:
     began, played, wrong = time.monotonic(), 0, 0
     combinations = [combination for story in STORIES.values() for combination in pairs(story)]
     order.shuffle(combinations)
-    for combination in combinations:
-        if time.monotonic() - began >= seconds:
-            break
-        cell = one(combination)
-        played += 1
-        if cell.wrong:
-            wrong += 1
-            print(f"{combination}: {'; '.join(cell.wrong)}", file=sys.stderr)
+    with telling():
+        for combination in combinations:
+            if time.monotonic() - began >= seconds:
+                break
+            cell = one(combination)
+            played += 1
+            now_at(f"{played} of {len(combinations)} pairs")
+            if cell.wrong:
+                wrong += 1
+                print(f"{combination}: {'; '.join(cell.wrong)}", file=sys.stderr)
     print(f"{played} of {len(combinations)} pairs in {time.monotonic() - began:.0f} s; {wrong} break an invariant")
     return 1 if wrong else 0
 

@@ -27,6 +27,7 @@ from advisor.core.scan import FileContext, FileState, Scanner
 from advisor.core.words import Trust
 from advisor.ports import LogBatch, LogChunk, LogRequest
 from advisor.rules.loader import load_rules
+from benchmarks._progress import now_at, telling
 from connectors.logs.files import JobFileLogs
 from connectors.logs.root_reader import RootReader
 
@@ -187,17 +188,20 @@ async def measure(count: int) -> dict[str, object]:
         (runs / "slurm-7.out").write_bytes(b"hello\n")
         source = JobFileLogs(clock=SystemClock(), extra_files=("rank-%t.out",))
         job = Job(runs, source, os.getuid(), (str(runs / "slurm-7.out"),))
+        now_at(f"looks at {count} files")
         result: dict[str, object] = {"files": count, "own_rights": await costs(job, paths)}
         result["reference"] = {
             "stat_each": await timed(lambda: [path.stat() for path in paths], 5),
             "open_and_read_each": await timed(lambda: read_all(paths), 3),
         }
+        now_at("from a line to its signal")
         polled = await latency(job, source, paths, hints=False, runs=12)
         hinted = await latency(job, source, paths, hints=True, runs=12)
         result["line_to_signal"] = {"inotify": hinted, "polling_1_s": polled}
         result["descriptors_open"] = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a number is all we want
         await source.close()
         if os.geteuid() == 0 and shutil.which("setpriv"):
+            now_at("by the root log reader")
             result["root_reader"] = await by_root_reader(folder, runs, paths)
         return result
     finally:
@@ -229,7 +233,8 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=4096)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    result = asyncio.run(measure(options.files))
+    with telling():
+        result = asyncio.run(measure(options.files))
     print(json.dumps(result, indent=None if options.json else 2))
     return 0
 

@@ -28,6 +28,7 @@ from advisor.core.model import Attempt, Job, Snapshot
 from advisor.core.policy import Policy
 from advisor.core.scan import FileContext, FileState, Scanner
 from advisor.core.words import AttemptState, Trust
+from benchmarks._progress import now_at, telling
 
 TICK_SECONDS = 2.0
 EPOCH = datetime(2026, 11, 1, tzinfo=UTC)
@@ -443,7 +444,11 @@ def measure(hours: float, hangs: int, seed: int) -> dict[str, object]:
         alarms += healthy(run)
         total += run.hours
         runs += 1
-    tried = [silent_hang(make_run(seed + 1_000_000 + number)) for number in range(hangs)]
+        now_at(f"healthy runs, {total:.0f} of {hours:g} job-hours")
+    tried = []
+    for number in range(hangs):
+        now_at(f"silent hangs, {number} of {hangs}")
+        tried.append(silent_hang(make_run(seed + 1_000_000 + number)))
     found = [item for item in tried if item is not None]
     steady = [item for item in found if item.steady]
     plain = [item for item in steady if item.plain]
@@ -476,7 +481,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
-    result = measure(options.hours, options.hangs, options.seed)
+    with telling():
+        result = measure(options.hours, options.hangs, options.seed)
     if options.json:
         print(json.dumps(result))
     else:

@@ -24,6 +24,7 @@ from pathlib import Path
 from advisor.core.history import PastImplication, implication_weight, node_score
 from advisor.core.policy import Policy
 from advisor.core.words import Role, Trust
+from benchmarks._progress import now_at, telling
 
 SERVERS = 400  # of which the trace names only those that ever fault
 WARM_UP_DAYS = 30.0
@@ -217,9 +218,12 @@ def main() -> int:
         return 0
     faults = read(options.trace)
     results: dict[str, object] = {}
-    for cut, chosen in (("all faults", faults), ("hardware faults", [fault for fault in faults if fault.hardware])):
-        for name, found in measure(chosen).items():
-            results[f"{cut}, {name}" if name else cut] = found
+    cuts = (("all faults", faults), ("hardware faults", [fault for fault in faults if fault.hardware]))
+    with telling():
+        for cut, chosen in cuts:
+            now_at(f"{cut}: {len(chosen)} in each half-life and window")
+            for name, found in measure(chosen).items():
+                results[f"{cut}, {name}" if name else cut] = found
     if options.json:
         print(json.dumps(results))
         return 0

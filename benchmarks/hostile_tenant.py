@@ -32,6 +32,7 @@ import grpc
 from advisor.service.wire import stamp
 from advisor.v1 import agent_pb2, agent_pb2_grpc, audit_pb2, audit_pb2_grpc, common_pb2
 from benchmarks._processes import cpu_seconds, end
+from benchmarks._progress import now_at, telling
 
 CLUSTER = "test"
 HOSTILE_UID, QUIET_UID = 65010, 65011
@@ -202,6 +203,7 @@ async def measure(
         hostile = [_hostile(here, number) for number in range(jobs)]
         with Printing(here, jobs, written_mb_s) as printer:
             await here.report(hostile)
+            now_at(f"{jobs} hostile jobs print")
             await asyncio.sleep(warm_seconds)
             figures.beside_seconds, figures.beside_cores = await _failures(here, failures, first=1000, among=hostile)
         figures.ran_seconds = time.monotonic() - began
@@ -219,6 +221,7 @@ async def _failures(
     """Seconds from a crash line on disk until its decision was committed, one after the other; cores used meanwhile."""
     took, cpu, began = [], here.cpu_seconds(), time.monotonic()
     for number in range(first, first + count):
+        now_at(f"{'beside hostile jobs' if among else 'alone'}, failure {number - first + 1} of {count}")
         job, nodes = str(number), NODES[:2]
         log = here.log(QUIET_UID, job)
         log.write_text("".join(f"iteration {step:>8}/ 1000 | loss: 1.0\n" for step in range(1, 20)))
@@ -354,7 +357,8 @@ def main(arguments: Sequence[str]) -> int:
     if os.geteuid() != 0:
         print("this needs root, to write files of two accounts", file=sys.stderr)
         return 2
-    figures = asyncio.run(measure(options.jobs, options.failures))
+    with telling():
+        figures = asyncio.run(measure(options.jobs, options.failures))
     print(json.dumps(asdict(figures)) if options.json else show(figures))
     return 0
 

@@ -29,6 +29,7 @@ from advisor.demo.namespace import CannotEnterError
 from advisor.demo.training import Training
 from advisor.demo.waiting import TookTooLongError, wait_for
 from advisor.demo.world import HOOK, Run, World, running_cluster, running_world
+from benchmarks._progress import now_at, telling
 
 HANG_SECONDS = 8.0
 SHAPE = Shape(nodes=8)
@@ -154,6 +155,7 @@ def measure(kinds: Sequence[str], runs: int, *, polling: bool, lanes: int) -> di
 
         def run_lane(lane: int) -> None:
             for kind, number in work[lane::lanes]:
+                now_at(f"{kind} {number + 1} of {runs}")
                 try:
                     found[kind].append(one_run(world, kind, number, lane))
                     print(f"{kind} {number + 1} of {runs}", file=sys.stderr, flush=True)
@@ -186,7 +188,8 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     kinds = tuple(kind for kind in KINDS if kind in options.kinds.split(","))
     try:
-        found = measure(kinds, options.runs, polling=options.polling, lanes=options.lanes)
+        with telling():
+            found = measure(kinds, options.runs, polling=options.polling, lanes=options.lanes)
     except CannotEnterError as error:
         print(error, file=sys.stderr)
         return 2

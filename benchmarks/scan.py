@@ -37,6 +37,7 @@ from advisor.core.words import AttemptState, Trust
 from advisor.rules.loader import load_rules
 from benchmarks import _scan_logs as logs
 from benchmarks import _scan_peers as peers
+from benchmarks._progress import now_at, telling
 
 READ_BYTES = 1 << 20
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
@@ -117,8 +118,9 @@ def end_to_end(path: Path, scanner: Scanner, rules: RuleSet) -> tuple[str, int]:
 def fastest(path: Path, stages: Mapping[str, Callable[[], object]], times: int) -> dict[str, float]:
     """Megabytes per second of CPU of each stage, the best of several rounds."""
     best: dict[str, float] = {}
-    for _ in range(times):
+    for number in range(times):
         for name, work in stages.items():
+            now_at(f"{path.name}: {name.removesuffix('_mb_s')}, {number + 1} of {times}")
             began = time.process_time()
             work()
             best[name] = min(time.process_time() - began, best.get(name, float("inf")))
@@ -184,11 +186,13 @@ def main() -> None:
     rules = load_rules()
     scanner = Scanner(rules)
     figures: dict[str, float | str] = {"rules": len(scanner.rules)}
-    with tempfile.TemporaryDirectory() as name:
+    with telling(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        now_at("logs are generated")
         figures |= ordinary_figures(folder, scanner, rules, options.megabytes, options.times)
         figures |= storm_figures(folder, scanner, rules, options.storm_megabytes, options.times)
         figures["rss_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+        now_at("what others do")
         figures |= peer_figures(folder, scanner)
     slowest = min(float(value) for key, value in figures.items() if key.startswith("storm_") and key.endswith("_mb_s"))
     figures["storm_share"] = round(slowest / float(figures["end_to_end_mb_s"]), 3)

@@ -24,6 +24,7 @@ from advisor.demo.cluster import Cluster, Shape
 from advisor.demo.namespace import CannotEnterError
 from advisor.demo.world import running_cluster
 from benchmarks._processes import cpu_seconds
+from benchmarks._progress import now_at, telling
 from slurm_plugin.config import SlurmSection
 from slurm_plugin.job_json import parse_details, parse_rows
 from slurm_plugin.pace import Pace
@@ -66,6 +67,7 @@ def submit(cluster: Cluster, jobs: int) -> None:
 
 def measure(cluster: Cluster, way: str, ask: Callable[[], object], *, scale: float = 1.0, idle: float = 0.0) -> Cost:
     """`idle`: seconds of CPU that slurmctld uses per second when nobody asks."""
+    now_at(f"{way}: {ROUNDS} rounds")
     ask()
     pid, waits = cluster.pid("slurmctld"), []
     count, took = rpc_totals(cluster)
@@ -168,14 +170,16 @@ def main() -> int:
     options = parser.parse_args()
     result: dict[str, object] = {"target_ms": TARGET_MILLISECONDS, "costs": {}}
     costs: dict[str, list[dict[str, object]]] = {}
-    with running_cluster(SHAPE) as (cluster, _):
+    with telling(), running_cluster(SHAPE) as (cluster, _):
         result["slurm"] = Slurm(conf=str(cluster.conf)).config().version
         there = 0
         for jobs in options.jobs:
+            now_at(f"{jobs - there} jobs are submitted")
             submit(cluster, jobs - there)
             there = jobs
             idle = quiet(cluster)
             costs[str(jobs)] = [asdict(cost) for cost in ways(cluster, idle)]
+        now_at("the agent's gate")
         result["gate"] = gated(cluster)
     result["costs"] = costs
     print(json.dumps(result, indent=2) if options.json else _table(result, costs))

@@ -32,6 +32,7 @@ from advisor.store.embedded import EmbeddedPostgres
 from advisor.store.migrate import migrate
 from advisor.store.records import AttemptKey, DecisionRecord
 from advisor.store.store import Store
+from benchmarks._progress import now_at, telling
 from tests.integration.store.worlds import CLUSTER, decision, seen
 
 TOGETHER = 10
@@ -92,6 +93,7 @@ async def measure(url: str, commits: int) -> dict[str, float]:
     await committed(store, chosen, generation, noise)  # warm
     generation += TURN
     while len(found["with"]) < commits:
+        now_at(f"{len(found['with'])} of {commits} commits with a sealer, and as many without")
         found["without"] += await committed(store, chosen, generation, noise)
         generation += TURN
         sealed += await sealer.once()  # the turn before is not this turn's work
@@ -101,6 +103,7 @@ async def measure(url: str, commits: int) -> dict[str, float]:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
+    now_at("rows that are sealed at once, and verified")
     await sealer.once()
     for _ in range(max(1, commits // TURN)):
         await committed(store, chosen, generation, noise)
@@ -141,7 +144,7 @@ def main() -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     with tempfile.TemporaryDirectory(prefix="adv-seal-") as folder:
         Path(folder).chmod(0o755)
-        with EmbeddedPostgres(Path(folder)) as server:
+        with EmbeddedPostgres(Path(folder)) as server, telling():
             found = asyncio.run(measure(server.url, chosen.commits))
     if chosen.json:
         print(json.dumps(found))

@@ -35,6 +35,7 @@ from advisor.core.telemetry import taken
 from advisor.core.telemetry_watch import watch
 from advisor.ports import MetricsBatch, MetricsRequest
 from advisor.rules.loader import load_rules
+from benchmarks._progress import now_at, telling
 from connectors.metrics.prometheus import PrometheusMetrics
 from connectors.web.access import Access
 from connectors.web.pacing import Pace
@@ -161,7 +162,11 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=256)
     parser.add_argument("--server", action="store_true")
     options = parser.parse_args()
-    found = compare(options.nodes) | (served(options.nodes) if options.server else {})
+    with telling():
+        now_at(f"{SCRAPES} scrapes of {options.nodes} nodes, both ways")
+        found = compare(options.nodes)
+        now_at("a Prometheus is filled and asked")
+        found |= served(options.nodes) if options.server else {}
     if options.json:
         print(json.dumps(found))
         return 0
