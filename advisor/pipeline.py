@@ -41,6 +41,7 @@ from advisor.recoveries import Passed
 from advisor.replay import Inputs
 from advisor.sighting import Sighting, reports_of, scheduler_absent, snapshot_of
 from advisor.state_writing import StateWriter
+from advisor.store.due import Settings
 from advisor.store.errors import Conflict, LeaseLost, NotFound
 from advisor.store.leases import Fence
 from advisor.store.records import (
@@ -210,8 +211,10 @@ class Pipeline:
         now = self._clock.now()
         with stage("sight"):
             keys = await (self._leasing.turn() if self._leasing is not None else self._store.watched(now))
-            expired = await self._store.expire_advice(now, fence=self._fence)
-            released = await self._isolating.expire(now, self._fence)
+            due = await self._store.due(now)
+            # Nearly always there is nothing to close: a lock for nothing would be one more wait for the disk.
+            expired = due.advice and await self._store.expire_advice(now, fence=self._fence)
+            released = due.isolations and await self._isolating.expire(now, self._fence)
             self._begin_anew()
             sightings = await self._sight(keys, now)
         with stage("gather"):
@@ -283,10 +286,10 @@ class Pipeline:
 
     async def _conclude(self, sightings: Sequence[Sighting]) -> list[Verdict]:
         """Decide for all, off the event loop: streams and reports go on meanwhile."""
-        standing = await self._standing()
-        views = self._board.views()
         now = self._clock.now()
-        pauses = await self._store.pauses(now)
+        settings = await self._store.settings(now)
+        standing, pauses = self._standing(settings), settings.pauses
+        views = self._board.views()
         set_at = self._leasing.clock_set_at if self._leasing is not None else None
 
         def conclude_all() -> list[Verdict]:
@@ -325,10 +328,10 @@ class Pipeline:
         self._settles_at = min((moment for moment in waits if moment > now), default=None)
         return verdicts
 
-    async def _standing(self) -> Standing:
+    def _standing(self, settings: Settings) -> Standing:
         """What people set, then what categories earned, then the configured default."""
-        earned = await self._store.earned() if self._earns else ()
-        return Standing(settings=await self._store.modes(), earned=earned, default=self._default_mode)
+        earned = settings.earned if self._earns else ()
+        return Standing(settings=settings.modes, earned=earned, default=self._default_mode)
 
     def _fail(self, sighting: Sighting, error: Exception) -> None:
         """This attempt's tick has failed: told when it begins to, counted while it does."""

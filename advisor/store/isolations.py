@@ -282,16 +282,8 @@ async def end(
     return found[0]
 
 
-async def has_past(connection: AsyncConnection, now: datetime) -> bool:
-    """Whether any is open past its time to live."""
-    found = await connection.execute(
-        select(isolations.c.id).where(isolations.c.open, isolations.c.expires_at <= now).limit(1)
-    )
-    return found.one_or_none() is not None
-
-
 async def expire(connection: AsyncConnection, now: datetime) -> tuple[StoredIsolation, ...]:
-    """End what is past its time to live. Once per tick."""
+    """End what is past its time to live."""
     why = "nobody did anything about the node in its time"
     return await _end(
         connection, isolations.c.expires_at <= now, by=IsolationEnd.TIME_TO_LIVE, who=_US, why=why, now=now

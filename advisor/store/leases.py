@@ -15,17 +15,36 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
 
-from sqlalchemy import ColumnElement, Text, Uuid, and_, case, cast, delete, func, insert, literal, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    Text,
+    Uuid,
+    and_,
+    bindparam,
+    case,
+    cast,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from advisor.core.leases import Standing, fitting, to_give, to_take
 from advisor.store.errors import LeaseLost, SchemaMismatch
 from advisor.store.hints import TICK, hint
 from advisor.store.records import AttemptKey
-from advisor.store.sql import any_id, storable
+from advisor.store.sql import any_id, id_given, span_given, storable
 from advisor.store.tables import lease_epochs, leases, replicas, schema_support
 from advisor.store.watching import Patience, by_importance, watched
 
@@ -172,20 +191,30 @@ async def renew(
     A lease that has run out is in force again where nobody has inherited. `stuck`: live on only while nobody else is
     there. `jobs_max`: as its last turn told.
     """
+    given = {"replica": replica_id, "lease": lease, "tick_age": tick_age, "most": jobs_max}
+    found = await connection.execute(_renewing(stuck=stuck), given)
+    return found.scalar_one_or_none()
+
+
+@cache
+def _renewing(*, stuck: bool) -> ReturningUpdate[datetime]:
     others = replicas.alias("others")
     somebody = (
         select(others.c.id)
-        .where(others.c.id != replica_id, others.c.ended_at.is_(None), others.c.until > _clock())
+        .where(others.c.id != id_given("replica"), others.c.ended_at.is_(None), others.c.until > _clock())
         .exists()
     )
-    mine = [replicas.c.id == replica_id, replicas.c.ended_at.is_(None), *([~somebody] if stuck else [])]
-    found = await connection.execute(
+    mine = [replicas.c.id == id_given("replica"), replicas.c.ended_at.is_(None), *([~somebody] if stuck else [])]
+    return (
         update(replicas)
         .where(*mine)
-        .values(until=_clock() + lease, ticked_at=_clock() - tick_age, jobs_max=jobs_max)
+        .values(
+            until=_clock() + span_given("lease"),
+            ticked_at=_clock() - span_given("tick_age"),
+            jobs_max=bindparam("most", type_=replicas.c.jobs_max.type),
+        )
         .returning(_clock())
     )
-    return found.scalar_one_or_none()
 
 
 async def bury(connection: AsyncConnection, gone: Collection[str]) -> None:
@@ -238,13 +267,18 @@ async def hold(connection: AsyncConnection, fence: Fence | None, jobs: Iterable[
     strange = [job for job in jobs if job not in fence.epochs]
     if strange:
         raise LeaseLost(f"job {strange[0]} is not ours")
-    found = await connection.execute(
-        select(replicas.c.id)
-        .where(replicas.c.id == fence.replica_id, _alive())
-        .with_for_update(read=True, key_share=True)
-    )
+    found = await connection.execute(_holding(), {"replica": fence.replica_id})
     if found.one_or_none() is None:
         raise LeaseLost("the lease has run out")
+
+
+@cache
+def _holding() -> Select[str]:
+    return (
+        select(replicas.c.id)
+        .where(replicas.c.id == id_given("replica"), _alive())
+        .with_for_update(read=True, key_share=True)
+    )
 
 
 async def take_turn(
@@ -263,10 +297,9 @@ async def take_turn(
     `known`: epochs of the jobs held so far. `refused`: jobs that others must have, where there are any. No more
     attempts than `attempts_max` are held. Raises `LeaseLost` when the lease has run out.
     """
-    others_most, dead = await _stand(connection, replica_id, lease)
+    others_most, dead, held = await _stand(connection, replica_id, lease)
     live = 1 + len(others_most)
     refused = refused if live > 1 else ()
-    held = await _held(connection) if live > 1 else 0
     # All of them, at once: who is over his share then gives up the rest, and that is free for everybody.
     inherited = await _inherit(connection, replica_id) if dead else {}
     seen = await watched(connection, now, patience=patience, replica_id=replica_id)
@@ -336,35 +369,35 @@ def _jobs_max(attempts_max: int | None, jobs: Collection[str], size: Mapping[str
     return max(attempts_max * len(jobs) // sum(size[job] for job in jobs), 1)
 
 
-async def _stand(connection: AsyncConnection, replica_id: str, lease: timedelta) -> tuple[tuple[int | None, ...], bool]:
-    """How many jobs each other replica that ticks can have, and whether a dead one has not been inherited yet. Ours is
-    held from here."""
-    others = replicas.alias("others")
-    live = (
-        select(func.array_agg(others.c.jobs_max))
-        .where(
-            others.c.ended_at.is_(None),
-            others.c.until > _clock(),
-            others.c.id != replica_id,
-            others.c.ticked_at > _clock() - lease,
-        )
-        .scalar_subquery()
-    )
-    dead = select(others.c.id).where(others.c.ended_at.is_(None), others.c.until <= _clock()).exists()
-    found = await connection.execute(
-        select(live.label("live"), dead.label("dead"))
-        .where(replicas.c.id == replica_id, _alive())
-        .with_for_update(read=True, key_share=True, of=replicas)
-    )
-    row = found.one_or_none()
+async def _stand(
+    connection: AsyncConnection, replica_id: str, lease: timedelta
+) -> tuple[tuple[int | None, ...], bool, int]:
+    """How many jobs each other replica that ticks can have, whether a dead one has not been inherited yet, and, beside
+    others, how many jobs are held in all. Ours is held from here."""
+    row = (await connection.execute(_standing(), {"replica": replica_id, "lease": lease})).one_or_none()
     if row is None:
         raise LeaseLost("the lease has run out")
-    return tuple(row.live or ()), row.dead
+    return tuple(row.live or ()), row.dead, row.held
 
 
-async def _held(connection: AsyncConnection) -> int:
-    found = await connection.execute(select(func.count()).select_from(leases).where(leases.c.replica_id.is_not(None)))
-    return found.scalar_one()
+@cache
+def _standing() -> Select[*tuple[Any, ...]]:
+    others = replicas.alias("others")
+    there = and_(
+        others.c.ended_at.is_(None),
+        others.c.until > _clock(),
+        others.c.id != id_given("replica"),
+        others.c.ticked_at > _clock() - span_given("lease"),
+    )
+    live = select(func.array_agg(others.c.jobs_max)).where(there).scalar_subquery()
+    dead = select(others.c.id).where(others.c.ended_at.is_(None), others.c.until <= _clock()).exists()
+    held = select(func.count()).select_from(leases).where(leases.c.replica_id.is_not(None)).scalar_subquery()
+    alone = ~select(others.c.id).where(there).exists()
+    return (
+        select(live.label("live"), dead.label("dead"), case((alone, 0), else_=held).label("held"))
+        .where(replicas.c.id == id_given("replica"), _alive())
+        .with_for_update(read=True, key_share=True, of=replicas)
+    )
 
 
 async def _inherit(connection: AsyncConnection, replica_id: str) -> dict[str, int]:
@@ -460,19 +493,7 @@ def _word(place: ColumnElement[str], number: int) -> ColumnElement[str]:
 
 async def list_replicas(connection: AsyncConnection) -> tuple[StoredReplica, ...]:
     """Those that live, those that died and still have jobs, and those of the last day, newest first."""
-    jobs = select(func.count()).select_from(leases).where(leases.c.replica_id == replicas.c.id).scalar_subquery()
-    found = await connection.execute(
-        select(
-            replicas,
-            _alive().label("alive"),
-            _set_back().label("ahead"),
-            (_clock() - replicas.c.ticked_at).label("tick_age"),
-            jobs.label("jobs"),
-            case((_died(), replicas.c.ticked_at)).label("lost_since"),
-        )
-        .order_by(replicas.c.started_at.desc(), replicas.c.id)
-        .limit(_REPLICAS_MAX)
-    )
+    found = await connection.execute(_listed())
     return tuple(
         StoredReplica(
             replica_id=row.id,
@@ -491,4 +512,21 @@ async def list_replicas(connection: AsyncConnection) -> tuple[StoredReplica, ...
             jobs_max=row.jobs_max,
         )
         for row in found
+    )
+
+
+@cache
+def _listed() -> Select[*tuple[Any, ...]]:
+    jobs = select(func.count()).select_from(leases).where(leases.c.replica_id == replicas.c.id).scalar_subquery()
+    return (
+        select(
+            replicas,
+            _alive().label("alive"),
+            _set_back().label("ahead"),
+            (_clock() - replicas.c.ticked_at).label("tick_age"),
+            jobs.label("jobs"),
+            case((_died(), replicas.c.ticked_at)).label("lost_since"),
+        )
+        .order_by(replicas.c.started_at.desc(), replicas.c.id)
+        .limit(_REPLICAS_MAX)
     )

@@ -185,14 +185,6 @@ def _after(row: AnyRow, news: Reconciliation) -> dict[str, object]:
     return {"applied": applied, "status": news.status.value, "open": row.open and not news.final}
 
 
-async def has_past(connection: AsyncConnection, now: datetime) -> bool:
-    """Whether any is open past its time to live."""
-    found = await connection.execute(
-        select(advice.c.decision_id).where(advice.c.open, advice.c.expires_at <= now).limit(1)
-    )
-    return found.one_or_none() is not None
-
-
 async def expire_advice(connection: AsyncConnection, now: datetime) -> int:
     """Close what is past its time to live. Returns how many."""
     closed = await _close(connection, select(advice.c.decision_id).where(advice.c.expires_at <= now), _EXPIRED)

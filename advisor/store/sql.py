@@ -1,7 +1,7 @@
 """Small pieces of SQL that several modules build their queries from."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from sqlalchemy import (
@@ -9,6 +9,7 @@ from sqlalchemy import (
     ColumnElement,
     FromClause,
     Integer,
+    Interval,
     Row,
     Table,
     Text,
@@ -39,9 +40,8 @@ def id_given(name: str) -> BindParameter[str]:
     return bindparam(name, type_=Uuid(as_uuid=False))
 
 
-def any_id_given(name: str) -> ColumnElement[object]:
-    """For `column == any_id_given(name)`."""
-    return func.any(bindparam(name, type_=ARRAY(Uuid(as_uuid=False))))
+def span_given(name: str) -> BindParameter[timedelta]:
+    return bindparam(name, type_=Interval())
 
 
 def any_text_given(name: str) -> ColumnElement[object]:

@@ -28,6 +28,7 @@ from advisor.store import (
     audit_queries,
     commit,
     corrections,
+    due,
     event_queries,
     forgotten_drains,
     hints,
@@ -54,11 +55,13 @@ from advisor.store import (
     watching,
 )
 from advisor.store.audit_filters import Spans
+from advisor.store.due import Due, Settings, SettingsBook
 from advisor.store.engines import Door, Lives, SchemaAbsentError, StandbyError, pooled_engine, single_engine
 from advisor.store.errors import LeaseLost, NotPrimary, SchemaMismatch
 from advisor.store.history import History
 from advisor.store.known_jobs import JobBook
 from advisor.store.leases import Fence, Newcomer, StoredReplica, Turn
+from advisor.store.lives import Life
 from advisor.store.migrate import require_current_schema
 from advisor.store.node_book import NodeBook
 from advisor.store.node_states import node_rows
@@ -116,6 +119,7 @@ _UNIT_SECONDS = 60.0
 _UNHURRIED_SECONDS = 1200.0  # of looking over a whole month, say
 # After the beginning of an incarnation, for so long: agents tell all nodes within moments of coming back.
 _ADOPTING_SECONDS = 600.0
+_ADOPT_EVERY_SECONDS = 10.0
 _CLOSE_SECONDS = 2.0
 _CONNECTIONS = 10
 _WAIT_SECONDS = 30
@@ -185,12 +189,14 @@ class Store:
         self._incarnation = ""
         self._told_absent = _NEVER_TOLD
         self._sure_at: datetime | None = None  # when the life was last seen to be the same
-        self._adopting_until = 0.0
+        self._adopting_at = self._adopting_until = 0.0
         self._policy = policy
         self._known_blobs: Mapping[str, datetime] = {}
         self._node_rows: dict[str, NodeBook] = {}  # of each cluster, as reports are compared with
         self._job_books: dict[str, JobBook] = {}
         self._remembered = Remembered()
+        self._settings = SettingsBook()
+        self._reading_settings = asyncio.Lock()
         self._loading = asyncio.Lock()  # what is remembered is of one transaction
         self._known_spans: dict[str, tuple[float, Spans]] = {}
 
@@ -251,7 +257,8 @@ class Store:
         if current != self._incarnation:
             self._incarnation = current
             self._known_blobs, self._known_spans = {}, {}
-            self._adopting_until = asyncio.get_running_loop().time() + _ADOPTING_SECONDS
+            self._adopting_at = asyncio.get_running_loop().time()
+            self._adopting_until = self._adopting_at + _ADOPTING_SECONDS
             self.forget_loaded()
 
     async def close(self) -> None:
@@ -477,6 +484,7 @@ class Store:
     def forget_loaded(self) -> None:
         """Read all of it anew the next time."""
         self._remembered, self._node_rows, self._job_books = Remembered(), {}, {}
+        self._settings = SettingsBook()
 
     async def save_states(
         self, states_by_key: Mapping[AttemptKey, DetectorState], *, fence: Fence | None = None
@@ -530,21 +538,40 @@ class Store:
             name for name, at in self._known_blobs.items() if now is not None and now - at < _KNOWN_BLOBS_FOR
         )
 
-    async def expire_advice(self, now: datetime, *, fence: Fence | None = None) -> int:
-        """Close advice past its time to live as EXPIRED; once per tick. Returns how many."""
-        async with self._engine.begin() as connection:
-            # Nearly always there is nothing to close: a lock for nothing would be one more wait for the disk.
-            past = await open_advice.has_past(connection, now)
-            if past:
-                await self._hold(connection, fence)
-            life = self._lives.life
-            current = await incarnation.newest_incarnation(connection, life) if life is not None else None
-            expired = await open_advice.expire_advice(connection, now) if past and current is not None else 0
+    async def due(self, now: datetime) -> Due:
+        """Whether anything is past its time to live; once per tick. That the store still is what it was is seen to at
+        the same time.
+        """
+        async with self._engine.look() as connection:
+            life, current = await self._newest(connection)
+            found = await due.due(connection, now)
+        await self._is_still(life, current, now)
+        clock = asyncio.get_running_loop().time()
+        return replace(found, isolations=found.isolations or self._adopting_at <= clock < self._adopting_until)
+
+    async def _newest(self, connection: AsyncConnection) -> tuple[Life | None, str | None]:
+        life = self._lives.life
+        return life, await incarnation.newest_incarnation(connection, life) if life is not None else None
+
+    async def _is_still(self, life: Life | None, current: str | None, now: datetime) -> None:
         if current is None:
             await self._lives.settled(life)
         else:
             self._adopt(current)
             self._sure_at = now
+
+    async def settings(self, now: datetime) -> Settings:
+        """Modes, pauses, and what categories earned."""
+        async with self._reading_settings, self._engine.look() as connection:
+            return await self._settings.read(connection, now)
+
+    async def expire_advice(self, now: datetime, *, fence: Fence | None = None) -> int:
+        """Close advice past its time to live as EXPIRED. Returns how many."""
+        async with self._engine.begin() as connection:
+            await self._hold(connection, fence)
+            life, current = await self._newest(connection)
+            expired = await open_advice.expire_advice(connection, now) if current is not None else 0
+        await self._is_still(life, current, now)
         return expired
 
     async def open_advice(self, cluster: str, now: datetime) -> tuple[AdviceRow, ...]:
@@ -599,13 +626,12 @@ class Store:
             )
 
     async def expire_isolations(self, now: datetime, *, fence: Fence | None = None) -> tuple[StoredIsolation, ...]:
-        """End what is past its time to live; once per tick."""
+        """End what is past its time to live. In a new incarnation, also take over what the former one had isolated."""
         async with self._engine.begin() as connection:
-            adopting = asyncio.get_running_loop().time() < self._adopting_until
-            if not adopting and not await isolations.has_past(connection, now):
-                return ()
             await self._hold(connection, fence)
-            if adopting:
+            clock = asyncio.get_running_loop().time()
+            if clock < self._adopting_until:
+                self._adopting_at = clock + _ADOPT_EVERY_SECONDS
                 for node in await forgotten_drains.adopt(connection, policy=self._policy, now=now):
                     _log.warning("isolation_adopted", node=node)
             return await isolations.expire(connection, now)

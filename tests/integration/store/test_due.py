@@ -1,0 +1,109 @@
+"""What a tick asks first: what is past its time, and settings that are read again only when somebody changed them."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+
+from advisor.core.autonomy import Earned
+from advisor.core.modes import ModeSetting, Pause
+from advisor.core.words import Category, Mode, NodeState
+from advisor.store.due import Settings
+from advisor.store.records import ObservedNode
+from advisor.store.store import Store
+from tests.integration.store.test_isolations import POLICY, isolated
+from tests.integration.store.test_loading import statements
+from tests.integration.store.worlds import CLUSTER, at, record, running
+
+pytestmark = pytest.mark.postgres
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+async def other(url: str) -> AsyncIterator[Store]:
+    """Another replica's view of the same database."""
+    opened = await Store.open(url, policy=POLICY)
+    nodes = [ObservedNode(name=f"node{i}", state=NodeState.UP, observed_at=at(0)) for i in range(1, 9)]
+    await opened.record_observations(CLUSTER, (), nodes, complete=False, now=at(0))
+    yield opened
+    await opened.close()
+
+
+async def test_what_is_past_its_time_is_due(store: Store, other: Store) -> None:
+    """Advice and isolations apart, not before their time, and no longer once they are closed."""
+    await other.expire_isolations(at(0))  # a new store looks for what a former one had isolated
+    await store.expire_isolations(at(0))
+    key = await running(store, job_id="8")
+    await store.commit_decisions([record(key)])
+    row = await isolated(other)
+    assert not row.dry_run
+    late, later = row.expires_at - timedelta(minutes=1), row.expires_at + HOUR
+    found = await store.due(at(31))
+    assert (found.advice, found.isolations) == (False, False)
+    found = await store.due(late)
+    assert (found.advice, found.isolations) == (True, False)
+    found = await store.due(later)
+    assert (found.advice, found.isolations) == (True, True)
+    assert await store.expire_advice(later) == 1
+    found = await store.due(later)
+    assert (found.advice, found.isolations) == (False, True)
+    assert [item.node for item in await store.expire_isolations(later)] == [row.node]
+    found = await store.due(later)
+    assert (found.advice, found.isolations) == (False, False)
+
+
+async def test_a_new_store_looks_for_forgotten_isolations_now_and_then(store: Store) -> None:
+    """Not in every tick: it is a write."""
+    assert (await store.due(at(0))).isolations
+    await store.expire_isolations(at(0))
+    assert not (await store.due(at(1))).isolations
+
+
+def _pause(why: str) -> Pause:
+    return Pause(cluster=CLUSTER, until=at(900), set_by="eve", why=why, set_at=at(1))
+
+
+def _earned(held: bool) -> Earned:
+    return Earned(
+        cluster=CLUSTER,
+        category=Category.GPU_HARDWARE,
+        held=held,
+        agreed=30,
+        counted=30,
+        lower=0.9,
+        since=at(2),
+        why="so",
+    )
+
+
+_MODE = ModeSetting(mode=Mode.AUTONOMOUS, cluster=CLUSTER)
+CHANGES: dict[str, Callable[[Store], Awaitable[object]]] = {
+    "a mode": lambda store: store.set_mode(_MODE, who="eve", why="", origin="", now=at(1)),
+    "the mode again": lambda store: store.set_mode(_MODE, who="bob", why="", origin="", now=at(2)),
+    "the mode unset": lambda store: store.unset_mode(_MODE, who="eve", why="", origin="", now=at(3)),
+    "a pause": lambda store: store.pause(_pause("a"), who="eve", origin="", now=at(4)),
+    "the pause again": lambda store: store.pause(_pause("b"), who="eve", origin="", now=at(5)),
+    "the pause over": lambda store: store.resume(CLUSTER, who="eve", why="", origin="", now=at(6)),
+    "earned": lambda store: store.set_earned([_earned(True)]),
+    "lost again": lambda store: store.set_earned([_earned(False)]),
+}
+
+
+async def test_settings_are_anew_after_every_change_by_whomever(store: Store, other: Store) -> None:
+    """The same as what is read without memory."""
+    for what, change in CHANGES.items():
+        await change(other)
+        found = await store.settings(at(10))
+        whole = Settings(modes=await store.modes(), pauses=await store.pauses(at(10)), earned=await store.earned())
+        assert found == whole, what
+
+
+async def test_settings_that_nobody_changed_take_one_statement(store: Store) -> None:
+    """Whatever their number."""
+    await CHANGES["a mode"](store)
+    await CHANGES["a pause"](store)
+    before = await store.settings(at(10))
+    with statements() as sent:
+        assert await store.settings(at(11)) is before
+    assert len(sent) == 1
