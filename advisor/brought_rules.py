@@ -235,12 +235,14 @@ class BroughtRules:
         restarts: Callable[[], int],
         unread: bool,
         final: bool,
+        set_at: datetime | None,
     ) -> Watch:
-        """At the end of a tick, whether or not anything was printed."""
+        """At the end of a tick, whether or not anything was printed. `set_at`: when somebody set the clock."""
         sets = self.of(item)
         if not sets and not watch.runs:
             return watch
         count = restarts()
+        watch = job_watch.since_set(watch, set_at, now)
         watch = job_watch.begun(watch, sets, item.attempt, count, now, unread=unread)
         watch, batches = job_watch.waited(watch, now, final=final)
         watch = self._fold_all(watch, item, sets, batches, now)

@@ -106,24 +106,27 @@ class Gatherer:
         """What is in the database now, and what it says: it need not be read from there."""
         self._decoded.update(states)
 
-    async def gather(self, sightings: Sequence[Sighting]) -> None:
-        """Bring every sighting up to date. A source that fails is a value; a scan that fails is that job's alone."""
+    async def gather(self, sightings: Sequence[Sighting], *, set_at: datetime | None = None) -> None:
+        """Bring every sighting up to date. A source that fails is a value; a scan that fails is that job's alone.
+
+        `set_at`: when somebody set the clock that is followed.
+        """
         await self.brought.refresh(sighting.item for sighting in sightings)
         await asyncio.gather(*(self._gather_from(source, sightings) for source in self.sources))
-        await asyncio.to_thread(self._let_time_pass, sightings)
+        await asyncio.to_thread(self._let_time_pass, sightings, set_at)
 
-    def _let_time_pass(self, sightings: Sequence[Sighting]) -> None:
+    def _let_time_pass(self, sightings: Sequence[Sighting], set_at: datetime | None) -> None:
         """Log rules wait for lines that do not come, too."""
         now = self._clock.now()
         for sighting in sightings:
             if sighting.failed is not None or not (self.brought.concern(sighting.item) or sighting.state.watch.runs):
                 continue
             try:
-                self._let_rules_wait(sighting, now)
+                self._let_rules_wait(sighting, now, set_at)
             except Exception as error:  # one job's rules must not stop the others' tick
                 sighting.failed = error
 
-    def _let_rules_wait(self, sighting: Sighting, now: datetime) -> None:
+    def _let_rules_wait(self, sighting: Sighting, now: datetime, set_at: datetime | None) -> None:
         before = sighting.state.watch
         logs = [held for source in self.sources if (held := self._held(sighting, source)) is not None]
         watch = self.brought.after(
@@ -133,6 +136,7 @@ class Gatherer:
             restarts=lambda: sighting.progress.in_job_restarts,
             unread=_unread(logs),
             final=bool(logs) and all(held.final for held in logs),
+            set_at=set_at,
         )
         if watch != before:
             sighting.state = replace(sighting.state, watch=watch)
@@ -141,17 +145,23 @@ class Gatherer:
     def _held(sighting: Sighting, source: LogSource) -> SourceState | None:
         return sighting.state.sources.get(source.name) if source.trust is Trust.LOG else None
 
-    def rule_signals(self, sighting: Sighting, reports: Sequence[SourceReport], now: datetime) -> tuple[Signal, ...]:
-        """What log rules of the job and the site say of the attempt now."""
+    def rule_signals(
+        self,
+        sighting: Sighting,
+        reports: Sequence[SourceReport],
+        now: datetime,
+        *,
+        set_at: datetime | None = None,
+    ) -> tuple[Signal, ...]:
+        """What log rules of the job and the site say of the attempt now. `set_at`: also of a step since `gather`."""
         sets = self.brought.of(sighting.item)
         if not sets:
             return ()
         logs = [report for report in reports if report.trust is Trust.LOG]
         readable = bool(logs) and not any(report.unavailable is not None or report.capped for report in logs)
         item = sighting.item
-        return job_watch.signals(
-            sighting.state.watch, sets, item.job, item.attempt, now, readable=readable and not sighting.more
-        )
+        watch = job_watch.since_set(sighting.state.watch, set_at, now)
+        return job_watch.signals(watch, sets, item.job, item.attempt, now, readable=readable and not sighting.more)
 
     async def _gather_from(self, source: LogSource, sightings: Sequence[Sighting]) -> None:
         asked = [sighting for sighting in sightings if _wants(sighting, source.name)]

@@ -218,7 +218,7 @@ class Pipeline:
             self._begin_anew()
             sightings = await self._sight(keys, now)
         with stage("gather"):
-            await self._gatherer.gather(sightings)
+            await self._gatherer.gather(sightings, set_at=self._set_at)
         if self._measurer is not None:
             with stage("measure"):
                 await self._measurer.gather(sightings)
@@ -267,6 +267,11 @@ class Pipeline:
         """What every write of this tick rests on. Raises `LeaseLost`."""
         return self._leasing.fence if self._leasing is not None else None
 
+    @property
+    def _set_at(self) -> datetime | None:
+        """When somebody set the clock that is followed, as far as it was looked at."""
+        return self._leasing.clock_set_at if self._leasing is not None else None
+
     async def _sight(self, keys: Sequence[AttemptKey], now: datetime) -> list[Sighting]:
         if self._leasing is None:
             # The store names the most important ones first.
@@ -290,7 +295,7 @@ class Pipeline:
         settings = await self._store.settings(now)
         standing, pauses = self._standing(settings), settings.pauses
         views = self._board.views()
-        set_at = self._leasing.clock_set_at if self._leasing is not None else None
+        set_at = self._set_at
 
         def conclude_all() -> list[Verdict]:
             verdicts = []
@@ -307,7 +312,7 @@ class Pipeline:
                     report = self._gatherer.brought.report(sighting.item)
                     others = () if report is None else (report,)
                     reports = reports_of(sighting, self._sources, view, now, others=others)
-                    said = self._gatherer.rule_signals(sighting, reports, now)
+                    said = self._gatherer.rule_signals(sighting, reports, now, set_at=set_at)
                     snapshot = snapshot_of(sighting, reports, Mode.MONITOR, said, set_at=set_at, now=now)
                     verdict = self._verdict(sighting, snapshot, standing, pauses, now)
                     verdicts.append(verdict)

@@ -287,6 +287,21 @@ def resume(state: JobRulesState, now: datetime) -> JobRulesState:
     return replace(state, paused_at=None, paused=state.paused + max(now - state.paused_at, timedelta(0)))
 
 
+def anew(state: JobRulesState, at: datetime) -> JobRulesState:
+    """The clock was set: how long ago anything was is not known any more, and silence is counted from `at`. What was
+    read keeps its meaning.
+    """
+    rules = tuple(_anew(seen, at) for seen in state.rules)
+    paused_at = None if state.paused_at is None else at
+    return replace(state, begun_at=at, rules=rules, paused_at=paused_at, paused=timedelta(0))
+
+
+def _anew(seen: RuleState, at: datetime) -> RuleState:
+    if seen.matched is None or seen.last_at is None:
+        return seen
+    return replace(seen, matched=timedelta(0), last_at=min(seen.last_at, at))
+
+
 def active_time(state: JobRulesState, now: datetime) -> timedelta:
     """How long the attempt has been running, pauses left out."""
     return (now if state.paused_at is None else state.paused_at) - state.begun_at - state.paused

@@ -23,6 +23,7 @@ from advisor.core.job_rules import (
     LogState,
     RuleState,
     RuleVerdict,
+    anew,
     describe,
     incident_kind,
     pause,
@@ -167,6 +168,24 @@ def _passed(run: Run, restarts: int, now: datetime, *, suspended: bool) -> Run:
         state = JobRulesState(begun_at=now, rules=(RuleState(),) * len(state.rules), late=True)
     state = pause(state, now) if suspended else resume(state, now)
     return run if state is run.state else replace(run, state=state, restarts=max(restarts, run.restarts))
+
+
+def since_set(watch: Watch, set_at: datetime | None, now: datetime) -> Watch:
+    """With silence that begins anew where the clock was set at `set_at` (None: never), as in `core.steady`.
+
+    What was begun since stays as it is: doing so twice is doing so once.
+    """
+    if set_at is None:
+        return watch
+    runs = {
+        of: run if set_at <= run.state.begun_at <= now else replace(run, state=anew(run.state, set_at))
+        for of, run in watch.runs.items()
+    }
+    tails = {
+        file: tail if tail.partial_at is None or set_at <= tail.partial_at <= now else replace(tail, partial_at=set_at)
+        for file, tail in watch.tails.items()
+    }
+    return watch if (runs, tails) == (watch.runs, watch.tails) else replace(watch, runs=runs, tails=tails)
 
 
 def signals(

@@ -1,6 +1,7 @@
 """Clocks that are set while jobs run: the database's, and the advisor's host's. Real Postgres, a whole service."""
 
 import asyncio
+import json
 from collections.abc import Callable, MutableMapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -70,6 +71,25 @@ async def test_no_job_is_restarted_and_no_failure_lost_when_the_databases_clock_
             clock.set(0.0)
             await noticed(logs, 4)
             await _advised(world)
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["forward", "back"])
+async def test_log_rules_of_a_jobs_own_do_not_count_the_step_as_time(folder: Path, url: str, step: float) -> None:
+    """A job whose line is due every minute is not ended for an hour that nobody waited."""
+    rules = folder / "rules.json"
+    steps = {"name": "steps", "logPattern": r".*iteration +\d+/", "expectedRecurringFrequencyInSeconds": 60}
+    rules.write_text(json.dumps([steps]))
+    clock = DatabaseClock(url)
+    with capture_logs() as logs:
+        async with world_of(folder, over(folder, url)) as world:
+            world.log().write_text("".join(map(iteration, range(1, 20))))
+            await world.report(world.job("RUNNING", job_rules=str(rules)))
+            await world.ticks(3)
+            for times, off in enumerate((step, 0.0, step), 1):
+                clock.set(off)
+                await noticed(logs, times)
+                await world.ticks(5)
+                assert await world.decisions() == []
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["forward", "back"])

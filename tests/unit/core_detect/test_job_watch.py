@@ -4,6 +4,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from advisor.core import codec, job_watch
 from advisor.core.decide import decide
 from advisor.core.job_rules import OWN, SITE, Comparison, JobRuleEvaluator, LogRule
@@ -66,6 +68,56 @@ def concluded(signals: tuple[Signal, ...], now: datetime, attempt: Attempt = RUN
     log = values.pop("log", SourceReport(source="out", trust=Trust.LOG, lines=3))
     snapshot = Snapshot(job=JOB, attempt=attempt, signals=signals, sources=(log,), **values)
     return decide(snapshot, RULES, POLICY, now)
+
+
+@pytest.mark.parametrize("step", [3600.0, -3600.0, 90_000.0, -5.0], ids=str)
+def test_where_the_clock_is_set_silence_begins_anew(step: float) -> None:
+    """Nobody waited for a line through an hour that nobody lived through; nor is a hang hidden until it has passed
+    again. What was read keeps its meaning."""
+    burst = fed(begun(ALL), ALL, b"step 1\nms 9\nburst\n", at(10))
+    set_at = at(50 + step)
+
+    def later(seconds: float) -> datetime:
+        return set_at + timedelta(seconds=seconds)
+
+    def since(watch: Watch, seconds: float) -> Watch:
+        found = job_watch.since_set(watch, set_at, later(seconds))
+        assert job_watch.since_set(found, set_at, later(seconds + 1)) == found
+        return found
+
+    before = names(*said(burst, ALL, at(50)))
+    assert before == ["job.fault", "job.slow"]
+    assert names(*said(since(burst, 0.1), ALL, later(0.1))) == before
+    assert names(*said(since(burst, 0.1), ALL, later(60))) == before
+    assert names(*said(since(burst, 0.1), ALL, later(61))) == ["job.hang", *before]
+    again = fed(since(burst, 0.1), ALL, b"step 2\n", later(55))
+    assert names(*said(since(again, 115), ALL, later(115))) == before
+    assert names(*said(since(again, 116), ALL, later(116))) == ["job.hang", *before]
+    awaiting = since(begun(ALL), 0.1)
+    assert said(awaiting, ALL, later(300)) == ()
+    assert names(*said(awaiting, ALL, later(301))) == ["job.hang"]
+
+
+@pytest.mark.parametrize("step", [3600.0, -3600.0], ids=["forward", "back"])
+def test_where_the_clock_is_set_a_pause_and_a_half_line_go_on(step: float) -> None:
+    """A suspended attempt is still so, and what is only half written waits for its end as long as ever."""
+    watch = fed(begun(ALL), ALL, b"step 1\nbur", at(10))
+    paused = job_watch.passed(watch, replace(RUNNING, state=AttemptState.SUSPENDED), 0, at(12))
+    set_at = at(12 + step)
+    since = job_watch.since_set(paused, set_at, set_at)
+    assert said(since, ALL, set_at + timedelta(seconds=500)) == ()
+    on = job_watch.passed(since, RUNNING, 0, set_at + timedelta(seconds=500))
+    assert said(on, ALL, set_at + timedelta(seconds=560)) == ()
+    assert names(*said(on, ALL, set_at + timedelta(seconds=561))) == ["job.hang"]
+    assert job_watch.waited(since, set_at + timedelta(seconds=4), final=False)[1] == ()
+    assert job_watch.waited(since, set_at + timedelta(seconds=5), final=False)[1][0].lines == (b"bur",)
+
+
+def test_a_clock_that_was_set_before_an_attempt_changes_nothing() -> None:
+    """Whoever knows of a step long ago does not begin anew for it, with every tick."""
+    watch = fed(begun(ALL), ALL, b"step 1\n", at(10))
+    assert job_watch.since_set(watch, at(-100), at(50)) is watch
+    assert job_watch.since_set(watch, None, at(50)) is watch
 
 
 def test_a_hang_is_the_same_signal_as_long_as_it_lasts_and_clears_itself() -> None:
