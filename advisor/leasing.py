@@ -139,6 +139,8 @@ class Leasing:
             await self._renew(stuck=False)  # whoever comes for his turn has got on
             raise
         self._turn, self._live = turn, turn.live
+        monotonic = self._clock.monotonic()
+        self._free_since = {job: self._free_since.get(job, monotonic) for job in turn.free}
         self._board.holds = bool(turn.fence.epochs)
         if turn.came:
             # What memory says of them may be from before others had them.
@@ -243,10 +245,9 @@ class Leasing:
         alone = not any(item.alive for item in others)
         # A job that nobody has room for waits for nobody's tick.
         full = all(item.full for item in replicas if item.alive)
-        free = () if alone or full else await self._store.free_jobs(self._clock.now())
         self._board.elsewhere = Elsewhere(
             tick_age_seconds=max((_age(item) for item in others), default=0.0),
-            free_seconds=self._free_for(free),
+            free_seconds=0.0 if alone or full else self._free_for(),
             seen_at=self._clock.monotonic(),
             views={} if alone else await self._views(),
             alone=alone,
@@ -256,9 +257,8 @@ class Leasing:
             self._token = token
             await self._board.refresh(hint=False)
 
-    def _free_for(self, free: Iterable[str]) -> float:
+    def _free_for(self) -> float:
         now = self._clock.monotonic()
-        self._free_since = {job: self._free_since.get(job, now) for job in free}
         longest = now - min(self._free_since.values(), default=now)
         return longest if longest >= FREE_SECONDS else 0.0
 

@@ -20,6 +20,7 @@ from advisor.store.sql import AnyRow, id_given, storable, time_given
 from advisor.store.tables import agents
 
 _AGENTS_MAX = 1000
+_ALL = select(agents).order_by(agents.c.cluster, agents.c.host).limit(_AGENTS_MAX)
 _JOB_MEMORY_SECONDS = 300.0  # Slurm's default of MinJobAge; also where it is 0, which forgets nothing
 
 
@@ -110,7 +111,7 @@ async def says(connection: AsyncConnection, *, cluster: str, session: str, unava
 
 
 async def said(connection: AsyncConnection) -> tuple[tuple[StoredAgent, tuple[Unavailable, ...]], ...]:
-    found = await connection.execute(select(agents).order_by(agents.c.cluster, agents.c.host).limit(_AGENTS_MAX))
+    found = await connection.execute(_ALL)
     return tuple((_agent(row), _unavailable(row.unavailable)) for row in found)
 
 
@@ -129,7 +130,7 @@ def _unavailable(data: bytes | None) -> tuple[Unavailable, ...]:
 
 
 async def list_agents(connection: AsyncConnection) -> tuple[StoredAgent, ...]:
-    found = await connection.execute(select(agents).order_by(agents.c.cluster, agents.c.host).limit(_AGENTS_MAX))
+    found = await connection.execute(_ALL)
     return tuple(_agent(row) for row in found)
 
 

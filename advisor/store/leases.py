@@ -86,7 +86,8 @@ class Fence:
 class Turn:
     """What a replica may tick now. `came`: jobs that it did not hold at its last turn, or holds anew.
 
-    `unwatched`: attempts that nobody ticks, since nobody has room. `jobs_max`: how many jobs it can tick, for others.
+    `free`: jobs that nobody held after it. `unwatched`: attempts that nobody ticks, since nobody has room. `jobs_max`:
+    how many jobs it can tick, for others.
     """
 
     keys: tuple[AttemptKey, ...]
@@ -95,6 +96,7 @@ class Turn:
     came: frozenset[str]
     given: int
     taken_over: int
+    free: frozenset[str] = frozenset()
     unwatched: int = 0
     jobs_max: int | None = None
 
@@ -348,6 +350,7 @@ async def take_turn(
         came=frozenset(job for job, epoch in epochs.items() if known.get(job) != epoch),
         given=len(given),
         taken_over=len(inherited),
+        free=frozenset(size.keys() - epochs.keys()),
         unwatched=size.total() - sum(size[job] for job in epochs) if nobody else 0,
         jobs_max=most,
     )

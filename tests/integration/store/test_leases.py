@@ -519,6 +519,7 @@ async def test_jobs_that_nobody_has_room_for_make_no_tick_old(store: Store) -> N
 
     async def seconds_free() -> float:
         for _ in range(2):
+            await leasing.turn()
             await leasing._look()
             clock.passed += 4.0
         assert board.elsewhere is not None
