@@ -28,7 +28,7 @@ from advisor.commands.output import (
     print_json,
     short_time,
 )
-from advisor.commands.service_user import account_of
+from advisor.commands.service_user import account_of, how_to_give, kept_from
 from advisor.commands.status import REPLICA_SILENT_SECONDS
 from advisor.config import Config, ConfigError
 from advisor.core.hostlist import short
@@ -124,6 +124,7 @@ def examine(socket: Path | None, configuration: Path | None, job: str = "") -> I
         return
     yield look_at_data_folder(loaded)
     who = account_of(loaded.service)
+    yield from look_at_dsn_file(loaded, who)
     for seen in doctor_access.look_at_access(loaded.service.listen, SystemClock().now(), who):
         state = State.FAIL if seen.broken else State.WARN if seen.to_do else State.OK
         yield Check(name=seen.name, state=state, found=seen.found, to_do=seen.to_do)
@@ -176,6 +177,14 @@ def look_at_data_folder(chosen: Config) -> Check:
         text = f"{free // 1024**2} MiB free under {folder}"
         return Check(name="data folder", state=State.FAIL, found=text, to_do="free space: the database needs it")
     return Check(name="data folder", state=State.OK, found=f"{folder}, {free // 1024**3} GiB free")
+
+
+def look_at_dsn_file(chosen: Config, service: pwd.struct_passwd | None) -> Iterator[Check]:
+    """Whether the account that the service runs as can read it; that root can says nothing."""
+    file = chosen.store.dsn_file
+    if file is not None and service is not None and kept_from(service, file):
+        found = f"{service.pw_name}, who the service runs as, cannot read {file}"
+        yield Check(name="store", state=State.FAIL, found=found, to_do=how_to_give(service, file))
 
 
 async def look_at_scheduler(chosen: Config, scheduler: SchedulerReader, job: str) -> list[Check]:

@@ -12,6 +12,7 @@ from advisor.commands.doctor import (
     State,
     look_at_channels,
     look_at_data_folder,
+    look_at_dsn_file,
     look_at_root_readers,
     look_at_scheduler,
     look_at_sources,
@@ -23,6 +24,7 @@ from advisor.ports import SchedulerJob
 from advisor.v1 import operator_pb2
 from connectors.scheduler.slurm_cli import SlurmCli
 from slurm_plugin.squeue import Output
+from tests.integration.service.world import short_folder
 
 STARTED = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -154,3 +156,20 @@ def test_with_a_database_of_its_own_no_data_folder_is_missed(tmp_path: Path) -> 
     (tmp_path / "dsn.toml").write_text(f'{folder}[store]\ndsn_file = "{tmp_path}/dsn"\n')
     assert look_at_data_folder(load(tmp_path / "own.toml", {}).config).state is State.WARN
     assert look_at_data_folder(load(tmp_path / "dsn.toml", {}).config).state is State.OK
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="looking as another user needs root")
+def test_a_dsn_file_that_the_services_user_cannot_read_is_told() -> None:
+    """Though root, who runs doctor, reads it well."""
+    with short_folder() as folder:
+        (folder / "dsn").write_text("postgresql://advisor@/advisor")
+        (folder / "dsn").chmod(0o600)
+        (folder / "advisor.toml").write_text(f'[store]\ndsn_file = "{folder}/dsn"\n')
+        chosen, nobody = load(folder / "advisor.toml", {}).config, pwd.getpwnam("nobody")
+        (check,) = look_at_dsn_file(chosen, nobody)
+        assert (check.state, f"nobody, who the service runs as, cannot read {folder}/dsn" in check.found) == (
+            State.FAIL,
+            True,
+        )
+        os.chown(folder / "dsn", nobody.pw_uid, nobody.pw_gid)
+        assert list(look_at_dsn_file(chosen, nobody)) == []
