@@ -132,7 +132,8 @@ def migrate(dsn_file: DsnOption = None, configuration: ConfigOption = None) -> N
 
 
 _DUMP = b"PGDMP"  # how pg_dump's custom format begins
-# All tables at once, in a moment when nobody holds one: taken one by one, beside a service that runs, is a deadlock.
+# All tables at once, in a moment when nobody holds one: taken one by one, beside a service that runs, is a deadlock. A
+# sequence cannot be locked so: while somebody who has read one waits for a table, all are let go.
 _EMPTY = """
 DO $$
 DECLARE everything text := (
@@ -144,13 +145,16 @@ BEGIN
         EXIT WHEN everything IS NULL;
         BEGIN
             EXECUTE 'LOCK TABLE ' || everything || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
+            SET LOCAL lock_timeout = '200ms';
+            DROP SCHEMA public CASCADE;
             EXIT;
-        EXCEPTION WHEN lock_not_available THEN
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
             PERFORM pg_sleep(0.01);
         END;
     END LOOP;
 END $$;
-DROP SCHEMA public CASCADE;
+SET LOCAL lock_timeout = 0;
+DROP SCHEMA IF EXISTS public CASCADE;
 CREATE SCHEMA public
 """
 

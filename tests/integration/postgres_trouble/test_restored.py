@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 from alembic import command
 from sqlalchemy import create_engine
@@ -46,6 +47,23 @@ async def _ready(place: Path) -> bool:
     transport = httpx.AsyncHTTPTransport(uds=f"{place}/run/advisor-http.sock")
     async with httpx.AsyncClient(transport=transport, base_url="http://advisor", timeout=20) as client:
         return (await client.get("/readyz")).status_code == 200
+
+
+async def test_who_has_read_a_sequence_and_wants_a_table_is_let_by(place: Path, primary: Server) -> None:
+    """As the sealer does: neither it nor the restore is ended as a deadlock."""
+    write_dsn(place, _url(primary))
+    dump = place / "advisor.dump"
+    commands.dump(dump, dsn_file=place / "dsn", configuration=None)
+    (found,) = primary.query("SELECT min(oid::regclass::text) FROM pg_class WHERE relkind = 'S'")
+    with psycopg.connect(_url(primary)) as sealer:
+        sealer.execute(f"SELECT last_value FROM {found[0]}".encode())
+        restoring = asyncio.create_task(
+            asyncio.to_thread(commands.restore, dump, yes=True, dsn_file=place / "dsn", configuration=None)
+        )
+        waits = "SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"
+        await asyncio.to_thread(primary.wait, lambda: primary.query(waits) == [(1,)])
+        await asyncio.to_thread(sealer.execute, "SELECT count(*) FROM jobs")
+    await restoring
 
 
 async def test_a_service_that_is_given_an_empty_database_waits_for_the_backup(place: Path, primary: Server) -> None:
