@@ -81,7 +81,7 @@ async def test_a_service_that_is_given_an_empty_database_waits_for_the_backup(pl
                 primary.query(f"CREATE DATABASE {new}", database="postgres")
                 begun = log.stat().st_size
                 write_dsn(place, _url(primary, new))
-                primary.query(f"DROP DATABASE {former} WITH (FORCE)", database="postgres")
+                _drop(primary, former)
                 await agent.until(lambda begun=begun: b"schema_absent" in log.read_bytes()[begun:])
                 assert not await _ready(place)
                 assert primary.query("SELECT to_regclass('incarnations')", database=new) == [(None,)]
@@ -104,7 +104,7 @@ async def test_a_service_that_is_given_an_older_schema_waits_for_the_migration(p
             primary.query("CREATE DATABASE older", database="postgres")
             await asyncio.to_thread(_migrate_to, primary.url("older"), "-1")
             write_dsn(place, _url(primary, "older"))
-            primary.query("DROP DATABASE advisor WITH (FORCE)", database="postgres")
+            _drop(primary, "advisor")
             await agent.until(lambda: "`advisor store migrate`, or run the build" in log.read_text())
             await asyncio.to_thread(commands.migrate, dsn_file=place / "dsn", configuration=None)
             await agent.until(lambda: len(agent.incarnations) == 2)
@@ -152,6 +152,11 @@ async def test_a_start_on_what_cannot_be_used_is_one_line(place: Path, primary: 
     assert done.returncode == 1
     assert "run a newer build" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def _drop(server: Server, database: str) -> None:
+    """Also where somebody is just connecting to it."""
+    server.wait(lambda: server.query(f"DROP DATABASE IF EXISTS {database} WITH (FORCE)", database="postgres") == [])
 
 
 def _migrate_to(url: str, revision: str) -> None:
