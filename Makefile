@@ -46,7 +46,7 @@ test: venv test-packages ## the whole suite, real Slurm and Postgres included
 	$(PYTEST) -m "not long" $(PYTEST_ARGS)
 
 test-long: venv test-packages ## also what takes long; a later Debian's Slurm among it (NEWER_SUITES="trixie forky")
-	@deploy/debian-packages mmdebstrap
+	@deploy/debian-packages mmdebstrap iptables libfaketime
 	@$(INSIDE) true
 	$(PYTEST) $(PYTEST_ARGS)
 

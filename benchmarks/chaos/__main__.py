@@ -15,7 +15,7 @@ from pathlib import Path
 
 from advisor.demo import namespace
 from advisor.demo.namespace import CannotEnterError
-from benchmarks.chaos import report, run
+from benchmarks.chaos import injections, report, run
 from benchmarks.chaos.schedule import Kind, make
 
 
@@ -51,7 +51,14 @@ def _kinds(text: str) -> frozenset[Kind]:
 
 
 def main(arguments: list[str]) -> int:
-    options = parser().parse_args(arguments)
+    made = parser()
+    options = made.parse_args(arguments)
+    for missing, kinds in injections.missing_tools().items():
+        if not kinds <= options.without:
+            words = ",".join(sorted(kinds))
+            made.error(
+                f"{missing} is not installed: `deploy/debian-packages {missing}`, or leave out --without {words}"
+            )
     if not _apart():
         return _enter(arguments)
     _furnish()

@@ -326,9 +326,9 @@ def _check_nodes(seen: Seen, account: Account) -> None:
     for done in _of(seen, {Kind.DRAIN}, {"node"}):
         node, _, reason = done.note.partition(": ")
         reason = reason.partition("; undoing")[0]
-        ended = done.ended or seen.ended
+        held, released = done.held or done.began, done.released or done.ended or seen.ended
         for one in seen.nodes.get(node, ()):
-            if done.began + 2 < one.at < ended - 1 and one.reason != reason:
+            if held < one.asked and one.at < released and one.reason != reason:
                 account.breach("an administrator's drain is kept", f"{node}: {one.reason!r} instead of {reason!r}")
     for node, states in seen.nodes.items():
         if not states or "drain" not in states[-1].state:

@@ -4,11 +4,12 @@ import contextlib
 import heapq
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,13 +25,26 @@ DRAIN_REASON = "rma {number}, do not touch"
 
 @dataclass(slots=True, kw_only=True)
 class Done:
-    """`began` and `ended` are epoch seconds; `note` says on what, or why not."""
+    """`note` says on what, or why not. Epoch seconds: `began` and `ended`, of doing it and of having undone it; `held`
+    and `released`, when doing it was over and undoing it began: a frozen slurmctld answers late.
+    """
 
     what: Injection
     began: float
     ended: float | None = None
+    held: float | None = None
+    released: float | None = None
     note: str = ""
     done: bool = True
+
+
+def missing_tools() -> Mapping[str, frozenset[Kind]]:
+    """Debian packages that are not there, and what cannot be done without each."""
+    needed = {
+        "iptables": (frozenset({Kind.PARTITION, Kind.LOSS}), shutil.which("iptables") is not None),
+        "libfaketime": (frozenset({Kind.CLOCK}), FAKETIME.exists()),
+    }
+    return {name: kinds for name, (kinds, there) in needed.items() if not there}
 
 
 class NotNowError(Exception):
@@ -68,6 +82,7 @@ class Injector:
 
     @staticmethod
     def _finish(done: Done, undo: Undo) -> None:
+        done.released = _now()
         try:
             undo()
         except (OSError, ClusterError, subprocess.SubprocessError) as error:
@@ -85,8 +100,9 @@ class Injector:
         except (OSError, ClusterError, subprocess.SubprocessError) as error:
             done.note, done.done, done.ended = f"{type(error).__name__}: {error}"[:200], False, done.began
             return
+        done.held = _now()
         if undo is None:
-            done.ended = _now()
+            done.ended = done.held
         else:
             heapq.heappush(self._undos, (time.monotonic() + item.seconds, item.number, done, undo))
 
@@ -152,8 +168,6 @@ class Injector:
                 os.kill(pid, signal.SIGCONT)
 
     def _step_clock(self, item: Injection) -> tuple[str, Undo]:
-        if item.target == "postgres" and not FAKETIME.exists():
-            raise NotNowError("libfaketime is not installed")
         name = self._who(item)
         file = self.stage.clock_file(name)
         _write(file, f"{item.amount:+g}")

@@ -32,7 +32,7 @@ from benchmarks._processes import alive, children_of
 
 DATABASE_PORT, DATABASE_RELAY_PORT = 25432, 25433
 LEASE_SECONDS = 6
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), Path("/usr/lib/faketime/libfaketimeMT.so.1"))
 DISK_MB = {"postgres": 700, "agent": 4, "advisor": 16}
 POLICY = {
     "hang_seconds": 25.0,

@@ -33,6 +33,9 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSeen:
+    """What was asked for at `asked` and told at `at`."""
+
+    asked: float
     at: float
     state: str
     reason: str
@@ -121,13 +124,14 @@ class Witness:
 
     @staticmethod
     def _look_at_nodes(cluster: Cluster) -> Mapping[str, NodeSeen]:
+        asked = time.time()  # noqa: TID251
         done = cluster.command("sinfo", "-h", "-N", "-o", "%N|%T|%E")
         if done.returncode != 0 or done.stderr:
             return {}
         now = time.time()  # noqa: TID251
         cells = [line.split("|", 2) for line in done.stdout.splitlines()]
         return {
-            cell[0]: NodeSeen(at=now, state=cell[1], reason="" if cell[2] == "none" else cell[2])
+            cell[0]: NodeSeen(asked=asked, at=now, state=cell[1], reason="" if cell[2] == "none" else cell[2])
             for cell in cells
             if len(cell) == 3
         }

@@ -190,9 +190,20 @@ def test_a_job_that_waits_held_or_beyond_its_deadline_is_a_breach() -> None:
 def test_an_administrators_drain_that_changed_is_a_breach() -> None:
     """Its reason is another while the drain lasts; and a drain of ours is left at the end."""
     drain = injected(Kind.DRAIN, "node", 100.0, 150.0, "node3: rma 1, do not touch")
-    nodes = {"node3": [NodeSeen(at=120.0, state="drained", reason="advisor: x gpu_hardware")]}
+    nodes = {"node3": [NodeSeen(asked=119.0, at=120.0, state="drained", reason="advisor: x gpu_hardware")]}
     seen = replace(RECOVERED, injected=[drain], nodes=nodes)
     assert breached(judge(seen)) == {"an administrator's drain is kept", "no node is left drained by us"}
+
+
+def test_a_drain_counts_from_when_slurm_took_it() -> None:
+    """A slurmctld that was dead when it was asked for has the node without it until then."""
+    drain = injected(Kind.DRAIN, "node", 100.0, 150.0, "node3: rma 1, do not touch")
+    drain.held, drain.released = 130.0, 140.0
+    moments = {119.0: 120.0, 129.0: 131.0, 139.0: 141.0, 148.0: 149.0}
+    nodes = {"node3": [NodeSeen(asked=asked, at=at, state="idle", reason="") for asked, at in moments.items()]}
+    assert breached(judge(replace(RECOVERED, injected=[drain], nodes=nodes))) == set()
+    drain.held = 118.0
+    assert breached(judge(replace(RECOVERED, injected=[drain], nodes=nodes))) == {"an administrator's drain is kept"}
 
 
 def test_slurmctlds_log_is_read_as_it_is_written(tmp_path: Path) -> None:
