@@ -29,7 +29,7 @@ def test_a_tool_that_is_missing_is_named_before_anything_begins(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An hour without partitions would pass for one with them; who leaves its kinds out needs no tool."""
-    monkeypatch.setattr(injections.shutil, "which", lambda _: None)
+    monkeypatch.setattr("shutil.which", lambda _: None)
     monkeypatch.setattr(injections, "FAKETIME", Path("/nowhere"))
     assert injections.missing_tools() == {
         "iptables": {Kind.PARTITION, Kind.LOSS},
