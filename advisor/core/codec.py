@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 _TAG = "$type"
 _MICROSECOND = timedelta(microseconds=1)
+_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 class CodecError(ValueError):
@@ -53,8 +54,7 @@ class CodecError(ValueError):
 
 def encode(value: object) -> bytes:
     """Canonical JSON of a core value: equal values of one type give equal bytes. Raises `CodecError`."""
-    plain = _codec_of(_kind_of(value)).write(value)
-    return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
+    return _JSON.encode(_codec_of(_kind_of(value)).write(value)).encode("ascii")
 
 
 def decode(kind: type[T], data: bytes) -> T:
@@ -153,6 +153,8 @@ def _write_time(value: Any) -> str:
     moment = cast(datetime, _expect(value, datetime, "a time"))
     if moment.tzinfo is None:
         raise CodecError("time without a zone")
+    if moment.tzinfo is UTC:
+        return moment.isoformat(timespec="microseconds")[:-6] + "Z"
     try:
         return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
     except OverflowError as problem:
