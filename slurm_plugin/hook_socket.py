@@ -11,12 +11,15 @@ import os
 import socket
 import stat
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 DATAGRAM_BYTES_MAX = 65536
 DRAIN_MAX = 256
+# A command that an agent was just starting when it ended holds its lock until that has become another program.
+LOCK_SECONDS = 1.0
 _CREDENTIALS = struct.Struct("iII")
 
 
@@ -97,12 +100,17 @@ def _locked(path: Path) -> int:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise HookSocketError(f"{path}: {error.strerror}") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise HookSocketError(f"{path}: another agent holds it; one agent per hook socket") from None
-    return lock
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                time.sleep(0.02)
+                continue
+            os.close(lock)
+            raise HookSocketError(f"{path}: another agent holds it; one agent per hook socket") from None
+        return lock
 
 
 def _sender(ancillary: list[tuple[int, int, bytes]]) -> int | None:

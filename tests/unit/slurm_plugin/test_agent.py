@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -666,6 +667,18 @@ async def test_a_second_agent_on_the_same_hook_socket_is_refused(bench: Bench) -
     second = Agent(replace(bench.config), Slurm(run=bench.slurm), apply=bench._apply)
     with pytest.raises(HookSocketError, match="another agent"):
         await second.run(asyncio.Event())
+
+
+def test_a_lock_that_a_command_of_the_former_agent_still_holds_is_waited_for() -> None:
+    """A moment only: between fork and exec it has all that the agent had open."""
+    folder = Path(tempfile.mkdtemp(prefix="hook-"))
+    try:
+        former = HookSocket(folder / "h.sock", trusted_users=frozenset())
+        with subprocess.Popen(["/bin/sleep", "0.3"], pass_fds=[former._lock]):
+            former.close()
+            HookSocket(folder / "h.sock", trusted_users=frozenset()).close()
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_hook_notices_of_strangers_and_noise_are_not_believed(tmp_path: Path) -> None:
