@@ -44,11 +44,17 @@ _BAR_FORMATS: Mapping[str, str] = {
     r"[^\n]{0,80}?\b(?i:loss|acc|ppl)\b[^\n]{0,20}\d",
 }
 # What a bar counts before the first step, or instead of steps: when it is full, nothing says that another line is due.
+# Its first word says so, behind what launchers and loggers put before a line: "Train (packed): " counts steps.
 _PREPARING = re2.compile(
-    r"(?i)\b(?:load|download|upload|fetch|resolv|map|filter|generat|tokeniz|pack|(?:pre)?process|read|build|cach|prepar"
+    r"(?i)^(?:\s*(?:\[[^\]\n]{0,120}\]:?|\([^)\n]{0,120}\):?|[^\s|%]{1,80}:|[\d:,./tz+-]+|rank \d+|info|warning"
+    r"|multi-thread|sanity))*"
+    r"\s*(?:(?:load|download|upload|(?:pre)?fetch|resolv|map|filter|generat|pack|(?:pre-?)?process|read|build|cach|prepar"
     r"|extract|cast|group|convert|copy|initiali[sz]|captur|flatten|shuffl|index|scann|warm|sort|creat|quantiz|render"
-    r"|decod|encod|check)(?:ed|e|s|p|pp?ing|ning|ing|y|ying)?\b[^|\n]{0,120}\d{1,3}%\|"
+    r"|decod|encod|check|add|appl|truncat|drop|sav|writ|comput|count|unzip|verif|shard|merg|pars|import|compil|profil"
+    r"|materiali[sz]|calibrat|autotun)(?:ed|e|s|p|pp?ing|ning|ing|y|ying)?|(?:running )?tokeniz(?:e|ed|er|ing)|warm-?up"
+    r")\b[^|\n]{0,120}\d{1,3}%(?: completed )?\|"
 )
+_COUNTS_STEPS = re2.compile(r"(?i)^[^|\n]{0,400}\b(?:epochs?|steps?|iter(?:ation)?s?|loss)\b[^|\n]{0,120}%")
 STEP_FORMATS = frozenset(_STEP_FORMATS)
 # Not a form of progress: what each rank tells of its own steps.
 RANKS = "rank_step"
@@ -59,7 +65,7 @@ MARKS: Mapping[str, str] = {
     # No bar ("Loading checkpoint shards: 50%|"): who loads weights to serve them takes no steps.
     "loaded": r"(?im)(?:loaded checkpoint|resum(?:ed|ing)\b[^\n]{0,80}?(?:checkpoint|from)"
     r"|restored [^\n]{0,60}checkpoint|loading checkpoint)"
-    r"(?:[^\n]{0,200}?(?:iteration|step|iter)[ =_:-]{0,8}(?P<step>\d{1,12})\b|[^\n|]{0,200}$)",
+    r"(?:[^\n]{0,200}?(?:iteration|step|iter)[ =_:-]{0,8}(?P<step>\d{1,12})\b|(?:[^\n|]{0,200}|[^\n%]{0,200})$)",
     "saving": r"(?im)\b(?:saving|writing) (?:a |the |latest |final |model |full )*(?:checkpoint|ckpt|model)\b"
     r"|saving model to '|\bpreparing to save checkpoint\b|\bcheckpoint \S{1,80} is about to be saved\b",
     # After "saving": a line may say both, and then it is done.
@@ -250,7 +256,7 @@ class _Seen:
 
 def _step(p: FileProgress, form: str, seen: _Seen) -> FileProgress:
     """Take one progress line into account."""
-    preparing = form == "bar" and (p.preparing or p.last_step is None) and _PREPARING.search(seen.text) is not None
+    preparing = form == "bar" and (p.preparing or p.last_step is None) and _prepares(seen.text)
     if preparing and seen.total is not None and seen.step >= seen.total:
         return _prepared(p, seen)
     if p.preparing != preparing:
@@ -282,6 +288,11 @@ def _step(p: FileProgress, form: str, seen: _Seen) -> FileProgress:
     if len(low) >= 3 or (p.broken and low[-1] - low[0] >= 2):
         return _restart(p, seen)
     return replace(p, low_steps=low)
+
+
+def _prepares(line: str) -> bool:
+    """Whether a bar counts what comes before the first step, as far as its words tell."""
+    return _PREPARING.search(line) is not None and _COUNTS_STEPS.search(line) is None
 
 
 def _prepared(p: FileProgress, seen: _Seen) -> FileProgress:

@@ -391,6 +391,16 @@ BAR = "{what}{share:3d}%|█████     | {done}/4 [00:{done:02d}<00:03,  1
         "Fetching 4 files: ",
         "Processed prompts: ",
         "Capturing CUDA graph shapes: ",
+        "(TaskRunner pid=7, ip=10.0.0.1) (EngineCore_DP0 pid=9) Loading weights:",
+        "0: 2026-11-30T10:00:00,123 INFO Tokenizing Prompts (num_proc=8): ",
+        "Running tokenizer on dataset (num_proc=16): ",
+        "Multi-thread loading shards: ",
+        "Adding requests: ",
+        "Saving the dataset (1/1 shards): ",
+        "Dropping Long Sequences (num_proc=8): ",
+        "Applying chat template to train dataset: ",
+        "Sanity Checking DataLoader 0: ",
+        "train: Scanning /data/labels... 4 images, 0 backgrounds, 0 corrupt: ",
     ],
 )
 def test_a_full_bar_of_something_before_the_steps_is_no_sign_of_steps(what: str) -> None:
@@ -408,7 +418,34 @@ def test_a_full_bar_of_something_before_the_steps_is_no_sign_of_steps(what: str)
     assert job.limit() == POLICY.hang_seconds
 
 
-@pytest.mark.parametrize("what", ["", "Epoch 3: ", "Train Epoch 1: ", "  "])
+def test_weights_that_vllm_loads_are_no_steps() -> None:
+    """Its bar has a form of its own."""
+    job = Job()
+    for done in range(1, 5):
+        what = "(Worker_TP0 pid=7) Loading safetensors checkpoint shards: "
+        job.wait(20).say(f"{what}{25 * done:3d}% Completed | {done}/4 [00:{done:02d}<00:03,  1.02s/it]")
+    assert job.world.progress.last_step is None
+    assert overdue(job) is None
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "",
+        "Epoch 3: ",
+        "Train Epoch 1: ",
+        "  ",
+        "(TaskRunner pid=7) Training Progress: ",
+        "[process 0] Epoch 1: ",
+        "Train Epoch 1 [process 0]: ",
+        "Processing epoch 1: ",
+        "Train (packed): ",
+        "Epoch 0 (loaded from a checkpoint): ",
+        "node-build-01: ",
+        "loss=1.2 read=0.3: ",
+        "1|45|Loss: 1.23: ",
+    ],
+)
 def test_a_full_bar_of_steps_is_progress(what: str) -> None:
     """Also where another one is drawn between two epochs."""
     job = Job()

@@ -82,6 +82,14 @@ def test_only_an_announced_end_of_training_is_one(line: str, finished: bool) -> 
     assert progress(steps(1, 2) + line + "\n").finished is finished
 
 
+@pytest.mark.parametrize("line", ["Resumed from checkpoint /c1/x | epoch 3", "loaded checkpoint /c1/x (100% of it)"])
+def test_a_checkpoint_was_loaded_whatever_the_line_says_besides(line: str) -> None:
+    """Only a bar, with both signs, loads something else."""
+    assert progress(f"{steps(40, 41)}{line}\n{steps(10, 11)}").in_job_restarts == 1
+    bar = "Loading checkpoint shards:  50%|##  | 2/4 [00:01<00:01]"
+    assert progress(f"{steps(40, 41)}{bar}\n{steps(10, 11)}").in_job_restarts == 0
+
+
 def test_a_crash_that_the_job_survives_is_an_in_job_restart() -> None:
     """`while ! srun` loops go back to the checkpoint and on."""
     crash = "[rank3]: KeyError: 'x'\nsrun: error: node1: task 3: Exited with exit code 1\n"
