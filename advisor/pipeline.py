@@ -291,8 +291,8 @@ class Pipeline:
 
     async def _conclude(self, sightings: Sequence[Sighting]) -> list[Verdict]:
         """Decide for all, off the event loop: streams and reports go on meanwhile."""
+        settings = await self._store.settings()
         now = self._clock.now()
-        settings = await self._store.settings(now)
         standing, pauses = self._standing(settings), settings.pauses
         views = self._board.views()
         set_at = self._set_at

@@ -5,16 +5,15 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Select, Text, cast, func, select
+from sqlalchemy import Numeric, Select, Text, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.autonomy import Earned
 from advisor.core.modes import ModeSetting, Pause
 from advisor.store.modes import list_modes
-from advisor.store.node_book import written
-from advisor.store.pauses import list_pauses
+from advisor.store.pauses import all_pauses
 from advisor.store.shadow import earned
-from advisor.store.sql import time_given
+from advisor.store.sql import hash_of, time_given
 from advisor.store.tables import advice, earned_autonomy, isolations, mode_settings, pauses
 
 
@@ -43,7 +42,7 @@ def _due() -> Select[*tuple[Any, ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What people set and what categories earned. `pauses`: not yet over when they were read."""
+    """What people set and what categories earned. `pauses`: also those that are over."""
 
     modes: tuple[ModeSetting, ...] = ()
     pauses: tuple[Pause, ...] = ()
@@ -52,18 +51,18 @@ class Settings:
 
 @dataclass(slots=True)
 class SettingsBook:
-    """Settings, kept for as long as the database says that nobody has changed them."""
+    """Settings, kept for as long as the database says the same of them."""
 
     _seen: str = ""
     _settings: Settings = field(default_factory=Settings)
 
-    async def read(self, connection: AsyncConnection, now: datetime) -> Settings:
+    async def read(self, connection: AsyncConnection) -> Settings:
         stamp = str((await connection.execute(_stamp())).scalar_one())
         if stamp != self._seen:
             # Read after the stamp: what is newer than it is read once more.
             self._settings = Settings(
                 modes=await list_modes(connection),
-                pauses=await list_pauses(connection, now),
+                pauses=await all_pauses(connection),
                 earned=await earned(connection),
             )
             self._seen = stamp
@@ -72,9 +71,10 @@ class SettingsBook:
 
 @cache
 def _stamp() -> Select[*tuple[Any, ...]]:
-    # A row that is written again has a later writer than any before: the sum and the count never come again.
+    # By what rows say, not by who wrote them: transactions end in another order than they began in, and begin anew
+    # from a lower number where a data folder was copied back.
     stamps = [
-        select(func.concat(func.count(), " ", cast(func.sum(written(table.name)), BigInteger())))
+        select(func.concat(func.count(), " ", func.sum(cast(hash_of(table.c), Numeric()))))
         .select_from(table)
         .scalar_subquery()
         for table in (mode_settings, pauses, earned_autonomy)

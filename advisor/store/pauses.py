@@ -23,6 +23,16 @@ async def list_pauses(connection: AsyncConnection, now: datetime) -> tuple[Pause
     return tuple(_pause(row) for row in await connection.execute(_in_force(), {"now": now}))
 
 
+async def all_pauses(connection: AsyncConnection) -> tuple[Pause, ...]:
+    """Also those that are over: by a clock that is set back they are not."""
+    return tuple(_pause(row) for row in await connection.execute(_all()))
+
+
+@cache
+def _all() -> Select[Any]:
+    return select(pauses).order_by(pauses.c.until.desc(), pauses.c.cluster).limit(_PAUSES_MAX)
+
+
 @cache
 def _in_force() -> Select[Any]:
     return select(pauses).where(pauses.c.until > time_given("now")).order_by(pauses.c.cluster).limit(_PAUSES_MAX)

@@ -13,14 +13,14 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Select, cast, func, select
+from sqlalchemy import BigInteger, Select, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.policy import Policy
 from advisor.store.dependents import dependents
 from advisor.store.node_book import NodeBook, Place, written
 from advisor.store.records import AttemptKey, DetectorState, StoredAttempt
-from advisor.store.sql import AnyRow, attempts_given, attempts_of, of_attempt
+from advisor.store.sql import AnyRow, attempts_given, attempts_of, hash_of, of_attempt
 from advisor.store.tables import attempts, detector_states, jobs, milestones
 
 # What every tick or report writes, and is looked at apart or read by nobody here.
@@ -163,15 +163,11 @@ def _is_plain(item: StoredAttempt, row: AnyRow) -> bool:
     )
 
 
-def _hash_of(columns: Sequence[ColumnElement[Any]]) -> ColumnElement[int]:
-    return func.hash_record_extended(func.row(*columns), 0, type_=BigInteger())
-
-
 @cache
 def _stamps() -> Select[Any]:
     wanted = attempts_given(places=True)
     reached = select(func.count()).select_from(milestones).where(of_attempt(milestones, attempts)).scalar_subquery()
-    facts = _hash_of([*(attempts.c[name] for name in _OF_ATTEMPT), *(jobs.c[name] for name in _OF_JOB)])
+    facts = hash_of([*(attempts.c[name] for name in _OF_ATTEMPT), *(jobs.c[name] for name in _OF_JOB)])
     return (
         select(
             wanted.c.place,

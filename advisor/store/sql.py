@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from sqlalchemy import (
+    BigInteger,
     BindParameter,
     ColumnElement,
     FromClause,
@@ -47,6 +48,11 @@ def span_given(name: str) -> BindParameter[timedelta]:
 def any_text_given(name: str) -> ColumnElement[object]:
     """For `column == any_text_given(name)`."""
     return func.any(bindparam(name, type_=ARRAY(Text())))
+
+
+def hash_of(columns: Iterable[ColumnElement[Any]]) -> ColumnElement[int]:
+    """Of what a row says in these columns, whoever wrote it, and in which order."""
+    return func.hash_record_extended(func.row(*columns), 0, type_=BigInteger())
 
 
 def attempts_given(*, places: bool = False) -> FromClause:

@@ -555,10 +555,10 @@ class Store:
             self._adopt(current)
             self._sure_at = now
 
-    async def settings(self, now: datetime) -> Settings:
+    async def settings(self) -> Settings:
         """Modes, pauses, and what categories earned."""
         async with self._reading_settings, self._engine.look() as connection:
-            return await self._settings.read(connection, now)
+            return await self._settings.read(connection)
 
     async def expire_advice(self, now: datetime, *, fence: Fence | None = None) -> int:
         """Close advice past its time to live as EXPIRED. Returns how many."""
