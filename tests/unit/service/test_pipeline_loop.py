@@ -17,6 +17,7 @@ from advisor.core.scan import Scanner
 from advisor.core.words import Action, Category, IncidentKind, Mode, Reason
 from advisor.gathering import Gatherer
 from advisor.pipeline import COMMITS_AT_ONCE, FAILING_SECONDS_MAX, Pipeline, Rulebook, TicksFailedError
+from advisor.store.due import Due, Settings
 from advisor.store.errors import Conflict
 from advisor.store.records import CommittedDecision, DecisionRecord
 from advisor.store.store import Store
@@ -46,10 +47,13 @@ class EmptyStore:
     def __init__(self, away: Callable[[], bool]) -> None:
         self._away = away
 
-    async def expire_advice(self, now: datetime, *, fence: object = None) -> int:
+    async def due(self, now: datetime) -> Due:
         if self._away():
             raise OSError("no database")
-        return 0
+        return Due(advice=False, isolations=False)
+
+    async def settings(self) -> Settings:
+        return Settings()
 
     async def watched(self, now: datetime) -> tuple[()]:
         return ()
@@ -61,9 +65,6 @@ class EmptyStore:
         return ()
 
     async def pauses(self, now: datetime) -> tuple[()]:
-        return ()
-
-    async def expire_isolations(self, now: datetime, *, fence: object = None) -> tuple[()]:
         return ()
 
     async def earned(self) -> tuple[()]:
@@ -223,10 +224,10 @@ async def test_without_a_database_the_process_stays() -> None:
     read: list[str] = []
 
     class LostStore(EmptyStore):
-        async def expire_advice(self, now: datetime, *, fence: object = None) -> int:
+        async def due(self, now: datetime) -> Due:
             if self._away():
                 raise OperationalError("SELECT 1", None, Exception("connection refused"))
-            return 0
+            return await super().due(now)
 
         async def open_advice(self, cluster: str, now: datetime) -> tuple[()]:
             read.append(cluster)
