@@ -61,6 +61,7 @@ class Leasing:
         self._live = 1
         self._refused: dict[str, float] = {}  # until when
         self._free_since: dict[str, float] = {}
+        self._turned = float("-inf")
         self._ahead_since: dict[str, float] = {}
         self._token = ""
         self._failing = False
@@ -139,8 +140,8 @@ class Leasing:
             await self._renew(stuck=False)  # whoever comes for his turn has got on
             raise
         self._turn, self._live = turn, turn.live
-        monotonic = self._clock.monotonic()
-        self._free_since = {job: self._free_since.get(job, monotonic) for job in turn.free}
+        self._turned = self._clock.monotonic()
+        self._are_free(turn.free)
         self._board.holds = bool(turn.fence.epochs)
         if turn.came:
             # What memory says of them may be from before others had them.
@@ -245,6 +246,9 @@ class Leasing:
         alone = not any(item.alive for item in others)
         # A job that nobody has room for waits for nobody's tick.
         full = all(item.full for item in replicas if item.alive)
+        if not (alone or full) and self._clock.monotonic() - self._turned >= FREE_SECONDS:
+            # The tick is long, or stands still: what its turn saw may be others' since, or more.
+            self._are_free(await self._store.free_jobs(self._clock.now()))
         self._board.elsewhere = Elsewhere(
             tick_age_seconds=max((_age(item) for item in others), default=0.0),
             free_seconds=0.0 if alone or full else self._free_for(),
@@ -256,6 +260,10 @@ class Leasing:
         if token != self._token:
             self._token = token
             await self._board.refresh(hint=False)
+
+    def _are_free(self, jobs: Iterable[str]) -> None:
+        now = self._clock.monotonic()
+        self._free_since = {job: self._free_since.get(job, now) for job in jobs}
 
     def _free_for(self) -> float:
         now = self._clock.monotonic()

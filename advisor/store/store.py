@@ -449,6 +449,11 @@ class Store:
         async with self._engine.look() as connection:
             return await leases.list_replicas(connection)
 
+    async def free_jobs(self, now: datetime) -> tuple[str, ...]:
+        """Jobs with something to tick that no replica holds. A turn says so, too."""
+        async with self._engine.look() as connection:
+            return await watching.free_jobs(connection, now)
+
     @property
     def policy(self) -> Policy:
         return self._policy

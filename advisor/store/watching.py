@@ -20,6 +20,7 @@ from advisor.store.tables import advice, attempts, decisions, detector_states, i
 WATCH_HORIZON = timedelta(hours=1)
 _KEPT_UNSEEN = timedelta(days=1)  # open for so long though nobody has looked: a clock that is set back is still right
 _WATCHED_MAX = 100_000
+_FREE_MAX = 10_000
 
 _ENDED = [state.value for state in AttemptState if state.ended]
 _WAITING = [AttemptState.PENDING.value, AttemptState.REQUEUE_HELD.value]
@@ -144,6 +145,23 @@ def _by_importance() -> Select[Any]:
         .where(*_to_tick())
         .order_by(jobs.c.in_scope.desc(), _turn_of_user(), attempts.c.job_key, attempts.c.number)
         .limit(_WATCHED_MAX)
+    )
+
+
+async def free_jobs(connection: AsyncConnection, now: datetime) -> tuple[str, ...]:
+    """Jobs with something to tick that no replica holds."""
+    found = await connection.execute(_free_jobs(), {"horizon": now - WATCH_HORIZON})
+    return tuple(found.scalars())
+
+
+@cache
+def _free_jobs() -> Select[Any]:
+    return (
+        select(attempts.c.job_key)
+        .join(jobs, jobs.c.key == attempts.c.job_key)
+        .where(*_to_tick(), ~select(leases.c.job_key).where(_lease_of_attempt()).exists())
+        .distinct()
+        .limit(_FREE_MAX)
     )
 
 

@@ -531,6 +531,39 @@ async def test_jobs_that_nobody_has_room_for_make_no_tick_old(store: Store) -> N
     assert await seconds_free() >= 4.0
 
 
+async def test_what_others_took_while_a_tick_takes_long_is_not_nobodys(store: Store) -> None:
+    """The turn saw it free, and the next turn is far."""
+    leasing, board, clock, other = await _beside_another(store)
+    await jobs(store, 3)
+    await leasing.turn()
+    assert len(await other.turn()) == 1
+    clock.passed += 4.0
+    await leasing._look()
+    assert board.elsewhere is not None
+    assert board.elsewhere.free_seconds == 0.0
+
+
+async def test_what_nobody_takes_makes_the_tick_old_also_where_no_turn_comes(store: Store) -> None:
+    """Replicas that hold nothing, and whose ticks stand still, keep whoever comes now waiting."""
+    leasing, board, clock, _ = await _beside_another(store)
+    await jobs(store, 3)
+    for _ in range(3):
+        clock.passed += 4.0
+        await leasing._look()
+    assert not board.holds
+    assert board.tick_age_seconds >= 4.0
+
+
+async def _beside_another(store: Store) -> tuple[Leasing, Board, MovedClock, Replica]:
+    clock = MovedClock()
+    leasing, board = of_process(store, own=clock)
+    await leasing.join()
+    other = await replica(store)
+    await other.turn()
+    await leasing.turn()
+    return leasing, board, clock, other
+
+
 async def test_whoever_comes_back_with_its_host_is_not_missed(store: Store, engine: AsyncEngine) -> None:
     """A host that was started again has another boot and another lock, and the socket of before; what lives is not
     taken for its former self, whatever it is called."""
