@@ -63,8 +63,10 @@ async def current_incarnation(connection: AsyncConnection, *, sure_at: datetime 
     await connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(_LOCK, 0))))
     life, now = await _server(connection)
     newest = (await connection.execute(_NEWEST)).one_or_none()
-    if newest is None:
+    if newest is None and sure_at is None:
         return await _begin(connection, life, ADVISOR, "a new store", now)
+    if newest is None:
+        return await _begin_empty(connection, life, now)
     former = _life_of(newest)
     if former.same_as(life):
         return Incarnation(id=newest.id, life=life)
@@ -77,6 +79,15 @@ async def current_incarnation(connection: AsyncConnection, *, sure_at: datetime 
     if not promoted:
         await settle_former(connection)
         await _pause(connection, why, known or newest.created_at, now)
+    return began
+
+
+async def _begin_empty(connection: AsyncConnection, life: Life, now: datetime) -> Incarnation:
+    """In a store that was open, and is empty now: every mode, pause and veto is forgotten."""
+    why = "the store is empty, and was not before"
+    began = await _begin(connection, life, ADVISOR, why, now)
+    _log.warning("incarnation_began", incarnation=began.id, why=why, known_until="")
+    await _pause(connection, why, None, now)
     return began
 
 
@@ -173,12 +184,15 @@ async def _started_at(connection: AsyncConnection) -> datetime:
     return started
 
 
-async def _pause(connection: AsyncConnection, why: str, known: datetime, now: datetime, *, who: str = ADVISOR) -> None:
+async def _pause(
+    connection: AsyncConnection, why: str, known: datetime | None, now: datetime, *, who: str = ADVISOR
+) -> None:
     """Nothing is acted on, so that modes, pauses and orders that were forgotten can be given again."""
     until = now + RESTORED_PAUSE
     if any(not held.cluster and held.until >= until for held in await list_pauses(connection, now)):
         return
-    forgotten = f"what was ordered after {known:%Y-%m-%d %H:%M:%S} UTC may be forgotten"
+    since = f" after {known:%Y-%m-%d %H:%M:%S} UTC" if known is not None else ""
+    forgotten = f"what was ordered{since} may be forgotten"
     wanted = Pause(cluster="", until=until, set_by=who, why=f"{why}; {forgotten}", set_at=now)
     await pause(connection, wanted, who=who, origin="store", now=now)
 

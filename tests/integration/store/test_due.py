@@ -12,6 +12,7 @@ from advisor.core.autonomy import Earned
 from advisor.core.modes import ModeSetting, Pause
 from advisor.core.words import Category, Mode, NodeState
 from advisor.store.due import Settings
+from advisor.store.migrate import migrate
 from advisor.store.records import ObservedNode
 from advisor.store.store import Store
 from tests.integration.store.test_isolations import POLICY, isolated
@@ -138,3 +139,18 @@ async def test_settings_that_nobody_changed_take_one_statement(store: Store) -> 
     with statements() as sent:
         assert await store.settings() is before
     assert len(sent) == 1
+
+
+async def test_a_store_that_is_emptied_while_it_is_open_begins_anew_and_paused(store: Store, url: str) -> None:
+    """Its modes and vetoes are gone, too; one that is opened for the first time has none to miss."""
+    await store.due(at(0))
+    assert await store.pauses(at(0)) == ()
+    before = store.incarnation
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    await migrate(url)
+    await store.due(at(1))
+    assert store.incarnation != before
+    (held,) = (await store.settings()).pauses
+    assert (held.cluster, held.set_by) == ("", "advisor")
+    assert held.why == "the store is empty, and was not before; what was ordered may be forgotten"
