@@ -556,7 +556,7 @@ class Store:
     async def _is_still(self, life: Life | None, current: str | None, now: datetime) -> None:
         if current is None:
             await self._lives.settled(life)
-        else:
+        elif life is self._lives.life:  # else another one was found meanwhile, and this answer is of before
             self._adopt(current)
             self._sure_at = now
 
