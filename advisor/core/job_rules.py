@@ -287,18 +287,21 @@ def resume(state: JobRulesState, now: datetime) -> JobRulesState:
     return replace(state, paused_at=None, paused=state.paused + max(now - state.paused_at, timedelta(0)))
 
 
-def anew(state: JobRulesState, at: datetime) -> JobRulesState:
-    """The clock was set: how long ago anything was is not known any more, and silence is counted from `at`. What was
-    read keeps its meaning.
+def anew(state: JobRulesState, at: datetime, now: datetime) -> JobRulesState:
+    """The clock was set at `at`: how long ago anything before was is not known any more, and silence is counted from
+    then, or from what was heard since. What was read keeps its meaning.
     """
-    rules = tuple(_anew(seen, at) for seen in state.rules)
-    paused_at = None if state.paused_at is None else at
+    rules = tuple(_anew(state, seen, at, now) for seen in state.rules)
+    paused_at = None if state.paused_at is None else max(at, min(state.paused_at, now))
     return replace(state, begun_at=at, rules=rules, paused_at=paused_at, paused=timedelta(0))
 
 
-def _anew(seen: RuleState, at: datetime) -> RuleState:
+def _anew(state: JobRulesState, seen: RuleState, at: datetime, now: datetime) -> RuleState:
     if seen.matched is None or seen.last_at is None:
         return seen
+    heard = state.begun_at + state.paused + seen.matched  # pauses since are left out, too
+    if at <= heard <= now:
+        return replace(seen, matched=heard - at)
     return replace(seen, matched=timedelta(0), last_at=min(seen.last_at, at))
 
 

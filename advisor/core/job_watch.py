@@ -178,7 +178,7 @@ def since_set(watch: Watch, set_at: datetime | None, now: datetime) -> Watch:
     if set_at is None:
         return watch
     runs = {
-        of: run if set_at <= run.state.begun_at <= now else replace(run, state=anew(run.state, set_at))
+        of: run if set_at <= run.state.begun_at <= now else replace(run, state=anew(run.state, set_at, now))
         for of, run in watch.runs.items()
     }
     tails = {

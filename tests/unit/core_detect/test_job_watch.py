@@ -113,6 +113,27 @@ def test_where_the_clock_is_set_a_pause_and_a_half_line_go_on(step: float) -> No
     assert job_watch.waited(since, set_at + timedelta(seconds=5), final=False)[1][0].lines == (b"bur",)
 
 
+@pytest.mark.parametrize("suspended", [0.0, 900.0])
+def test_what_was_heard_since_the_clock_was_set_is_heard(suspended: float) -> None:
+    """Each replica finds the step at a moment of its own, or not at all: whoever has the job days later, and found it
+    later, does not take for silence what lies between."""
+    first, second = at(3650.1), at(3650.9)
+    watch = job_watch.since_set(fed(begun(ALL), ALL, b"step 1\n", at(10)), first, first)
+    paused = job_watch.passed(watch, replace(RUNNING, state=AttemptState.SUSPENDED), 0, at(10_000))
+    watch = job_watch.passed(paused, RUNNING, 0, at(10_000 + suspended))
+    watch = fed(watch, ALL, b"step 2\n", at(100_000))
+    for known in (watch, fed(begun(ALL), ALL, b"step 2\n", at(100_000))):
+        moved = job_watch.since_set(known, second, at(100_010))
+        assert job_watch.since_set(moved, second, at(100_011)) == moved
+        assert said(moved, ALL, at(100_060)) == ()
+        (hang,) = said(moved, ALL, at(100_061))
+        assert hang.rule == "job.hang"
+    paused = job_watch.passed(watch, replace(RUNNING, state=AttemptState.SUSPENDED), 0, at(100_020))
+    moved = job_watch.since_set(job_watch.passed(paused, RUNNING, 0, at(100_500)), second, at(100_501))
+    assert said(moved, ALL, at(100_540)) == ()
+    assert names(*said(moved, ALL, at(100_541))) == ["job.hang"]
+
+
 def test_a_clock_that_was_set_before_an_attempt_changes_nothing() -> None:
     """Whoever knows of a step long ago does not begin anew for it, with every tick."""
     watch = fed(begun(ALL), ALL, b"step 1\n", at(10))
