@@ -465,20 +465,23 @@ class Service:
         return self._postgres.start()
 
     def _database_again(self, first: str) -> Callable[[], str] | None:
-        """Reads the DSN once more, for each new connection: whoever fails a database over may write another one."""
-        path, known = self._config.store.dsn_file, [first]
+        """Reads the DSN once more: whoever fails a database over may write another one."""
+        path, known, problem = self._config.store.dsn_file, first, ""
         if path is None:
             return None
 
         def read() -> str:
+            nonlocal known, problem
             try:
                 found = read_dsn(path)
             except ConfigError as error:
-                log.warning("dsn_unreadable", error=str(error))
-                return known[0]
-            if found != known[0]:
+                if str(error) != problem:
+                    log.warning("dsn_unreadable", error=str(error))
+                problem = str(error)
+                return known
+            if found != known:
                 log.info("dsn_changed")
-                known[0] = found
+            known, problem = found, ""
             return found
 
         return read

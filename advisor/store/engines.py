@@ -1,6 +1,7 @@
 """Connections to Postgres: made so that one that is lost, frozen, read-only or of another life is noticed and replaced.
 
-* The DSN is read anew for every connection: a fail-over may have written another one.
+* The DSN is read anew for every connection, and each second for those that there are: a fail-over, or whoever restores
+  a backup, may have written another one. A connection to where the DSN no longer leads is not used again.
 * A standby is refused (`StandbyError`): it is read-only and knows only what it was sent.
 * A connection of another life (`advisor.store.lives`) is refused (`LifeChangedError`) until `Door` has settled that,
   which it cannot while the database has not our schema (`SchemaAbsentError`).
@@ -44,6 +45,7 @@ _TRANSPORT = {
 }
 _PING_AFTER_SECONDS = 1.0  # what was used a moment ago is not asked again whether it lives
 _PING_SECONDS = 5.0
+_FOLLOW_SECONDS = 1.0
 _RECYCLE_SECONDS = 300  # who serves under our address may have changed while connections to the former one live on
 # The server has become read-only, or has ended our transaction, which psycopg calls internal errors; or a table or
 # column of ours is gone, for a backup that comes in its place.
@@ -142,9 +144,9 @@ def pooled_engine(
         pool_recycle=_RECYCLE_SECONDS,
         connect_args=_arguments(url, session),
     )
-    _follow(engine, session, read_url)
+    leads_to = _follow(engine, session, read_url)
     event.listen(engine.sync_engine, "connect", _first_look(lives))
-    event.listen(engine.sync_engine, "checkout", _second_look(lives, engine.sync_engine.dialect))
+    event.listen(engine.sync_engine, "checkout", _second_look(lives, engine.sync_engine.dialect, leads_to))
     event.listen(engine.sync_engine, "handle_error", _as_absence)
     return engine
 
@@ -164,18 +166,29 @@ def _arguments(url: str, session: str) -> dict[str, Any]:
     return {"options": session, **{name: value for name, value in usual.items() if name not in given}}
 
 
-def _follow(engine: AsyncEngine, session: str, read_url: Callable[[], str] | None) -> None:
+def _follow(engine: AsyncEngine, session: str, read_url: Callable[[], str] | None) -> Callable[[object], bool]:
+    """Have `read_url` asked for each connection. Returns whether the DSN still is the one that a connection was made
+    with, as of a second ago at most."""
     if read_url is None:
-        return
+        return lambda _: True
+    newest, read_at = "", float("-inf")
 
-    def connecting(dialect: Any, _record: object, _arguments_before: object, parameters: dict[str, Any]) -> None:
-        url = read_url()
+    def read() -> str:
+        nonlocal newest, read_at
+        newest, read_at = read_url(), _now()
+        return newest
+
+    def connecting(dialect: Any, record: Any, _arguments_before: object, parameters: dict[str, Any]) -> None:
+        url = read()
         _, found = dialect.create_connect_args(make_url(url))
         parameters.clear()
         parameters.update(found)
         parameters.update(_arguments(url, session))
+        if record is not None:
+            record.info["url"] = url
 
     event.listen(engine.sync_engine, "do_connect", connecting)
+    return lambda url: url == (newest if _now() - read_at < _FOLLOW_SECONDS else read())
 
 
 def _first_look(lives: Lives) -> Callable[[Any, ConnectionPoolEntry], None]:
@@ -205,12 +218,16 @@ def _refuse_others(found: Life | None, lives: Lives) -> None:
         raise LifeChangedError(lives.life.change_to(found))
 
 
-def _second_look(lives: Lives, dialect: Any) -> Callable[[Any, ConnectionPoolEntry, object], None]:
+def _second_look(
+    lives: Lives, dialect: Any, leads_to: Callable[[object], bool]
+) -> Callable[[Any, ConnectionPoolEntry, object], None]:
     def taken(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
         used, now = record.info.get("used", 0.0), _now()
         life = record.info.get("life")
         if lives.life is not None and (life is None or not lives.life.same_as(life)):
             raise DisconnectionError("a connection of a former life")
+        if not leads_to(record.info.get("url")):
+            raise DisconnectionError("the DSN leads elsewhere now")
         if now - used > _PING_AFTER_SECONDS:
             try:
                 with _cut_after(_PING_SECONDS, connection):

@@ -5,6 +5,7 @@ They are sent together and in transactions of their own, so that no commit of ot
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import psycopg
@@ -22,6 +23,7 @@ CHANNEL = "advisor_hints"
 GATHER_SECONDS = 0.03  # what comes within is told together
 AGAIN_SECONDS = 1.0
 _CONNECT_SECONDS = 10
+_FOLLOW_SECONDS = 5.0
 
 
 async def hint(connection: AsyncConnection, what: str, name: str) -> None:
@@ -59,10 +61,11 @@ class Hints:
         failing = False
         while True:
             try:
-                async with await self._connect() as connection:
+                url = self._url()
+                async with await self._connect(url) as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     failing = False
-                    async for note in _notes(connection):
+                    async for note in _notes(connection, lambda: self._url() == url):  # noqa: B023 - used up here
                         what, _, who = note.partition(" ")
                         if who != self._name:
                             heard(what)
@@ -72,24 +75,29 @@ class Hints:
                 failing = True
             await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _connect(self) -> "psycopg.AsyncConnection[tuple[object, ...]]":
-        plain = make_url(self._url()).set(drivername="postgresql").render_as_string(hide_password=False)
+    @staticmethod
+    async def _connect(url: str) -> "psycopg.AsyncConnection[tuple[object, ...]]":
+        plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
         return await psycopg.AsyncConnection.connect(plain, autocommit=True, connect_timeout=_CONNECT_SECONDS)
 
 
-async def _notes(connection: "psycopg.AsyncConnection[tuple[object, ...]]") -> AsyncIterator[str]:
-    """What is told, as soon as it is there. psycopg's own way of waiting looks ten times a second. Raises
-    `psycopg.OperationalError` when the connection is lost.
+async def _notes(
+    connection: "psycopg.AsyncConnection[tuple[object, ...]]", holds: Callable[[], bool]
+) -> AsyncIterator[str]:
+    """What is told, as soon as it is there, for as long as the DSN `holds`. psycopg's own way of waiting looks ten
+    times a second. Raises `psycopg.OperationalError` when the connection is lost.
     """
     loop, place = asyncio.get_running_loop(), connection.fileno()
     readable = asyncio.Event()
     loop.add_reader(place, readable.set)
     try:
-        while True:
+        while holds():
             readable.clear()
             connection.pgconn.consume_input()
             while (note := connection.pgconn.notifies()) is not None:
                 yield note.extra.decode("utf-8", "replace")
-            await readable.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_FOLLOW_SECONDS):
+                    await readable.wait()
     finally:
         loop.remove_reader(place)

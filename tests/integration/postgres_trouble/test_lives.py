@@ -11,7 +11,9 @@ from sqlalchemy.exc import OperationalError
 
 from advisor.clock import SystemClock
 from advisor.commands import store as commands
+from advisor.core.modes import Pause
 from advisor.store.errors import Conflict, NotPrimary
+from advisor.store.hints import Hints
 from advisor.store.ids import new_id
 from advisor.store.leases import Newcomer
 from advisor.store.migrate import migrate, newest_revision
@@ -351,3 +353,35 @@ async def test_a_dsn_that_names_another_server_is_followed(primary: Server, stan
         assert store.incarnation != before
     finally:
         await store.close()
+
+
+async def test_a_dsn_is_followed_though_the_former_server_lives(primary: Server, standby: Server) -> None:
+    """A backup was restored elsewhere: what is decided in the former database is in no audit, and no pause holds there.
+    Within a second nothing goes there any more, whatever connections there are, nor is a hint awaited there."""
+    standby.promote()
+    named, heard = [primary.url()], asyncio.Queue[str]()
+    store = await Store.open(primary.url(), read_url=lambda: named[0])
+    hints = Hints(lambda: named[0].replace("+psycopg", ""), "one", store.hint)
+    listening = asyncio.create_task(hints.listen(heard.put_nowait))
+    try:
+        before = store.incarnation
+        await asyncio.gather(*(store.pauses(at(0)) for _ in range(4)))
+        named[0] = standby.url()
+        await asyncio.sleep(1.1)
+        for _ in range(4):
+            await store.pause(_everywhere(), who="eve", origin="", now=at(1))
+        assert primary.query("SELECT count(*) FROM pauses WHERE set_by = 'eve'") == [(0,)]
+        assert standby.query("SELECT count(*) FROM pauses WHERE set_by = 'eve'") == [(1,)]
+        await store.due(at(2))
+        assert store.incarnation != before
+        async with asyncio.timeout(20):
+            while heard.empty():
+                standby.query("SELECT pg_notify('advisor_hints', 'tick two')")
+                await asyncio.sleep(0.2)
+    finally:
+        listening.cancel()
+        await store.close()
+
+
+def _everywhere() -> Pause:
+    return Pause(cluster="", until=at(9_000), set_by="eve", why="so", set_at=at(1))

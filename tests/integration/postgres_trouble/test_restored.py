@@ -103,8 +103,7 @@ async def test_a_service_that_is_given_an_older_schema_waits_for_the_migration(p
             await agent.until(lambda: bool(agent.incarnations))
             primary.query("CREATE DATABASE older", database="postgres")
             await asyncio.to_thread(_migrate_to, primary.url("older"), "-1")
-            write_dsn(place, _url(primary, "older"))
-            _drop(primary, "advisor")
+            write_dsn(place, _url(primary, "older"))  # the former one lives, and is not used any more
             await agent.until(lambda: "`advisor store migrate`, or run the build" in log.read_text())
             await asyncio.to_thread(commands.migrate, dsn_file=place / "dsn", configuration=None)
             await agent.until(lambda: len(agent.incarnations) == 2)
