@@ -257,8 +257,10 @@ def scheduler_signals(snapshot: Snapshot, rules: RuleSet, now: datetime) -> tupl
                 )
             )
 
-    for fact in snapshot.nodes:
-        if attempt.nodes is None or fact.name not in attempt.nodes or not _counts(fact, snapshot):
+    away = [fact for fact in snapshot.nodes if _counts(fact, snapshot)]
+    used = frozenset(attempt.nodes or ()) if away else frozenset()
+    for fact in away:
+        if fact.name not in used:
             continue
         down = fact.state is NodeState.DOWN
         rule_id = "scheduler.node_down" if down else "scheduler.node_not_responding"

@@ -146,6 +146,30 @@ def test_nodes_of_others_and_nodes_that_fell_later_do_not_count() -> None:
     assert not any(signal.rule.startswith("scheduler.node") for signal in incident.signals)
 
 
+class _Compared(str):
+    """A name that counts how often it is compared."""
+
+    __slots__ = ()
+    times = 0
+
+    def __eq__(self, other: object) -> bool:
+        _Compared.times += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_nodes_are_not_compared_each_with_each() -> None:
+    """A tick asks about every node of a job of thousands, also while all are well, and when many are away."""
+    names = [f"node{n}" for n in range(300)]
+    job = snapshot(state=AttemptState.RUNNING, nodes=tuple(map(_Compared, names)))
+    for state, found in ((NodeState.UP, IncidentKind.NONE), (NodeState.DOWN, IncidentKind.CRASH)):
+        facts = tuple(NodeFact(name=_Compared(name), state=state, since=NOON) for name in names)
+        _Compared.times = 0
+        assert detect(replace(job, nodes=facts), RULES, Policy(), NOON + timedelta(minutes=1)).kind is found
+        assert _Compared.times <= 20 * len(names)
+
+
 def test_nan_is_divergence_only_when_it_stays() -> None:
     """One skipped step is nothing, a loss that stays NaN is."""
     nan = STEP.replace("lm loss: 2.0", "lm loss: nan")
