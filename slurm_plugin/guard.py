@@ -207,7 +207,7 @@ def _not_now(advice: Advice, limits: Limits) -> Wait | None:
     if limits.stopped:
         return Wait(reason=Reason.STOP_FILE, detail=limits.stopped)
     if advice.paused:
-        return Wait(reason=Reason.PAUSED, detail="an operator paused the advisor")
+        return Wait(reason=Reason.PAUSED, detail="the advisor is paused")
     if limits.maintenance:
         return Wait(reason=Reason.MAINTENANCE, detail=limits.maintenance)
     return None
