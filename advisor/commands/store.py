@@ -3,6 +3,7 @@
 import asyncio
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import tempfile
@@ -78,6 +79,11 @@ def dump(
         said = dumping.communicate()[1].decode("utf-8", "replace").strip()
         if dumping.returncode != 0:
             raise CommandError(f"nothing was written: {with_whom(one_line(said[:1000]))}")
+        with file.open("rb", buffering=0) as written:
+            if _lacking(tools, written, "nothing was written: what pg_dump made cannot be read"):
+                raise CommandError(
+                    f"nothing was written: the database holds no store ({tools.shown}): is it the right one?", code=2
+                )
     print(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
 
 
@@ -89,6 +95,8 @@ def restore(
     configuration: ConfigOption = None,
 ) -> None:
     """Replace the database by a backup: all of it, or nothing when anything of it fails.
+
+    The file is read to its end first: one that is broken, or of something else than a store, changes nothing.
 
     The service may run meanwhile. It notices, begins a new incarnation and acts on nothing for an hour, unless
     `advisor resume` ends that: modes, pauses and orders are those of the backup, so look at them first.
@@ -103,8 +111,9 @@ def restore(
         with file.open("rb", buffering=0) as given, tempfile.TemporaryFile() as complaints:
             if given.read(len(_DUMP)) != _DUMP:
                 raise CommandError(f"{file} is not a dump of `advisor store dump`", code=2)
-            given.seek(0)
             tools = _Tools.of(load_config(configuration).config, dsn_file)
+            _look_at_dump(tools, file, given)
+            given.seek(0)
             _restore(tools, given, complaints)
     except OSError as error:
         raise CommandError(f"{file} cannot be read: {error.strerror}", code=2) from None
@@ -132,6 +141,10 @@ def migrate(dsn_file: DsnOption = None, configuration: ConfigOption = None) -> N
 
 
 _DUMP = b"PGDMP"  # how pg_dump's custom format begins
+# What every dump of a store names, of whatever release, with contents where a table does not lie in parts.
+_OURS = frozenset({"TABLE alembic_version", "TABLE DATA alembic_version", "TABLE incarnations", "TABLE decisions"})
+_LISTED = re.compile(r"^\d+; \d+ \d+ (TABLE DATA|TABLE) \S+ (\S+) ", re.MULTILINE)
+_SHOWN = ("host", "port", "dbname", "user")
 # All tables at once, in a moment when nobody holds one: taken one by one, beside a service that runs, is a deadlock. A
 # sequence cannot be locked so: while somebody who has read one waits for a table, all are let go.
 _EMPTY = """
@@ -180,6 +193,7 @@ class _Tools:
 
     folder: Path
     address: str
+    shown: str  # the address as people may see it
     environment: Mapping[str, str]
     user: int | None  # the database lets in the service's user only, whose files ours are not
 
@@ -194,6 +208,7 @@ class _Tools:
         return cls(
             folder=folder,
             address=make_conninfo(**given),
+            shown=make_conninfo(**{name: given[name] for name in _SHOWN if name in given}),
             environment={"PGPASSWORD": str(password)} if password is not None else {},
             user=uid if uid != os.geteuid() else None,
         )
@@ -210,6 +225,32 @@ class _Tools:
             stdout=stdout,
             stderr=stderr,
         )
+
+
+def _look_at_dump(tools: _Tools, file: Path, given: IO[bytes]) -> None:
+    """Raises `CommandError` for one that is not whole, or not of a store. The database is not touched."""
+    broken = f"nothing was restored: {file} is broken, or cut off"
+    lacking = _lacking(tools, given, broken)
+    if lacking:
+        raise CommandError(f"nothing was restored: {file} is no dump of a store: no {', '.join(lacking)} in it", code=2)
+    given.seek(0)
+    _read_dump(tools, given, "--file=/dev/null", broken)
+
+
+def _lacking(tools: _Tools, given: IO[bytes], broken: str) -> tuple[str, ...]:
+    """What a dump lacks of a store's. `broken`: what to say of one that cannot be read."""
+    given.seek(0)
+    listed = {f"{kind} {name}" for kind, name in _LISTED.findall(_read_dump(tools, given, "--list", broken))}
+    return tuple(sorted(_OURS - listed))
+
+
+def _read_dump(tools: _Tools, given: IO[bytes], how: str, broken: str) -> str:
+    pipe = subprocess.PIPE
+    reading = tools.start("pg_restore", how, stdin=given, stdout=pipe, stderr=pipe)
+    found, said = (text.decode("utf-8", "replace").strip() for text in reading.communicate())
+    if reading.returncode != 0:
+        raise CommandError(f"{broken}: {one_line(said[:1000])}", code=2)
+    return found
 
 
 def _restore(tools: _Tools, given: IO[bytes], complaints: IO[bytes]) -> None:
