@@ -250,8 +250,10 @@ class Situation:
         came = min(at, signal.seen_at)
         if came <= began:
             return None
+        if came > began + _SKEW:
+            return at
         others = any(fact.other_jobs for fact in self.snapshot.nodes if fact.name in signal.nodes)
-        return began + _TO_SHOW_LIFE if others and came <= began + _SKEW else at
+        return began + _TO_SHOW_LIFE if others else at
 
     @property
     def _evidence(self) -> frozenset[str]:
