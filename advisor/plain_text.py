@@ -15,9 +15,18 @@ def one_line(text: str) -> str:
     return harmless(text).replace("\n", "\\n")
 
 
+# What a service says to a call that its database is needed for; its clients tell it from a service that is not there.
+STORE_SILENT = "the store does not answer: try again"
+
+
 def error_text(error: BaseException) -> str:
     """What went wrong, in one line: without the statement that failed, which a database adds in further lines."""
-    return f"{type(error).__name__}: {error}".splitlines()[0][:ERROR_CHARS_MAX]
+    return f"{type(error).__name__}: {said(error)}"[:ERROR_CHARS_MAX]
+
+
+def said(error: BaseException) -> str:
+    """The first line of whoever said it first, without the names of the layers that passed it on."""
+    return next(iter(str(getattr(error, "orig", None) or error).splitlines()), "")
 
 
 def seconds_text(seconds: float) -> str:

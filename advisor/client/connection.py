@@ -14,6 +14,7 @@ import grpc
 from advisor.client.channels import settled, unix_channel
 from advisor.client.errors import BadRequest, ClientError, NoReplica, NotFound, Refused, Unreachable
 from advisor.client.replicas import NOT_AN_ADVISOR, ReplicaChannel
+from advisor.plain_text import STORE_SILENT
 from advisor.v1 import (
     agent_pb2_grpc,
     audit_pb2,
@@ -141,6 +142,8 @@ class Client:
         status: Any = error
         code, detail = status.code(), status.details() or ""
         if code is grpc.StatusCode.UNAVAILABLE:
+            if detail == STORE_SILENT:
+                return f"{self._where} answers, and its store does not: try again, and see `advisor status`"
             for mark, sentence in NOT_AN_ADVISOR.items():
                 if mark in detail:
                     return f"{self._where} {sentence}"

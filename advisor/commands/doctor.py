@@ -16,6 +16,7 @@ import typer
 from advisor import config as configuration_module
 from advisor.app import StartError, check_import_names, load_rulebook, open_channels, open_opinions, open_sources
 from advisor.client import Client, ClientError, Refused, mode_name
+from advisor.client.errors import Unreachable
 from advisor.clock import SystemClock
 from advisor.commands import doctor_access, doctor_metrics, doctor_seals, doctor_slurm
 from advisor.commands.config import check_referenced
@@ -41,6 +42,7 @@ from advisor.plain_text import seconds_text
 from advisor.ports import LogBatch, LogRequest, SchedulerReader
 from advisor.rules.policy import check_timing
 from advisor.schedulers import open_scheduler
+from advisor.service.operator_servicer import SCHEMA_ABSENT
 from advisor.v1 import common_pb2, operator_pb2
 from advisor.wording import TO_DO_ABOUT
 from connectors.logs.root_reader import RootReader
@@ -344,14 +346,22 @@ def _service(client: Client, chosen: Config) -> Iterator[Check]:
         yield Check(name="store", state=State.OK, found=f"answers, incarnation {status.incarnation}")
     else:
         to_do = "is its disk full, is it down, is it the primary? docs/runbook.md, store_absent"
+        if absent.reason == SCHEMA_ABSENT:
+            to_do = "do that, or put the right address into store.dsn_file; docs/runbook.md, schema_absent"
         yield Check(name="store", state=State.FAIL, found=absent.detail, to_do=to_do)
     yield look_at_tick(status)
     yield from look_at_room(status)
     yield from look_at_sources(status, chosen)
     yield from look_at_replicas(status)
-    yield from _agents(status, chosen)
-    yield look_at_modes(client.modes())
-    yield from _withheld(client)
+    if absent is None or status.agents:
+        yield from _agents(status, chosen)
+    try:
+        yield look_at_modes(client.modes())
+        yield from _withheld(client)
+    except Unreachable:
+        if absent is None:
+            raise
+        # Both are the store's, of which all has been said.
 
 
 def _withheld(client: Client) -> Iterator[Check]:

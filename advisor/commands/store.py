@@ -25,7 +25,6 @@ from advisor.commands.output import CommandError, Format, one_line, print_json, 
 from advisor.config import Config
 from advisor.store.incarnation import begin_incarnation
 from advisor.store.migrate import migrate as to_newest_schema
-from advisor.store.migrate import newest_revision
 from advisor.store.tables import incarnations
 
 app = typer.Typer(rich_markup_mode=None, help="The database itself: its schema, backups of it, what lives it has had.")
@@ -136,8 +135,13 @@ def migrate(dsn_file: DsnOption = None, configuration: ConfigOption = None) -> N
     """
     url = database_url(load_config(configuration).config, dsn_file)
     with errors_told():
-        asyncio.run(to_newest_schema(url))
-    print(f"the database is at revision {newest_revision()} or newer")
+        found, current = asyncio.run(to_newest_schema(url))
+    if found is None:
+        print(f"made an empty store, revision {current}")
+    elif found != current:
+        print(f"migrated from revision {found} to {current}")
+    else:
+        print(f"nothing to do: the database is at revision {current}")
 
 
 _DUMP = b"PGDMP"  # how pg_dump's custom format begins

@@ -18,6 +18,8 @@ import structlog
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from advisor.plain_text import STORE_SILENT
+
 log = structlog.get_logger(__name__)
 
 
@@ -107,7 +109,7 @@ def failure_of(error: Exception) -> Failure:
         case FailureKind.STORE_ABSENT:
             # Which SQL it was is for our log, not for the caller.
             log.warning("store_absent", error=type(error).__name__)
-            return Failure(kind=kind, text="the store does not answer: try again", retry_seconds=1.0)
+            return Failure(kind=kind, text=STORE_SILENT, retry_seconds=1.0)
         case FailureKind.NOT_SERVED:
             return Failure(kind=kind, text="not served here")
         case FailureKind.OURS:

@@ -13,6 +13,7 @@ from advisor.board import Board
 from advisor.core.autonomy import Earned
 from advisor.core.modes import ModeChange, ModeSetting
 from advisor.core.words import Category, Mode
+from advisor.plain_text import said
 from advisor.ports import Clock
 from advisor.service import wire
 from advisor.service.callers import Caller
@@ -21,6 +22,7 @@ from advisor.service.errors import BadRequestError, FailureKind, NotFoundError, 
 from advisor.service.node_operations import NodeOperations, why_of
 from advisor.service.order_operations import OrderOperations
 from advisor.store import errors as store_errors
+from advisor.store.engines import SchemaAbsentError
 from advisor.store.leases import StoredReplica
 from advisor.store.records import AgentMode, StoredAgent
 from advisor.store.store import Store
@@ -44,6 +46,7 @@ class SourceHealth:
 
 
 STORE = "store"  # the name under which it is among the sources while no tick completes, or it does not answer
+SCHEMA_ABSENT = "schema_absent"  # it does not because the database is empty, or of another release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +208,8 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         except Exception as error:
             if kind_of(error) is not FailureKind.STORE_ABSENT:
                 raise
-            sources.append(_store_absent(str(error).splitlines()[0]))
+            reason = SCHEMA_ABSENT if isinstance(error, SchemaAbsentError) else "failing"
+            sources.append(_store_absent(said(error), reason))
         else:
             if services.board.failing:
                 sources.append(_store_absent(services.board.failing))
@@ -229,8 +233,8 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         )
 
 
-def _store_absent(why: str) -> SourceHealth:
-    return SourceHealth(name=STORE, kind="the advisor's own", available=False, reason="failing", detail=why)
+def _store_absent(why: str, reason: str = "failing") -> SourceHealth:
+    return SourceHealth(name=STORE, kind="the advisor's own", available=False, reason=reason, detail=why)
 
 
 def _place(given: operator_pb2.ModeSetting, mode: Mode) -> ModeSetting:

@@ -40,8 +40,9 @@ def alembic_config(connection: Connection | None = None, folder: Path | None = N
     return config
 
 
-async def migrate(url: str, *, folder: Path | None = None) -> None:
-    """Upgrade to the newest revision, under an advisory lock that dies with the connection.
+async def migrate(url: str, *, folder: Path | None = None) -> tuple[str | None, str | None]:
+    """Upgrade to the newest revision, under an advisory lock that dies with the connection. Returns the revision that
+    was there, None where there was none, and the one that is.
 
     A newer one that says that we may run on it is left as it is. Raises `SchemaMismatch` for one that does not, for a
     migration that replicas of an older schema stand in the way of, and for a server that is too old; `NotPrimary` for
@@ -57,9 +58,11 @@ async def migrate(url: str, *, folder: Path | None = None) -> None:
                     raise NotPrimary(STANDBY)
                 version = await connection.scalar(text("SHOW server_version_num"))
                 require_server(int(version or 0))
+                found = await _revision(connection)
                 if not await _is_newer(connection, folder):
                     await _upgrade(connection, folder)
                 await connection.commit()
+                return found, await _revision(connection)
             finally:
                 await connection.rollback()
                 await connection.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": _LOCK})
@@ -132,7 +135,10 @@ async def require_current_schema(connection: AsyncConnection) -> None:
     wanted = newest_revision()
     found = await _revision(connection)
     if found != wanted and not await _is_newer(connection):
-        what = "`advisor store migrate`, or run the build that it belongs to"
         if found is None:
-            what = "where it is the right one, `advisor store restore`, or `advisor store migrate` for an empty store"
-        raise SchemaMismatch(f"the database is at revision {found or 'none'}, and this build needs {wanted}: {what}")
+            raise SchemaMismatch(
+                "the database has no schema of ours: where it is the right one, `advisor store restore`, or `advisor "
+                "store migrate` for an empty store"
+            )
+        what = "`advisor store migrate`, or run the build that it belongs to"
+        raise SchemaMismatch(f"the database is at revision {found}, and this build needs {wanted}: {what}")

@@ -1,6 +1,7 @@
 """Databases are emptied, changed and restored beside a service that runs: it stands still, and goes on by itself."""
 
 import asyncio
+import json
 import shutil
 import signal
 from functools import partial
@@ -20,6 +21,11 @@ from tests.integration.service import programs
 from tests.integration.service.world import configuration
 
 pytestmark = pytest.mark.postgres
+
+LACKING = (
+    "the database has no schema of ours: where it is the right one, `advisor store restore`, or `advisor store "
+    "migrate` for an empty store"
+)
 
 
 async def test_a_service_that_runs_notices_the_backup_in_its_place(place: Path, primary: Server) -> None:
@@ -93,6 +99,30 @@ async def test_a_service_that_is_given_an_empty_database_waits_for_the_backup(pl
         service.send_signal(signal.SIGTERM)
         assert service.wait(20) == 0
     assert not any(line.startswith("Traceback") for line in log.read_text().splitlines())
+
+
+async def test_a_database_without_our_schema_is_told_as_that(place: Path, primary: Server) -> None:
+    """The service answers, and says in one sentence what its database lacks; doctor does not look for agents there."""
+    log = place / "log"
+    with serving(place, _url(primary)):
+        primary.query("CREATE DATABASE fresh", database="postgres")
+        write_dsn(place, _url(primary, "fresh"))
+        _drop(primary, "advisor")
+        await asyncio.to_thread(primary.wait, lambda: "schema_absent" in log.read_text())
+        seen = await asyncio.to_thread(programs.advisor, place, "doctor", "--format", "json")
+        told = await asyncio.to_thread(programs.advisor, place, "status")
+        asked = await asyncio.to_thread(programs.advisor, place, "mode", "get")
+    found = {check["name"]: check for check in json.loads(seen.stdout)}
+    assert (seen.returncode, found["service"]["state"], "agent" in found) == (1, "ok", False)
+    assert found["store"] == {
+        "name": "store",
+        "state": "fail",
+        "found": LACKING,
+        "to_do": "do that, or put the right address into store.dsn_file; docs/runbook.md, schema_absent",
+    }
+    assert f"source store (the advisor's own): schema_absent: {LACKING}" in told.stdout
+    assert "advisor.sock answers, and its store does not: try again" in asked.stderr
+    assert "_Said" not in seen.stdout + told.stdout + asked.stderr
 
 
 async def test_a_service_that_is_given_an_older_schema_waits_for_the_migration(place: Path, primary: Server) -> None:

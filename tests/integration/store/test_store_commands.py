@@ -12,13 +12,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import make_url
+from alembic import command
+from sqlalchemy import create_engine, make_url
 
 from advisor.commands import store as commands
 from advisor.commands.output import CommandError
 from advisor.store.binaries import find_binaries
 from advisor.store.embedded import EmbeddedPostgres
-from advisor.store.migrate import migrate
+from advisor.store.migrate import alembic_config, migrate, newest_revision
 from advisor.store.server_user import ServerUser
 from tests.integration.service.world import short_folder
 
@@ -175,3 +176,23 @@ def test_a_store_comes_back_by_its_dump(databases: Place) -> None:
     databases.asked("used", "INSERT INTO incarnations VALUES (DEFAULT, gen_random_uuid(), now(), 'again', '1', 1)")
     commands.restore(file, yes=True, dsn_file=databases.dsn("used"))
     assert databases.lives() == [("first",)]
+
+
+def test_a_migration_says_from_what_to_what(databases: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty database is another thing than one of an older release, or of this one."""
+    databases.asked("postgres", "CREATE DATABASE grown")
+    newest = newest_revision()
+    for _ in range(2):
+        commands.migrate(dsn_file=databases.dsn("grown"))
+    engine = create_engine(databases.dsn("grown").read_text().replace("postgresql:", "postgresql+psycopg:"))
+    with engine.connect() as connection:
+        command.downgrade(alembic_config(connection), "-1")
+        connection.commit()
+        older = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one()
+    engine.dispose()
+    commands.migrate(dsn_file=databases.dsn("grown"))
+    assert capsys.readouterr().out.splitlines() == [
+        f"made an empty store, revision {newest}",
+        f"nothing to do: the database is at revision {newest}",
+        f"migrated from revision {older} to {newest}",
+    ]
