@@ -4,6 +4,7 @@ import asyncio
 import os
 import pwd
 import shutil
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC
@@ -56,6 +57,7 @@ AGENT_SILENT_SECONDS = 10.0
 REQUEUE_DELAY_LONG_SECONDS = 60.0
 DISK_BYTES_MIN = 1024**3
 MODES_SHOWN = 8
+WATCHDOG_TAKE_OVER_SECONDS = 15.0  # its own default; it shares no code with us
 NODES_LOOKED_AT = 64  # of which metrics are looked for
 
 _TO_DO_SLURM = "run this where Slurm's tools work, and name a job that `squeue -t all` still shows"
@@ -125,6 +127,7 @@ def examine(socket: Path | None, configuration: Path | None, job: str = "") -> I
     if loaded is None:
         return
     yield look_at_data_folder(loaded)
+    yield from look_at_watchdog(loaded, (path or configuration_module.SYSTEM_FILE).parent)
     who = account_of(loaded.service)
     yield from look_at_dsn_file(loaded, who)
     for seen in doctor_access.look_at_access(loaded.service.listen, SystemClock().now(), who):
@@ -179,6 +182,29 @@ def look_at_data_folder(chosen: Config) -> Check:
         text = f"{free // 1024**2} MiB free under {folder}"
         return Check(name="data folder", state=State.FAIL, found=text, to_do="free space: the database needs it")
     return Check(name="data folder", state=State.OK, found=f"{folder}, {free // 1024**3} GiB free")
+
+
+def look_at_watchdog(chosen: Config, folder: Path) -> Iterator[Check]:
+    """Whether the watchdog gives another replica the time to take over, by its file beside ours, where one is here.
+
+    What else is wrong with that file it says itself (advisor-watchdog --check).
+    """
+    file = folder / "watchdog.toml"
+    try:
+        sections = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    arithmetic = sections.get("arithmetic")
+    given = arithmetic.get("take_over_seconds") if isinstance(arithmetic, dict) else None
+    lease, tick = chosen.replicas.lease_seconds, chosen.tick.interval_seconds
+    taken = given if isinstance(given, int | float) else WATCHDOG_TAKE_OVER_SECONDS
+    if taken < lease + tick:
+        found = (
+            f"{file} reckons with a take-over in {taken:g} s, and one takes replicas.lease_seconds and a tick: "
+            f"{lease + tick:g} s"
+        )
+        to_do = f"set arithmetic.take_over_seconds to {lease + 2 * tick:g}, then advisor-watchdog --check"
+        yield Check(name="watchdog", state=State.WARN, found=found, to_do=to_do)
 
 
 def look_at_dsn_file(chosen: Config, service: pwd.struct_passwd | None) -> Iterator[Check]:

@@ -9,6 +9,7 @@ import pytest
 
 from advisor.commands import doctor_slurm
 from advisor.commands.doctor import (
+    WATCHDOG_TAKE_OVER_SECONDS,
     State,
     look_at_channels,
     look_at_data_folder,
@@ -16,6 +17,7 @@ from advisor.commands.doctor import (
     look_at_root_readers,
     look_at_scheduler,
     look_at_sources,
+    look_at_watchdog,
 )
 from advisor.config import load
 from advisor.core.model import Attempt, Job, NodeFact, Unavailable
@@ -25,6 +27,7 @@ from advisor.v1 import operator_pb2
 from connectors.scheduler.slurm_cli import SlurmCli
 from slurm_plugin.squeue import Output
 from tests.integration.service.world import short_folder
+from watchdog import monitor
 
 STARTED = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -156,6 +159,36 @@ def test_with_a_database_of_its_own_no_data_folder_is_missed(tmp_path: Path) -> 
     (tmp_path / "dsn.toml").write_text(f'{folder}[store]\ndsn_file = "{tmp_path}/dsn"\n')
     assert look_at_data_folder(load(tmp_path / "own.toml", {}).config).state is State.WARN
     assert look_at_data_folder(load(tmp_path / "dsn.toml", {}).config).state is State.OK
+
+
+@pytest.mark.parametrize(
+    ("lease", "watchdog", "warned"),
+    [
+        (10, "[arithmetic]\ntake_over_seconds = 10.5\n", "10.5 s"),
+        (10, "[arithmetic]\ntake_over_seconds = 11\n", ""),
+        (30, "[arithmetic]\ntick_seconds = 1.0\n", "15 s"),
+        (30, "", "15 s"),
+        (30, "no TOML", ""),
+        (30, None, ""),
+    ],
+)
+def test_a_watchdog_that_reckons_with_a_shorter_lease_is_told(
+    tmp_path: Path, lease: int, watchdog: str | None, warned: str
+) -> None:
+    """It would let jobs go, or call the arithmetic right, while another replica may still take over."""
+    (tmp_path / "advisor.toml").write_text(f"[replicas]\nlease_seconds = {lease}\n")
+    if watchdog is not None:
+        (tmp_path / "watchdog.toml").write_text(watchdog)
+    checks = list(look_at_watchdog(load(tmp_path / "advisor.toml", {}).config, tmp_path))
+    assert [check.state for check in checks] == ([State.WARN] if warned else [])
+    for check in checks:
+        assert f"reckons with a take-over in {warned}, " in check.found
+        assert check.to_do == f"set arithmetic.take_over_seconds to {lease + 2}, then advisor-watchdog --check"
+
+
+def test_the_watchdogs_own_take_over_is_known() -> None:
+    """It is written in both, for the watchdog shares no code."""
+    assert monitor.Config().arithmetic_take_over_seconds == WATCHDOG_TAKE_OVER_SECONDS
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="looking as another user needs root")
