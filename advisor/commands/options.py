@@ -57,6 +57,11 @@ def open_client(socket: Path | None, configuration: Path | None) -> Client:
 def find_socket(given: Path | None, configuration: Path | None) -> Path:
     """Where the service listens: as told, as configured, or where one runs on this host."""
     if given is not None:
+        if "," in str(given) and not given.exists():
+            raise CommandError(
+                f"--socket {given}: one socket is asked, of one replica; several may be named as --server host:port,…",
+                code=2,
+            )
         return given
     loaded = load_config(configuration)
     chosen = loaded.config.service.socket

@@ -9,7 +9,8 @@ import pytest
 
 from advisor.cli import COMMANDS, main
 from advisor.commands.decisions import verdict
-from advisor.commands.output import harmless, one_line
+from advisor.commands.options import find_socket
+from advisor.commands.output import CommandError, harmless, one_line
 from advisor.v1 import audit_pb2, common_pb2
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -287,6 +288,14 @@ def test_config_check_looks_into_the_files_that_are_named(tmp_path: Path) -> Non
     done = _advisor("config", "check", "--config", str(path), "--format", "json")
     keys = [problem["key"] for problem in json.loads(done.stdout)["problems"]]
     assert (done.returncode, sorted(keys)) == (2, ["policy_file", "rules_files"])
+
+
+def test_one_socket_is_asked(tmp_path: Path) -> None:
+    """Of several nothing is known, and a path with a comma in it is a path."""
+    with pytest.raises(CommandError, match=r"one socket is asked, of one replica; several .* --server host:port"):
+        find_socket(tmp_path / "a.sock,b.sock", None)
+    (tmp_path / "a,b.sock").touch()
+    assert find_socket(tmp_path / "a,b.sock", None) == tmp_path / "a,b.sock"
 
 
 def test_what_is_no_dump_is_not_restored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
