@@ -18,7 +18,8 @@ from advisor.store.tables import advice, attempts, decisions, detector_states, i
 
 # An attempt that is over is looked at for this long at most, whatever is still missing.
 WATCH_HORIZON = timedelta(hours=1)
-_KEPT_UNSEEN = timedelta(days=1)  # open for so long though nobody has looked: a clock that is set back is still right
+# Open for so long, whatever was looked at: a clock that was a day back when an end was seen has made no day of it.
+_KEPT_OPEN = timedelta(days=7)
 _WATCHED_MAX = 100_000
 _FREE_MAX = 10_000
 
@@ -77,7 +78,7 @@ def _given(now: datetime, patience: Patience, replica_id: str) -> Mapping[str, o
     return {
         "now": now,
         "horizon": now - WATCH_HORIZON,
-        "unseen": now - _KEPT_UNSEEN,
+        "kept": now - _KEPT_OPEN,
         "refined": now - patience.refined,
         "isolated": now - patience.isolated,
         **({"replica": replica_id} if replica_id else {}),
@@ -98,8 +99,12 @@ def _closing(*, among_replicas: bool) -> ReturningUpdate[Any]:
             ~_held_by_another() if among_replicas else true(),
             attempts.c.over_seen_at.is_not(None),
             or_(
-                attempts.c.over_seen_at < time_given("unseen"),
-                and_(attempts.c.over_seen_at < time_given("horizon"), _looked_at_since_its_end()),
+                attempts.c.over_seen_at < time_given("kept"),
+                and_(
+                    attempts.c.over_seen_at < time_given("horizon"),
+                    _looked_at_since_its_end(),
+                    or_(~_still_to_be_decided(), _forgotten()),
+                ),
                 and_(
                     or_(~successors.exists(), started),
                     _looked_at_since_its_end(),
@@ -202,6 +207,27 @@ def _looked_at_since_its_end() -> Any:
         .where(of_attempt(detector_states, attempts), detector_states.c.seen_over)
         .exists()
     )
+
+
+def _still_to_be_decided() -> ColumnElement[bool]:
+    """The newest decision is, by its own words, not the last one. An hour on the clock does not make it one: the clock
+    may have been an hour back when the end was seen.
+    """
+    return (
+        select(decisions.c.id)
+        .join(advice, of_advice(decisions, advice))
+        .where(
+            of_attempt(advice, attempts),
+            advice.c.generation == attempts.c.generation,
+            decisions.c.reason.in_(_NOT_THE_LAST),
+            attempts.c.state != AttemptState.COMPLETED.value,
+        )
+        .exists()
+    )
+
+
+def _forgotten() -> ColumnElement[bool]:
+    return select(jobs.c.key).where(jobs.c.key == attempts.c.job_key, jobs.c.forgotten_at.is_not(None)).exists()
 
 
 def _decided_for_good() -> Any:

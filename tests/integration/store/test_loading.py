@@ -317,6 +317,23 @@ async def test_a_clock_that_was_set_loses_no_failure(store: Store) -> None:
     assert await store.watched(at(302)) == ()
 
 
+async def test_a_clock_that_comes_back_ends_no_decision_that_is_to_come(store: Store) -> None:
+    """The end was seen, and what it means was still to be told, while the clock was an hour or a day back. Once the
+    scheduler has forgotten the job, an hour is enough.
+    """
+    keys = []
+    for number, back in enumerate((3_600, 86_400)):
+        key = await running(store, job_id=str(number))
+        await report(store, replace(FAILED, job_id=str(number)), now=at(61 - back), complete=False)
+        waits = decision(action=Action.NONE, reason=Reason.OUTCOME_NOT_VISIBLE, settled=False)
+        await store.commit_decision(record(key, created_at=at(62 - back), decision=waits))
+        await store.save_states({key: OVER})
+        keys.append(key)
+    assert set(await store.watched(at(63))) == set(keys)
+    await report(store, now=at(400))
+    assert await store.watched(at(401)) == ()
+
+
 async def test_unsettled_advice_is_watched(store: Store) -> None:
     """Advice whose exclusions may still be refined is not final, whatever came of it."""
     key = await running(store)
