@@ -34,14 +34,17 @@ class JobRow:
 
 
 def parse_rows(listing: str, exclusions: str) -> dict[int, JobRow]:
-    """Rows by job id, from `squeue -O FORMAT` and `squeue -o '%A|%x'`."""
+    """Rows by job id, from `squeue -O FORMAT` and `squeue -o '%A|%x'`. What the second did not show, as where slurmctld
+    ended between the two, is left out: that nothing is excluded would be a guess.
+    """
     excluded = dict(line.split("|", 1) for line in exclusions.splitlines() if "|" in line)
     rows = {}
     # A row may hold line ends in its last column, written by an administrator: count columns, not lines.
     cells = listing.split(_FIELD_END)
     for begin in range(0, len(cells) - len(_COLUMNS) + 1, len(_COLUMNS)):
         row = _row([cell.strip("\n") for cell in cells[begin : begin + len(_COLUMNS)]], excluded)
-        rows[row.job_id] = row
+        if str(row.job_id) in excluded:
+            rows[row.job_id] = row
     return rows
 
 

@@ -108,6 +108,8 @@ def _outcome(seen: Seen, item: Launched) -> tuple[str, str]:
             return "explained", f"hangs, and nobody can see it: its log is gone ({blind})"
         if row.reason == SLURMS_HOLD:
             return "explained", "Slurm itself holds it: its launch had failed"
+        if row.state == "PENDING" and _unopenable(seen, item) and _reason(seen, item) == "storage_delay":
+            return "explained", f"waits for the storage of its output, which was taken away; {_said(seen, item)}"
         return ("unaccounted", f"still {row.state} ({row.reason}) at the end")
     if row.state == "COMPLETED":
         if story in HOPELESS:
@@ -143,12 +145,25 @@ def _lost(seen: Seen, item: Launched, what: str) -> tuple[str, str]:
     return "unaccounted", what
 
 
+def _unopenable(seen: Seen, item: Launched) -> bool:
+    """Something was put where its log was, so that slurmd could not open it."""
+    return any(f"job {item.job_id} " in done.note for done in _of(seen, {Kind.LOG}, {"folder", "fifo", "binary"}))
+
+
+def _reason(seen: Seen, item: Launched) -> str:
+    """Of the newest advice."""
+    mine = _mine(seen, item)
+    return str(mine[0]["advice"].get("reason", "")) if mine else ""
+
+
 def _explained(seen: Seen, item: Launched, last: Sighting) -> tuple[str, str]:
     """Of an attempt that failed and was left so."""
     share = broken_share(seen, last.at, last.at + ACTING_SECONDS)
     words = f"{last.row.state}, left so; the chain was broken for {share:.0%} of the time to act; {_said(seen, item)}"
     if share >= BROKEN_SHARE:
         return "explained", words
+    if "53" in last.row.exit_code.split(":") and _unopenable(seen, item):
+        return "explained", f"slurmd could not open its output any more, which was taken away; {_said(seen, item)}"
     if item.plan.story is Story.CANCELLED_AFTER and any(act.job_id == item.job_id for act in seen.acts):
         return "cancelled by its user", words
     return "unaccounted", words

@@ -232,3 +232,14 @@ def test_what_a_job_wrote_of_its_starts_may_be_cut(tmp_path: Path) -> None:
     file.write_text("0 1795997131.25 node[1-2]\n1 17959\nx y z\n")
     assert [one.attempt for one in read_starts(file)] == [0]
     assert read_starts(tmp_path / "none") == ()
+
+
+def test_a_job_whose_output_was_taken_away_is_explained() -> None:
+    """It waits for its storage, or was given up since slurmd could not open it; with its log in place, neither."""
+    taken = injected(Kind.LOG, "folder", 90.0, 95.0, f"log of job {JOB} folder")
+    waits = {"advice": {"attempt": {"job_id": str(JOB)}, "action": "ACTION_RESTART", "reason": "storage_delay"}}
+    waiting = replace(RECOVERED, jobs={JOB: sighted(row("PENDING", reason="BeginTime", restarts=1))}, decisions=[waits])
+    failed = replace(RECOVERED, jobs={JOB: sighted(row("FAILED", exit_code="15:53"))})
+    for seen in (waiting, failed):
+        assert "every failure is accounted for" in breached(judge(seen))
+        assert "every failure is accounted for" not in breached(judge(replace(seen, injected=[taken])))

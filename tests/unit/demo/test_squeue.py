@@ -35,3 +35,9 @@ def test_no_column_that_a_user_writes_is_asked_for() -> None:
     """Job name, comment and paths are the user's words."""
     names = {part.split(":")[0].lower() for part in FORMAT.split(",")}
     assert names.isdisjoint({"name", "comment", "command", "workdir", "stdout", "stderr", "stdin", "wckey"})
+
+
+def test_a_job_that_the_second_listing_does_not_show_is_left_out() -> None:
+    """slurmctld ended between the two: its exclusions are not known to be none."""
+    rows = parse_rows(_listing(_cells("7"), _cells("8")), "8|node1\n")
+    assert {job: row.excluded for job, row in rows.items()} == {8: {"node1"}}
