@@ -26,7 +26,7 @@ def error_text(error: BaseException) -> str:
 
 def said(error: BaseException) -> str:
     """The first line of whoever said it first, without the names of the layers that passed it on."""
-    return next(iter(str(getattr(error, "orig", None) or error).splitlines()), "")
+    return next(iter(str(getattr(error, "orig", None) or error).strip().splitlines()), "")
 
 
 def seconds_text(seconds: float) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from advisor.client import action_name, mode_name, reason_name, status_name
-from advisor.v1 import audit_pb2, common_pb2
+from advisor.v1 import audit_pb2, common_pb2, operator_pb2
 
 # Why a source could not be read → what to do about it.
 TO_DO_ABOUT: Mapping[str, str] = {
@@ -105,3 +105,20 @@ def to_do(decision: audit_pb2.Decision) -> str:
             return f"nothing yet: {HELD_UP[held]}; after that the agent is to {by_hand}"
         return f"nothing yet: the agent is about to {by_hand}"
     return f"yours, if you agree (the agent did not): {by_hand}"
+
+
+def setting_fields(item: operator_pb2.ModeSetting) -> list[tuple[str, str]]:
+    """Which advice a mode setting is about; nothing where it is about all."""
+    named = (
+        ("cluster", item.cluster),
+        ("partition", item.partition),
+        ("account", item.account),
+        ("job", item.job_id),
+        ("category", item.category),
+    )
+    return [(word, value) for word, value in named if value]
+
+
+def settled(modes: operator_pb2.ListModesResponse) -> bool:
+    """Whether a setting is about everything: then default_mode is asked for nothing."""
+    return any(not setting_fields(setting) for setting in modes.settings)

@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from advisor.commands.output import CommandError
 from advisor.config import Config, ConfigError, read_dsn
 from advisor.core.codec import CodecError
+from advisor.plain_text import said
 from advisor.store.binaries import find_binaries
 from advisor.store.embedded import running_url
 from advisor.store.errors import StoreError
@@ -93,8 +94,8 @@ def errors_told() -> Iterator[None]:
 
 def _said(error: SQLAlchemyError) -> str:
     """The database's own first line, without the names of the layers that passed it on."""
-    text = str((error.orig if isinstance(error, DBAPIError) else None) or error).strip()
-    return with_whom(text.splitlines()[0]) if text else type(error).__name__
+    text = said(error)
+    return with_whom(text) if text else type(error).__name__
 
 
 def with_whom(said: str) -> str:

@@ -21,7 +21,7 @@ from advisor.client.errors import Unreachable
 from advisor.clock import SystemClock
 from advisor.commands import doctor_access, doctor_metrics, doctor_seals, doctor_slurm
 from advisor.commands.config import check_referenced
-from advisor.commands.mode import NOT_TOLD, acts_by_default, settled, where
+from advisor.commands.mode import NOT_TOLD, acts_by_default, where
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket
 from advisor.commands.output import (
     CommandError,
@@ -45,7 +45,7 @@ from advisor.rules.policy import check_timing
 from advisor.schedulers import open_scheduler
 from advisor.service.operator_servicer import SCHEMA_ABSENT
 from advisor.v1 import common_pb2, operator_pb2
-from advisor.wording import TO_DO_ABOUT
+from advisor.wording import TO_DO_ABOUT, settled
 from connectors.logs.root_reader import RootReader
 from slurm_plugin import consequences
 from slurm_plugin.squeue import SlurmConfig

@@ -11,6 +11,7 @@ from advisor.commands.options import ConfigOption, FormatOption, SocketOption, g
 from advisor.commands.output import CommandError, Format, complain, one_line, print_json, print_table, short_time
 from advisor.core.words import Category, Mode
 from advisor.v1 import common_pb2, operator_pb2
+from advisor.wording import setting_fields, settled
 
 NOT_TOLD = "which one, this version of the service is too old to tell: advisor config show, where it runs"
 
@@ -57,11 +58,6 @@ def get(socket: SocketOption = None, configuration: ConfigOption = None, form: F
     print_table(columns, rows, empty=f"no settings: everything is in {rest}", least=("when", "set by"))
     if settings and not settled(found):
         print(f"where nothing fits: {rest}")
-
-
-def settled(modes: operator_pb2.ListModesResponse) -> bool:
-    """Whether a setting is about everything: then default_mode is asked for nothing."""
-    return any(not fields(setting) for setting in modes.settings)
 
 
 def acts_by_default(modes: operator_pb2.ListModesResponse) -> bool:
@@ -176,21 +172,9 @@ def _wanted(
     return setting
 
 
-def fields(item: operator_pb2.ModeSetting) -> list[tuple[str, str]]:
-    """Which advice a setting is about; nothing where it is about all."""
-    named = (
-        ("cluster", item.cluster),
-        ("partition", item.partition),
-        ("account", item.account),
-        ("job", item.job_id),
-        ("category", item.category),
-    )
-    return [(word, value) for word, value in named if value]
-
-
 def where(item: operator_pb2.ModeSetting) -> str:
     """The fields of a setting, as people say them."""
-    place = ", ".join(f"{word} {value}" for word, value in fields(item)) or "everything"
+    place = ", ".join(f"{word} {value}" for word, value in setting_fields(item)) or "everything"
     return f"{item.percent} % of the jobs of {place}" if item.HasField("percent") else place
 
 

@@ -9,11 +9,12 @@ from advisor.client import mode_name
 from advisor.client.errors import ClientError
 from advisor.clock import SystemClock
 from advisor.commands.decisions import connected
-from advisor.commands.mode import NOT_TOLD, acts_by_default, settled
+from advisor.commands.mode import NOT_TOLD, acts_by_default
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption
 from advisor.commands.output import Format, one_line, print_json, whole_document
 from advisor.plain_text import seconds_text
 from advisor.v1 import common_pb2, operator_pb2
+from advisor.wording import settled
 
 app = typer.Typer()
 

@@ -257,10 +257,9 @@ def scheduler_signals(snapshot: Snapshot, rules: RuleSet, now: datetime) -> tupl
                 )
             )
 
-    away = [fact for fact in snapshot.nodes if _counts(fact, snapshot)]
-    used = frozenset(attempt.nodes or ()) if away else frozenset()
-    for fact in away:
-        if fact.name not in used:
+    used = frozenset(attempt.nodes or ())
+    for fact in snapshot.nodes:
+        if fact.name not in used or not _counts(fact, snapshot):
             continue
         down = fact.state is NodeState.DOWN
         rule_id = "scheduler.node_down" if down else "scheduler.node_not_responding"

@@ -165,7 +165,7 @@ def _is_plain(item: StoredAttempt, row: AnyRow) -> bool:
 
 @cache
 def _stamps() -> Select[Any]:
-    wanted = attempts_given(places=True)
+    wanted = attempts_given()
     reached = select(func.count()).select_from(milestones).where(of_attempt(milestones, attempts)).scalar_subquery()
     facts = hash_of([*(attempts.c[name] for name in _OF_ATTEMPT), *(jobs.c[name] for name in _OF_JOB)])
     return (

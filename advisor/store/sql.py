@@ -55,12 +55,12 @@ def hash_of(columns: Iterable[ColumnElement[Any]]) -> ColumnElement[int]:
     return func.hash_record_extended(func.row(*columns), 0, type_=BigInteger())
 
 
-def attempts_given(*, places: bool = False) -> FromClause:
-    """`wanted_attempts` with `attempts_of(keys)` given."""
+def attempts_given() -> FromClause:
+    """`wanted_attempts` with `attempts_of(keys)` given, and each one's `place` among them, from 1."""
     return _attempts(
         bindparam("wanted_jobs", type_=ARRAY(Uuid(as_uuid=False))),
         bindparam("wanted_numbers", type_=ARRAY(Integer())),
-        places=places,
+        places=True,
     )
 
 
@@ -68,13 +68,12 @@ def attempts_of(keys: Sequence[AttemptKey]) -> Mapping[str, Sequence[object]]:
     return {"wanted_jobs": [key.job_key for key in keys], "wanted_numbers": [key.number for key in keys]}
 
 
-def wanted_attempts(keys: Sequence[AttemptKey], *, places: bool = False) -> FromClause:
-    """The keys as a table `wanted(job_key, number)`: one parameter per column, whatever their number. `places`: with
-    each one's `place` among them, from 1."""
+def wanted_attempts(keys: Sequence[AttemptKey]) -> FromClause:
+    """The keys as a table `wanted(job_key, number)`: one parameter per column, whatever their number."""
     return _attempts(
         cast([key.job_key for key in keys], ARRAY(Uuid(as_uuid=False))),
         cast([key.number for key in keys], ARRAY(Integer())),
-        places=places,
+        places=False,
     )
 
 

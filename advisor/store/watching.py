@@ -214,15 +214,17 @@ def _still_to_be_decided() -> ColumnElement[bool]:
     may have been an hour back when the end was seen.
     """
     return (
+        _newest_decision()
+        .where(decisions.c.reason.in_(_NOT_THE_LAST), attempts.c.state != AttemptState.COMPLETED.value)
+        .exists()
+    )
+
+
+def _newest_decision() -> Select[Any]:
+    return (
         select(decisions.c.id)
         .join(advice, of_advice(decisions, advice))
-        .where(
-            of_attempt(advice, attempts),
-            advice.c.generation == attempts.c.generation,
-            decisions.c.reason.in_(_NOT_THE_LAST),
-            attempts.c.state != AttemptState.COMPLETED.value,
-        )
-        .exists()
+        .where(of_attempt(advice, attempts), advice.c.generation == attempts.c.generation)
     )
 
 
@@ -246,12 +248,9 @@ def _decided_for_good() -> Any:
         ),
         forgotten,
     )
-    newest = and_(of_attempt(advice, attempts), advice.c.generation == attempts.c.generation)
     return (
-        select(decisions.c.id)
-        .join(advice, of_advice(decisions, advice))
+        _newest_decision()
         .where(
-            newest,
             # Its tick may have been of an older build, which called an end seen whose decision could not be stored.
             or_(
                 decisions.c.reason.not_in(_NOT_THE_LAST),

@@ -10,7 +10,7 @@ from advisor.service.dashboard.views.incidents import ListedIncident, listed_inc
 from advisor.service.dashboard.views.nodes import IsolationLine, isolation_line
 from advisor.service.dashboard.views.shown import Chip, plural, sentence, span_text, time_of, words
 from advisor.v1 import audit_pb2, operator_pb2
-from advisor.wording import TO_DO_ABOUT
+from advisor.wording import TO_DO_ABOUT, setting_fields, settled
 
 TICK_LATE = timedelta(seconds=30)
 AGENT_SILENT = timedelta(seconds=90)
@@ -145,9 +145,9 @@ def mode_lines(modes: operator_pb2.ListModesResponse) -> tuple[ModeLine, ...]:
         ModeLine(
             mode=_mode_chip(item), where=_where(item), set_by=item.set_by, set_at=time_of(item, "set_at"), why=item.why
         )
-        for item in sorted(given, key=lambda item: (len(_fields(item)), _where(item)))
+        for item in sorted(given, key=lambda item: (len(setting_fields(item)), _where(item)))
     ]
-    if not _settled(modes) and modes.default_mode:
+    if not settled(modes) and modes.default_mode:
         rest = "everything else" if lines else "everything"
         chip = _mode_chip(operator_pb2.ModeSetting(mode=modes.default_mode))
         lines.append(ModeLine(mode=chip, where=rest, set_by="default_mode", set_at=None, why=""))
@@ -164,7 +164,7 @@ def pause_lines(pauses: Sequence[operator_pb2.PauseInForce]) -> tuple[PauseLine,
 def mode_in_short(modes: operator_pb2.ListModesResponse) -> Chip:
     """The mode in one word, for the head of every page."""
     said = [mode_name(item.mode) for item in (*modes.settings, *modes.earned)]
-    if not _settled(modes):
+    if not settled(modes):
         said.append(mode_name(modes.default_mode))
     if "autonomous" not in said:
         return Chip(text="monitor mode", title="Advice is recorded; nothing is touched.")
@@ -173,24 +173,9 @@ def mode_in_short(modes: operator_pb2.ListModesResponse) -> Chip:
     return Chip(text="partly autonomous", tone="info", title="The agent acts where a setting says so.")
 
 
-def _settled(modes: operator_pb2.ListModesResponse) -> bool:
-    """Whether a setting is about everything: then default_mode is asked for nothing."""
-    return any(not _fields(item) for item in modes.settings)
-
-
-def _fields(item: operator_pb2.ModeSetting) -> list[tuple[str, str]]:
-    named = (
-        ("cluster", item.cluster),
-        ("partition", item.partition),
-        ("account", item.account),
-        ("job", item.job_id),
-        ("category", words(item.category)),
-    )
-    return [(word, value) for word, value in named if value]
-
-
 def _where(item: operator_pb2.ModeSetting) -> str:
-    where = ", ".join(f"{word} {value}" for word, value in _fields(item)) or "everything"
+    named = ((word, words(value) if word == "category" else value) for word, value in setting_fields(item))
+    where = ", ".join(f"{word} {value}" for word, value in named) or "everything"
     return f"{where}, for {item.percent} % of jobs" if item.HasField("percent") else where
 
 
