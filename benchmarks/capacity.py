@@ -44,6 +44,8 @@ from benchmarks._progress import now_at, telling
 REFERENCE_SECONDS = 2.0
 EVENT_SECONDS_MAX = 300.0
 WARM_SECONDS_MAX = 180.0
+STILL_SECONDS = 8.0  # nothing was read for so long: what will be read is
+LOOK_SECONDS = 0.2
 LOCK_LOOK_SECONDS = 0.05
 STEP = " [{at}] iteration {step:>8}/ 100000 | elapsed time per iteration (ms): 100.0 | loss: 1.0\n"
 
@@ -251,8 +253,7 @@ async def mass(options: argparse.Namespace, folder: Path, server: EmbeddedPostgr
             while not agent.open and time.monotonic() - began < EVENT_SECONDS_MAX:  # noqa: ASYNC110 - a look
                 await asyncio.sleep(0.02)
             first = time.monotonic() - began
-            read = await settled(replica, size, began)
-            digested = time.monotonic() - began
+            read, digested = await settled(replica, size, began)
             await asyncio.sleep(3.0)  # refined
             said = next(iter(agent.open.values()), None)
             return {
@@ -269,14 +270,15 @@ async def mass(options: argparse.Namespace, folder: Path, server: EmbeddedPostgr
             }
 
 
-async def settled(replica: world.Replica, size: int, began: float) -> float:
-    """Until as many bytes of logs were read; how many were."""
-    read, still = 0.0, 0
-    while read < size and still < 40 and time.monotonic() - began < EVENT_SECONDS_MAX:
+async def settled(replica: world.Replica, size: int, began: float) -> tuple[float, float]:
+    """Until as many bytes of logs were read, or none more for a while; how many were, and seconds until the last of them."""
+    read, now, last = 0.0, 0.0, 0.0
+    while read < size and now < min(last + STILL_SECONDS, EVENT_SECONDS_MAX):
+        await asyncio.sleep(LOOK_SECONDS)
         before, read = read, await value_of(replica, "recovery_advisor_source_read_bytes_total")
-        still = still + 1 if read == before else 0
-        await asyncio.sleep(0.2)
-    return read
+        now = time.monotonic() - began
+        last = last if read == before else now
+    return read, last
 
 
 @contextmanager
