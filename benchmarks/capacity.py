@@ -271,7 +271,7 @@ async def mass(options: argparse.Namespace, folder: Path, server: EmbeddedPostgr
 
 
 async def settled(replica: world.Replica, size: int, began: float) -> tuple[float, float]:
-    """Until as many bytes of logs were read, or none more for a while; how many were, and seconds until the last of them."""
+    """Until as many bytes of logs were read, or none more for a while: how many were, and seconds until the last."""
     read, now, last = 0.0, 0.0, 0.0
     while read < size and now < min(last + STILL_SECONDS, EVENT_SECONDS_MAX):
         await asyncio.sleep(LOOK_SECONDS)
