@@ -69,6 +69,24 @@ class SchemaAbsentError(_Refused):
     """The database that answers is empty, or of a schema that this build cannot use: for now, as if none answered."""
 
 
+class Dsn:
+    """Where the database is, for all of its pools. `read`: whence it comes; errors are its own. None: it stays."""
+
+    def __init__(self, url: str, read: Callable[[], str] | None = None) -> None:
+        self.newest = url  # as read last
+        self._read = read
+        self._read_at = float("-inf")
+
+    def read(self) -> str:
+        if self._read is not None:
+            self.newest, self._read_at = self._read(), _now()
+        return self.newest
+
+    def leads_to(self, url: object) -> bool:
+        """Whether it still is the one that a connection was made with, as of a second ago at most."""
+        return url == (self.newest if _now() - self._read_at < _FOLLOW_SECONDS else self.read())
+
+
 @dataclass(slots=True, kw_only=True)
 class Lives:
     """The life that connections must be of, and what to do when another one answers.
@@ -116,6 +134,12 @@ class Door:
         async with self.connect() as connection:
             yield await connection.execution_options(isolation_level="AUTOCOMMIT")
 
+    @asynccontextmanager
+    async def moment(self) -> AsyncIterator[AsyncConnection]:
+        """For several queries that see one moment."""
+        async with self.connect() as connection:
+            yield await connection.execution_options(isolation_level="REPEATABLE READ")
+
     async def _enter(self, stack: AsyncExitStack) -> AsyncConnection:
         before = self._lives.life
         try:
@@ -125,36 +149,27 @@ class Door:
         return await stack.enter_async_context(self._engine.connect())
 
 
-def pooled_engine(
-    url: str,
-    session: str,
-    lives: Lives,
-    *,
-    connections: int,
-    wait_seconds: float,
-    read_url: Callable[[], str] | None = None,
-) -> AsyncEngine:
-    """`session`: libpq options. `read_url`: where the DSN comes from when a connection is made; errors are its own."""
+def pooled_engine(dsn: Dsn, session: str, lives: Lives, *, connections: int, wait_seconds: float) -> AsyncEngine:
+    """`session`: libpq options."""
     engine = create_async_engine(
-        url,
+        dsn.newest,
         hide_parameters=True,
         pool_size=connections,
         max_overflow=0,
         pool_timeout=wait_seconds,
         pool_recycle=_RECYCLE_SECONDS,
-        connect_args=_arguments(url, session),
     )
-    leads_to = _follow(engine, session, read_url)
+    event.listen(engine.sync_engine, "do_connect", _to(dsn, session))
     event.listen(engine.sync_engine, "connect", _first_look(lives))
-    event.listen(engine.sync_engine, "checkout", _second_look(lives, engine.sync_engine.dialect, leads_to))
+    event.listen(engine.sync_engine, "checkout", _second_look(lives, engine.sync_engine.dialect, dsn))
     event.listen(engine.sync_engine, "handle_error", _as_absence)
     return engine
 
 
-def single_engine(url: str, session: str, *, read_url: Callable[[], str] | None = None) -> AsyncEngine:
+def single_engine(dsn: Dsn, session: str) -> AsyncEngine:
     """Each connection new and for one use, of whatever life."""
-    engine = create_async_engine(url, hide_parameters=True, poolclass=NullPool, connect_args=_arguments(url, session))
-    _follow(engine, session, read_url)
+    engine = create_async_engine(dsn.newest, hide_parameters=True, poolclass=NullPool)
+    event.listen(engine.sync_engine, "do_connect", _to(dsn, session))
     return engine
 
 
@@ -166,20 +181,9 @@ def _arguments(url: str, session: str) -> dict[str, Any]:
     return {"options": session, **{name: value for name, value in usual.items() if name not in given}}
 
 
-def _follow(engine: AsyncEngine, session: str, read_url: Callable[[], str] | None) -> Callable[[object], bool]:
-    """Have `read_url` asked for each connection. Returns whether the DSN still is the one that a connection was made
-    with, as of a second ago at most."""
-    if read_url is None:
-        return lambda _: True
-    newest, read_at = "", float("-inf")
-
-    def read() -> str:
-        nonlocal newest, read_at
-        newest, read_at = read_url(), _now()
-        return newest
-
+def _to(dsn: Dsn, session: str) -> Callable[[Any, Any, object, dict[str, Any]], None]:
     def connecting(dialect: Any, record: Any, _arguments_before: object, parameters: dict[str, Any]) -> None:
-        url = read()
+        url = dsn.read()
         _, found = dialect.create_connect_args(make_url(url))
         parameters.clear()
         parameters.update(found)
@@ -187,8 +191,7 @@ def _follow(engine: AsyncEngine, session: str, read_url: Callable[[], str] | Non
         if record is not None:
             record.info["url"] = url
 
-    event.listen(engine.sync_engine, "do_connect", connecting)
-    return lambda url: url == (newest if _now() - read_at < _FOLLOW_SECONDS else read())
+    return connecting
 
 
 def _first_look(lives: Lives) -> Callable[[Any, ConnectionPoolEntry], None]:
@@ -218,15 +221,13 @@ def _refuse_others(found: Life | None, lives: Lives) -> None:
         raise LifeChangedError(lives.life.change_to(found))
 
 
-def _second_look(
-    lives: Lives, dialect: Any, leads_to: Callable[[object], bool]
-) -> Callable[[Any, ConnectionPoolEntry, object], None]:
+def _second_look(lives: Lives, dialect: Any, dsn: Dsn) -> Callable[[Any, ConnectionPoolEntry, object], None]:
     def taken(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
         used, now = record.info.get("used", 0.0), _now()
         life = record.info.get("life")
         if lives.life is not None and (life is None or not lives.life.same_as(life)):
             raise DisconnectionError("a connection of a former life")
-        if not leads_to(record.info.get("url")):
+        if not dsn.leads_to(record.info.get("url")):
             raise DisconnectionError("the DSN leads elsewhere now")
         if now - used > _PING_AFTER_SECONDS:
             try:

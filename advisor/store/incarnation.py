@@ -5,7 +5,7 @@ that agents have seen. Postgres tells those by itself (`advisor.store.lives`), s
 anybody's doing: when the store is opened, and while it is open as soon as the first connection shows another life. A
 data folder that was copied back while the server was shut down looks untouched: an agent that has seen a higher
 generation than the store gives that away (`open_advice.record_reconciliation`), and whoever restores one may say so
-(`Store.new_incarnation`).
+(`advisor store new-incarnation`).
 
 With a new incarnation nothing that was decided before is acted on any more: all open advice is closed, and every
 attempt that it was about is decided anew. After a restore nothing is acted on at all before somebody has looked, for a

@@ -1,19 +1,15 @@
 """The one door to the database: every query of the service goes through `Store`."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 import structlog
-from sqlalchemy import func, make_url, select
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-from sqlalchemy.pool import QueuePool
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.autonomy import Earned
-from advisor.core.leases import idle_seconds
 from advisor.core.model import Unavailable
 from advisor.core.modes import ModeChange, ModeSetting, Pause
 from advisor.core.node_isolation import Plan, Want
@@ -32,7 +28,6 @@ from advisor.store import (
     event_queries,
     forgotten_drains,
     hints,
-    incarnation,
     isolations,
     leases,
     loading,
@@ -55,14 +50,12 @@ from advisor.store import (
     watching,
 )
 from advisor.store.audit_filters import Spans
+from advisor.store.database import UNIT_SECONDS, Database
 from advisor.store.due import Due, Settings, SettingsBook
-from advisor.store.engines import Door, Lives, SchemaAbsentError, StandbyError, pooled_engine, single_engine
-from advisor.store.errors import LeaseLost, NotPrimary, SchemaMismatch
+from advisor.store.errors import LeaseLost
 from advisor.store.history import History
 from advisor.store.known_jobs import JobBook
 from advisor.store.leases import Fence, Newcomer, StoredReplica, Turn
-from advisor.store.lives import Life
-from advisor.store.migrate import require_current_schema
 from advisor.store.node_book import NodeBook
 from advisor.store.node_states import node_rows
 from advisor.store.order_records import OrderGiven, OrderWanted, SinceOrder, StoredOrder
@@ -110,48 +103,14 @@ from advisor.store.tables import incidents
 
 _log = structlog.get_logger(__name__)
 
-# A statement or a wait for a lock that takes this long has a cause that waiting does not cure.
-_SESSION = (
-    "-c timezone=UTC -c statement_timeout=30000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=60000"
-)
-# Of one unit of work, however many statements: then the server is taken for frozen, and its connection is cut.
-_UNIT_SECONDS = 60.0
-_UNHURRIED_SECONDS = 1200.0  # of looking over a whole month, say
 # After the beginning of an incarnation, for so long: agents tell all nodes within moments of coming back.
 _ADOPTING_SECONDS = 600.0
 _ADOPT_EVERY_SECONDS = 10.0
-_CLOSE_SECONDS = 2.0
-_CONNECTIONS = 10
-_WAIT_SECONDS = 30
-# What people ask has connections of its own, so that no question keeps a tick waiting. Its plans are made for the
-# values that are asked for (they are skewed), and never compiled: that takes longer than any page may.
-_AUDIT_SESSION = (
-    "-c timezone=UTC -c statement_timeout=10000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=15000 "
-    "-c default_transaction_read_only=on -c plan_cache_mode=force_custom_plan -c jit=off "
-    "-c max_parallel_workers_per_gather=0"
-)
-_AUDIT_CONNECTIONS = 4
-_RENEW_SECONDS = 5.0
-_TELL_SECONDS = 60.0  # of what keeps every connection away, so often
-_NEVER_TOLD = (float("-inf"), "")  # when, and what
 _SPANS_SECONDS = 300
 _ISOLATE_SECONDS = 5.0  # beyond settling: some ticks, of whoever has the job by then
-_AUDIT_WAIT_SECONDS = 10
 _KNOWN_BLOBS_MAX = 1000
 _CLUSTERS_MAX = 100
 _KNOWN_BLOBS_FOR = timedelta(days=1)
-
-
-def _session_of(lease_seconds: float | None) -> str:
-    """A process that is stopped within a transaction keeps others from its jobs: for less than a lease."""
-    if lease_seconds is None:
-        return _SESSION
-    return f"{_SESSION} -c idle_in_transaction_session_timeout={round(idle_seconds(lease_seconds) * 1000)}"
-
-
-def _held(engine: AsyncEngine) -> bool:
-    pool = engine.pool
-    return isinstance(pool, QueuePool) and pool.checkedout() > 0
 
 
 class Store:
@@ -169,26 +128,14 @@ class Store:
         unit_seconds: float,
         lease_seconds: float | None,
     ) -> None:
-        lives = Lives(settle=self._settle_again)
-        self._url = url
-        self._read_url = read_url
-        self._pools = tuple(
-            pooled_engine(url, session, lives, connections=most, wait_seconds=wait_seconds, read_url=read_url)
-            for session, most, wait_seconds in (
-                (_session_of(lease_seconds), _CONNECTIONS, _WAIT_SECONDS),
-                (_AUDIT_SESSION, _AUDIT_CONNECTIONS, _AUDIT_WAIT_SECONDS),
-                (_SESSION, 1, _RENEW_SECONDS),
-            )
+        self._database = Database(
+            url,
+            read_url=read_url,
+            unit_seconds=unit_seconds,
+            lease_seconds=lease_seconds,
+            on_another=self._begin_anew,
         )
-        self._lives = lives
-        self._engine = Door(self._pools[0], lives, seconds=unit_seconds)
-        self._unhurried = Door(self._pools[0], lives, seconds=_UNHURRIED_SECONDS)
-        self._reading_engine = Door(self._pools[1], lives, seconds=unit_seconds)
-        # A lease is renewed however many questions and reports wait for connections.
-        self._renewing = Door(self._pools[2], lives, seconds=_RENEW_SECONDS)
-        self._incarnation = ""
-        self._told_absent = _NEVER_TOLD
-        self._sure_at: datetime | None = None  # when the life was last seen to be the same
+        self._door = self._database.door
         self._adopting_at = self._adopting_until = 0.0
         self._policy = policy
         self._known_blobs: Mapping[str, datetime] = {}
@@ -207,7 +154,7 @@ class Store:
         *,
         policy: Policy | None = None,
         read_url: Callable[[], str] | None = None,
-        unit_seconds: float = _UNIT_SECONDS,
+        unit_seconds: float = UNIT_SECONDS,
         lease_seconds: float | None = None,
     ) -> "Store":
         """Connect to a migrated database. `policy` gives the history's half-life and window.
@@ -218,73 +165,27 @@ class Store:
         SQLAlchemy's `OperationalError` when nobody answers.
         """
         store = cls(url, policy or Policy(), read_url=read_url, unit_seconds=unit_seconds, lease_seconds=lease_seconds)
-        await store._settle()
-        database = make_url(url).render_as_string(hide_password=True)
-        _log.info("store_opened", database=database, incarnation=store.incarnation)
+        await store._database.open()
         return store
 
-    async def _settle(self) -> None:
-        """Find out whose life the database has now, and go on in it: a new incarnation, where it is another one."""
-        engine = single_engine(self._url, _SESSION, read_url=self._read_url)
-        try:
-            async with engine.begin() as connection:
-                await require_current_schema(connection)
-                current = await incarnation.current_incarnation(connection, sure_at=self._sure_at)
-        finally:
-            await engine.dispose()
-        self._enter(current)
-
-    async def _settle_again(self) -> None:
-        """While it is open: what the database lacks may come, with a backup or a migration. Until then it is away."""
-        try:
-            await self._settle()
-        except SchemaMismatch as error:
-            now, text = asyncio.get_running_loop().time(), str(error)
-            if self._told_absent[1] != text or now - self._told_absent[0] >= _TELL_SECONDS:
-                self._told_absent = now, text
-                _log.error("schema_absent", why=text)
-            raise SchemaAbsentError(text) from error
-        except NotPrimary as error:
-            raise StandbyError(str(error)) from error
-        self._told_absent = _NEVER_TOLD
-
-    def _enter(self, current: incarnation.Incarnation) -> None:
-        self._lives.life = current.life
-        self._adopt(current.id)
-
-    def _adopt(self, current: str) -> None:
-        """What was known to be stored may not be any more."""
-        if current != self._incarnation:
-            self._incarnation = current
-            self._known_blobs, self._known_spans = {}, {}
-            self._adopting_at = asyncio.get_running_loop().time()
-            self._adopting_until = self._adopting_at + _ADOPTING_SECONDS
-            self.forget_loaded()
+    def _begin_anew(self) -> None:
+        """In another incarnation: what was known to be stored may not be any more."""
+        self._known_blobs, self._known_spans = {}, {}
+        self._adopting_at = asyncio.get_running_loop().time()
+        self._adopting_until = self._adopting_at + _ADOPTING_SECONDS
+        self.forget_loaded()
 
     async def close(self) -> None:
-        """Connections that calls still hold get a moment to come back: one that came later would never be closed."""
-        for engine in reversed(self._pools):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CLOSE_SECONDS):
-                    while _held(engine):  # noqa: ASYNC110 -- a pool tells nobody when a connection comes back
-                        await asyncio.sleep(0.01)
-            await engine.dispose()
+        await self._database.close()
 
     @property
     def incarnation(self) -> str:
         """Generations compare only within one."""
-        return self._incarnation
-
-    async def new_incarnation(self, *, who: str, why: str, now: datetime) -> str:
-        """After a restored backup: generations of the former incarnation no longer compare, and nothing is acted on."""
-        async with self._engine.begin() as connection:
-            began = await incarnation.begin_incarnation(connection, who=who, why=why, now=now, paused=True)
-        self._enter(began)
-        return began.id
+        return self._database.incarnation
 
     def history(self) -> History:
         """For the sealer and retention: what is only added to."""
-        return History(self._unhurried, lambda: self._incarnation)
+        return History(self._database.unhurried, lambda: self.incarnation)
 
     # what agents report
 
@@ -302,7 +203,7 @@ class Store:
         now: datetime,
     ) -> StoredAgent:
         """One agent per cluster and host; a new session replaces the old one."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await agents.register_agent(
                 connection,
                 cluster=cluster,
@@ -318,21 +219,21 @@ class Store:
 
     async def heartbeat(self, *, cluster: str, session: str, mode: AgentMode, now: datetime) -> bool:
         """False: the session is not known (register again)."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await agents.heartbeat(connection, cluster=cluster, session=session, mode=mode, now=now)
 
     async def agent_says(self, *, cluster: str, session: str, unavailable: Sequence[Unavailable]) -> None:
         """What it cannot read of its scheduler, for replicas that it is not connected to."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             await agents.says(connection, cluster=cluster, session=session, unavailable=unavailable)
 
     async def agent_views(self) -> tuple[tuple[StoredAgent, tuple[Unavailable, ...]], ...]:
         """Every agent, and what it said last that it cannot read."""
-        async with self._engine.look() as connection:
+        async with self._door.look() as connection:
             return await agents.said(connection)
 
     async def agents(self) -> tuple[StoredAgent, ...]:
-        async with self._engine.connect() as connection:
+        async with self._door.connect() as connection:
             return await agents.list_agents(connection)
 
     async def record_observations(
@@ -355,7 +256,7 @@ class Store:
             self._job_books.clear()
         nodes_known = self._node_rows.setdefault(cluster, node_rows())
         jobs_known = self._job_books.setdefault(cluster, JobBook())
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             recorded, learned = await observations.record_observations(
                 connection,
                 cluster,
@@ -372,14 +273,14 @@ class Store:
 
     async def resolve(self, refs: Sequence[AttemptRef]) -> tuple[AttemptKey | None, ...]:
         """The advisor's keys for the scheduler's names, in order; None where nothing is known."""
-        async with self._engine.connect() as connection:
+        async with self._door.connect() as connection:
             return await references.resolve_references(connection, refs)
 
     # the tick
 
     async def watched(self, now: datetime) -> tuple[AttemptKey, ...]:
         """Attempts to tick: not ended, or ended and not yet done with, for an hour at most."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             seen = await watching.watched(connection, now, patience=self._patience)
         return tuple(item.key for item in seen)
 
@@ -393,26 +294,26 @@ class Store:
 
     async def join(self, newcomer: Newcomer, *, lease: timedelta) -> datetime:
         """Begin a replica's life. Returns the database's time."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await leases.join(connection, newcomer, lease=lease)
 
     async def renew(
         self, replica_id: str, *, lease: timedelta, tick_age: timedelta, stuck: bool, jobs_max: int | None = None
     ) -> datetime | None:
         """The database's time. None: that life is over."""
-        async with self._renewing.begin() as connection:
+        async with self._database.renewing.begin() as connection:
             return await leases.renew(
                 connection, replica_id, lease=lease, tick_age=tick_age, stuck=stuck, jobs_max=jobs_max
             )
 
     async def bury(self, replica_ids: Collection[str]) -> None:
         """These do not renew, and their leases seem to run for longer than any: others may have their jobs."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             await leases.bury(connection, replica_ids)
 
     async def leave(self, replica_id: str) -> None:
         """End a replica's life; its jobs are free at once."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             await leases.leave(connection, replica_id)
 
     async def take_turn(
@@ -426,7 +327,7 @@ class Store:
         attempts_max: int | None = None,
     ) -> Turn:
         """What this replica may tick, none of `refused` and no more than `attempts_max`. Raises `LeaseLost`."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             turn = await leases.take_turn(
                 connection,
                 replica_id,
@@ -437,21 +338,21 @@ class Store:
                 refused=refused,
                 attempts_max=attempts_max,
             )
-        return replace(turn, fence=replace(turn.fence, incarnation=self._incarnation))
+        return replace(turn, fence=replace(turn.fence, incarnation=self.incarnation))
 
     async def _hold(self, connection: AsyncConnection, fence: Fence | None, jobs: Iterable[str] = ()) -> None:
         """Before anything else of a tick's transaction: nobody else may write it. Raises `LeaseLost`."""
-        if fence is not None and fence.incarnation != self._incarnation:
+        if fence is not None and fence.incarnation != self.incarnation:
             raise LeaseLost("the store is another one since, and may have forgotten who holds what")
         await leases.hold(connection, fence, jobs)
 
     async def replicas(self) -> tuple[StoredReplica, ...]:
-        async with self._engine.look() as connection:
+        async with self._door.look() as connection:
             return await leases.list_replicas(connection)
 
     async def free_jobs(self, now: datetime) -> tuple[str, ...]:
         """Jobs with something to tick that no replica holds. A turn says so, too."""
-        async with self._engine.look() as connection:
+        async with self._door.look() as connection:
             return await watching.free_jobs(connection, now)
 
     @property
@@ -460,12 +361,12 @@ class Store:
 
     async def hint(self, what: str, name: str) -> None:
         """Tell other replicas where to look."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             await hints.hint(connection, what, name)
 
     async def board_token(self) -> str:
         """Differs when what agents are shown may have changed."""
-        async with self._engine.look() as connection:
+        async with self._door.look() as connection:
             return await open_advice.token(connection)
 
     async def load(self, keys: Sequence[AttemptKey], *, now: datetime) -> Mapping[AttemptKey, StoredAttempt]:
@@ -473,12 +374,12 @@ class Store:
 
         For the tick: what is remembered until the next call is of these attempts, and of no others.
         """
-        async with self._loading, self._reading() as connection:
+        async with self._loading, self._door.moment() as connection:
             return await loading.load(connection, keys, policy=self._policy, now=now, remembered=self._remembered)
 
     async def load_one(self, key: AttemptKey, *, now: datetime) -> StoredAttempt | None:
         """All that is known of one attempt, for whoever asks beside the tick: what that remembers is left alone."""
-        async with self._reading() as connection:
+        async with self._door.moment() as connection:
             return (await loading.load(connection, [key], policy=self._policy, now=now)).get(key)
 
     def forget_loaded(self) -> None:
@@ -492,7 +393,7 @@ class Store:
         """What the tick leaves for the next one, of all attempts in one transaction."""
         if not states_by_key:
             return
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             await self._hold(connection, fence, (key.job_key for key in states_by_key))
             writer = await states.save_states(connection, states_by_key)
         self._remembered.saved(states_by_key, writer)
@@ -512,10 +413,10 @@ class Store:
         An error of the database or of a record's coding is raised: then none of them is committed.
         """
         while True:
-            current = self._incarnation
+            current = self.incarnation
             batch = await asyncio.to_thread(commit.Batch.of, records, incarnation=current, known=self._known(records))
-            async with self._engine.begin() as connection:
-                if current != self._incarnation:
+            async with self._door.begin() as connection:
+                if current != self.incarnation:
                     continue  # settled just now: ids are made with it, and what is known to be stored is known no more
                 await self._hold(connection, fence, (record.key.job_key for record in records))
                 outcomes = await commit.commit_decisions(connection, batch, incarnation=current, fence=fence)
@@ -542,41 +443,30 @@ class Store:
         """Whether anything is past its time to live; once per tick. That the store still is what it was is seen to at
         the same time.
         """
-        async with self._engine.look() as connection:
-            life, current = await self._newest(connection)
+        async with self._door.look() as connection:
+            shown = await self._database.glimpse(connection)
             found = await due.due(connection, now)
-        await self._is_still(life, current, now)
+        await self._database.seen(shown, now)
         clock = asyncio.get_running_loop().time()
         return replace(found, isolations=found.isolations or self._adopting_at <= clock < self._adopting_until)
 
-    async def _newest(self, connection: AsyncConnection) -> tuple[Life | None, str | None]:
-        life = self._lives.life
-        return life, await incarnation.newest_incarnation(connection, life) if life is not None else None
-
-    async def _is_still(self, life: Life | None, current: str | None, now: datetime) -> None:
-        if current is None:
-            await self._lives.settled(life)
-        elif life is self._lives.life:  # else another one was found meanwhile, and this answer is of before
-            self._adopt(current)
-            self._sure_at = now
-
     async def settings(self) -> Settings:
         """Modes, pauses, and what categories earned."""
-        async with self._reading_settings, self._engine.look() as connection:
+        async with self._reading_settings, self._door.look() as connection:
             return await self._settings.read(connection)
 
     async def expire_advice(self, now: datetime, *, fence: Fence | None = None) -> int:
         """Close advice past its time to live as EXPIRED. Returns how many."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             await self._hold(connection, fence)
-            life, current = await self._newest(connection)
-            expired = await open_advice.expire_advice(connection, now) if current is not None else 0
-        await self._is_still(life, current, now)
+            shown = await self._database.glimpse(connection)
+            expired = await open_advice.expire_advice(connection, now) if shown.incarnation is not None else 0
+        await self._database.seen(shown, now)
         return expired
 
     async def open_advice(self, cluster: str, now: datetime) -> tuple[AdviceRow, ...]:
         """The newest generation of each attempt of the cluster, unless final or past its time to live."""
-        async with self._engine.connect() as connection:
+        async with self._door.connect() as connection:
             return await open_advice.open_advice(connection, cluster, now)
 
     async def record_reconciliation(self, advice_id: str, reconciliation: Reconciliation, *, who: str) -> AttemptKey:
@@ -584,17 +474,14 @@ class Store:
 
         An agent that has seen a higher generation than there is proves that the store has forgotten some.
         """
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             key = await open_advice.record_reconciliation(connection, advice_id, reconciliation, who=who)
             seen = open_advice.seen_by_agent(reconciliation)
             if not seen or seen <= await open_advice.newest_generation(connection, key):
                 return key
         # Apart, so that attempts are locked before their advice, as by whoever commits meanwhile.
-        async with self._engine.begin() as connection:
-            began = await incarnation.after_forgetting(
-                connection, key, advice_id=advice_id, seen=seen, who=who, now=reconciliation.at
-            )
-        self._enter(began)
+        # Apart, so that attempts are locked before their advice, as by whoever commits meanwhile.
+        await self._database.has_forgotten(key, advice_id=advice_id, seen=seen, who=who, now=reconciliation.at)
         return key
 
     async def record_milestones(
@@ -604,7 +491,7 @@ class Store:
 
         `fence` is of the replica that ticks an attempt; what it says of the one before is of the same job.
         """
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             await self._hold(connection, fence, (key.job_key for key in reached))
             await milestones.record_milestones(connection, reached)
 
@@ -612,7 +499,7 @@ class Store:
 
     async def isolate(self, cluster: str, wants: Sequence[Want], *, now: datetime, fence: Fence | None = None) -> Plan:
         """Open what caps and breaker allow, with audit rows; idempotent while its node is held."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             await self._hold(connection, fence)
             return await isolations.isolate(connection, cluster, wants, policy=self._policy, now=now)
 
@@ -620,14 +507,14 @@ class Store:
         self, cluster: str, node: str, *, force: bool, who: str, why: str, origin: str, now: datetime
     ) -> tuple[StoredIsolation, bool]:
         """Whether anything changed. Raises `NotFound` and `TooLate`."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await isolations.isolate_by_hand(
                 connection, cluster, node, force=force, who=who, why=why, origin=origin, policy=self._policy, now=now
             )
 
     async def expire_isolations(self, now: datetime, *, fence: Fence | None = None) -> tuple[StoredIsolation, ...]:
         """End what is past its time to live. In a new incarnation, also take over what the former one had isolated."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             await self._hold(connection, fence)
             clock = asyncio.get_running_loop().time()
             if clock < self._adopting_until:
@@ -637,20 +524,20 @@ class Store:
             return await isolations.expire(connection, now)
 
     async def open_isolations(self, cluster: str) -> tuple[StoredIsolation, ...]:
-        async with self._engine.connect() as connection:
+        async with self._door.connect() as connection:
             return await isolations.open_isolations(connection, cluster)
 
     async def isolations(
         self, *, cluster: str = "", node: str = "", ended: bool = False
     ) -> tuple[StoredIsolation, ...]:
-        async with self._engine.connect() as connection:
+        async with self._door.connect() as connection:
             return await isolations.list_isolations(connection, cluster=cluster, node=node, ended=ended)
 
     async def end_isolation(
         self, cluster: str, node: str, *, who: str, why: str, origin: str = "", now: datetime
     ) -> StoredIsolation:
         """By an operator. Raises `NotFound`."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             by = IsolationEnd.OPERATOR
             return await isolations.end(connection, cluster, node, by=by, who=who, why=why, origin=origin, now=now)
 
@@ -658,33 +545,33 @@ class Store:
         self, isolation_id: str, news: NodeReconciliation, *, cluster: str, who: str
     ) -> StoredIsolation:
         """Idempotent; what is said of an older generation changes nothing. Raises `NotFound`."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await isolations.record(connection, isolation_id, news, cluster=cluster, who=who)
 
     async def record_probe(
         self, cluster: str, node: str, *, passed: bool, who: str, why: str, origin: str = "", now: datetime
     ) -> StoredIsolation:
         """What the site's own test of an isolated node said. Raises `NotFound`."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await isolations.record_probe(
                 connection, cluster, node, passed=passed, who=who, why=why, origin=origin, policy=self._policy, now=now
             )
 
     async def orphaned_drains(self, *, cluster: str = "") -> tuple[tuple[str, str, str], ...]:
         """(cluster, node, reason) of nodes that carry our drain while no isolation of them is known."""
-        async with self._engine.connect() as connection:
+        async with self._door.connect() as connection:
             return await isolations.orphaned(connection, cluster)
 
     async def breakers(self) -> tuple[StoredBreaker, ...]:
         """Those that have tripped."""
-        async with self._engine.connect() as connection:
+        async with self._door.connect() as connection:
             return await isolations.breakers(connection)
 
     async def reset_breaker(
         self, cluster: str, *, who: str, why: str, origin: str = "", now: datetime
     ) -> StoredBreaker:
         """Raises `NotFound` when it has not tripped."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await isolations.reset_breaker(connection, cluster, who=who, why=why, origin=origin, now=now)
 
     # operators
@@ -693,7 +580,7 @@ class Store:
         self, channel: str, *, actions: Sequence[str], since: datetime, now: datetime, acted_only: bool = False
     ) -> int:
         """How many decisions since then are to be told on this channel and were not known to be."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await notifications.enqueue(
                 connection, channel, actions=actions, since=since, now=now, acted_only=acted_only
             )
@@ -702,147 +589,147 @@ class Store:
         self, channel: str, *, messages_per_minute: int, now: datetime, by_user: bool = False
     ) -> notifications.Claimed | None:
         """The next message to send, ours for `notifications.CLAIM_SECONDS`."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await notifications.claim(
                 connection, channel, messages_per_minute=messages_per_minute, now=now, by_user=by_user
             )
 
     async def notice_sent(self, key: str, *, now: datetime) -> None:
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             await notifications.sent(connection, key, now=now)
 
     async def notice_failed(self, key: str, *, error: str, uncertain: bool, due_at: datetime, now: datetime) -> bool:
         """True: it is not tried again."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await notifications.failed(connection, key, error=error, uncertain=uncertain, due_at=due_at, now=now)
 
     async def pauses(self, now: datetime) -> tuple[Pause, ...]:
         """Those in force."""
-        async with self._engine.look() as connection:
+        async with self._door.look() as connection:
             return await pauses.list_pauses(connection, now)
 
     async def pause(self, wanted: Pause, *, who: str, origin: str, now: datetime) -> Pause:
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await pauses.pause(connection, wanted, who=who, origin=origin, now=now)
 
     async def resume(self, cluster: str, *, who: str, why: str, origin: str, now: datetime) -> Pause:
         """End the pause of exactly this cluster; "" is the one of all. Raises `NotFound`."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await pauses.resume(connection, cluster, who=who, why=why, origin=origin, now=now)
 
     async def modes(self) -> tuple[ModeSetting, ...]:
-        async with self._engine.look() as connection:
+        async with self._door.look() as connection:
             return await modes.list_modes(connection)
 
     async def find_attempt(
         self, *, cluster: str = "", job_id: str = "", number: int | None = None, decision_id: str = ""
     ) -> tuple[AttemptKey, AttemptRef]:
         """That of a decision (its whole id), the one named, or the newest that has begun. Raises `NotFound`."""
-        async with self._engine.connect() as connection:
+        async with self._door.connect() as connection:
             return await orders.find_attempt(
                 connection, cluster=cluster, job_id=job_id, number=number, decision_id=decision_id
             )
 
     async def give_order(self, wanted: OrderWanted, *, who: str, why: str, origin: str, now: datetime) -> OrderGiven:
         """Idempotent. Raises `NotFound`, and `TooLate` with what has happened already."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await orders.give(connection, wanted, who=who, why=why, origin=origin, now=now)
 
     async def lift_order(self, order_id: str, *, who: str, why: str, origin: str, now: datetime) -> OrderGiven:
         """Idempotent. Raises `NotFound`."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await orders.lift(connection, order_id, who=who, why=why, origin=origin, now=now)
 
     async def orders(self, *, cluster: str = "", job_id: str = "", lifted: bool = False) -> tuple[StoredOrder, ...]:
         """Newest first. `lifted`: also those that hold no longer."""
-        async with self._engine.connect() as connection:
+        async with self._door.connect() as connection:
             return await orders.list_orders(connection, cluster=cluster, job_id=job_id, lifted=lifted)
 
     async def correct(
         self, decision_id: str, wanted: Correction, *, origin: str
     ) -> tuple[corrections.StoredCorrection, bool]:
         """What the right verdict would have been; whether it says anything new. Raises `NotFound`."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await corrections.correct(connection, decision_id, wanted, origin=origin)
 
     async def corrections(
         self, *, cluster: str = "", decision_id: str = "", since: datetime | None = None
     ) -> tuple[corrections.StoredCorrection, ...]:
         """The newest one of each decision, newest first."""
-        async with self._engine.connect() as connection:
+        async with self._door.connect() as connection:
             return await corrections.list_corrections(connection, cluster=cluster, decision_id=decision_id, since=since)
 
     async def since_order(self, key: AttemptKey, count: int) -> SinceOrder:
         """What became of an attempt since it had so many orders."""
-        async with self._reading() as connection:
+        async with self._door.moment() as connection:
             return await orders.since(connection, key, count)
 
     async def set_mode(self, setting: ModeSetting, *, who: str, why: str, origin: str, now: datetime) -> ModeChange:
         """Set or replace the setting for exactly these fields, with audit rows. Monitor for everything is a stop."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await modes.set_mode(connection, setting, who=who, why=why, origin=origin, now=now)
 
     async def unset_mode(self, place: ModeSetting, *, who: str, why: str, origin: str, now: datetime) -> ModeChange:
         """Remove the setting for exactly these fields, with an audit row. Raises `NotFound`."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await modes.unset_mode(connection, place, who=who, why=why, origin=origin, now=now)
 
     async def ever_reported(self, *, cluster: str = "", partition: str = "", job_id: str = "") -> bool:
         """Whether an agent has shown such a job, or a node of such a partition."""
-        async with self._engine.connect() as connection:
+        async with self._door.connect() as connection:
             return await modes.ever_reported(connection, cluster=cluster, partition=partition, job_id=job_id)
 
     # reports and earned autonomy
 
     async def shadow_evidence(self, wanted: ShadowWanted, rules: ShadowRules) -> ShadowEvidence:
         """Attempts that something was wrong with, and all that bears on what people did about them."""
-        async with self._reading() as connection:
+        async with self._door.moment() as connection:
             return await shadow_queries.load_watched(connection, wanted, rules)
 
     async def node_aftermaths(
         self, places: Mapping[Place, datetime], rules: ShadowRules
     ) -> Mapping[Place, NodeAftermath]:
         """What became of nodes after the moments given."""
-        async with self._reading() as connection:
+        async with self._door.moment() as connection:
             return await shadow_queries.node_aftermaths(connection, places, rules)
 
     async def record_shadow(self, key: AttemptKey, said: Said, *, origin: str, now: datetime) -> str:
         """Keep what somebody says was done about an attempt. Raises `NotFound`."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await shadow.record(connection, key, said, origin=origin, now=now)
 
     async def earned(self) -> tuple[Earned, ...]:
         """Which categories became autonomous by themselves, or no longer are."""
-        async with self._engine.look() as connection:
+        async with self._door.look() as connection:
             return await shadow.earned(connection)
 
     async def set_earned(self, changes: Sequence[Earned]) -> tuple[Earned, ...]:
         """Those that were really changed, with audit rows."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await shadow.set_earned(connection, changes)
 
     async def forget_earned(self, *, why: str, now: datetime) -> int:
         """Nothing is earned any more. Returns how many categories were autonomous by it."""
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             return await shadow.forget_earned(connection, why=why, now=now)
 
     async def reliability_rows(self, wanted: ReliabilityWanted) -> ReliabilityRows:
         """Attempts that ran within a window, as far as reliability figures ask."""
-        async with self._reading() as connection:
+        async with self._door.moment() as connection:
             found = await reliability_queries.load_reliability(connection, wanted)
         return await asyncio.to_thread(reliability_queries.facts_of, *found)
 
     async def append_audit(self, event: AuditEvent) -> None:
-        async with self._engine.begin() as connection:
+        async with self._door.begin() as connection:
             await audit_log.append(connection, event)
 
     async def ping(self) -> None:
         """Returns when the database answers."""
-        async with self._engine.connect() as connection:
+        async with self._door.connect() as connection:
             await connection.execute(select(1))
 
     async def open_incident_count(self) -> int:
-        async with self._engine.connect() as connection:
+        async with self._door.connect() as connection:
             found = await connection.execute(
                 select(func.count()).select_from(incidents).where(incidents.c.closed_at.is_(None))
             )
@@ -851,78 +738,78 @@ class Store:
     # audit. Lists raise `CursorRefused`, `FilterRefused` and `PageRefused`.
 
     async def decision(self, decision_id: str) -> DecisionRow | None:
-        async with self._auditing() as connection:
+        async with self._database.asking.moment() as connection:
             return await audit_queries.get_decision(connection, decision_id)
 
     async def decisions(self, wanted: AuditFilter, page: Page) -> Listing[DecisionRow]:
-        async with self._auditing() as connection:
+        async with self._database.asking.moment() as connection:
             return await audit_queries.list_decisions(
                 connection, wanted, page, await self._spans(connection, "decisions")
             )
 
     async def decision_inputs(self, decision_id: str, *, held: Sequence[str] = ()) -> DecisionInputs | None:
-        async with self._auditing() as connection:
+        async with self._database.asking.moment() as connection:
             return await audit_queries.get_decision_inputs(connection, decision_id, held)
 
     async def incident(self, incident_id: str) -> IncidentRow | None:
-        async with self._auditing() as connection:
+        async with self._database.asking.moment() as connection:
             return await audit_queries.get_incident(connection, incident_id)
 
     async def incidents(self, wanted: AuditFilter, page: Page, *, only_open: bool = False) -> Listing[IncidentRow]:
-        async with self._auditing() as connection:
+        async with self._database.asking.moment() as connection:
             return await audit_queries.list_incidents(connection, wanted, page, only_open=only_open)
 
     async def attempt(self, *, cluster: str, job_id: str, number: int, job_key: str = "") -> AttemptRow | None:
         """By `job_key` where given, else of the job that had the id last."""
-        async with self._auditing() as connection:
+        async with self._database.asking.moment() as connection:
             return await audit_queries.get_attempt(
                 connection, cluster=cluster, job_id=job_id, number=number, job_key=job_key
             )
 
     async def attempts(self, wanted: AuditFilter, page: Page) -> Listing[AttemptRow]:
-        async with self._auditing() as connection:
+        async with self._database.asking.moment() as connection:
             return await audit_queries.list_attempts(connection, wanted, page)
 
     async def node(self, cluster: str, name: str, *, now: datetime) -> NodeRow | None:
-        async with self._auditing() as connection:
+        async with self._database.asking.moment() as connection:
             return await node_queries.get_node(connection, cluster, name, policy=self._policy, now=now)
 
     async def nodes(self, wanted: AuditFilter, page: Page, *, now: datetime) -> Listing[NodeRow]:
         """Nodes with a history, newest implication first."""
-        async with self._auditing() as connection:
+        async with self._database.asking.moment() as connection:
             return await node_queries.list_nodes(connection, wanted, page, policy=self._policy, now=now)
 
     async def node_map(self, *, cluster: str = "", now: datetime) -> node_map.NodeMap:
         """Every node with its state, score and isolation."""
-        async with self._auditing() as connection:
+        async with self._database.asking.moment() as connection:
             return await node_map.node_map(connection, cluster, policy=self._policy, now=now)
 
     async def lemons(self, wanted: LemonsWanted, *, now: datetime) -> Lemons:
         """Nodes that fail again and again by themselves, worst first."""
-        async with self._auditing() as connection:
+        async with self._database.asking.moment() as connection:
             return await node_queries.list_lemons(connection, wanted, policy=self._policy, now=now)
 
     async def signals(self, wanted: SignalFilter, page: Page) -> Listing[SignalRow]:
         """Evidence of incidents, newest incident first. A page can be short while there is a cursor."""
-        async with self._auditing() as connection:
+        async with self._database.asking.moment() as connection:
             return await signal_queries.list_signals(connection, wanted, page)
 
     async def actions(self, wanted: AuditFilter, page: Page) -> Listing[ActionRow]:
         """What came of advice, newest decision first. `status` and `reason` are those of what came of it."""
-        async with self._auditing() as connection:
+        async with self._database.asking.moment() as connection:
             spans = await self._spans(connection, "reconciliations")
             return await action_queries.list_actions(connection, wanted, page, spans)
 
     async def audit(self, wanted: EventFilter, page: Page) -> Listing[AuditRecord]:
         """Who did what, newest first."""
-        async with self._auditing() as connection:
+        async with self._database.asking.moment() as connection:
             return await action_queries.list_audit(connection, wanted, page, await self._spans(connection, "audit"))
 
     async def job_timeline(
         self, *, cluster: str, job_id: str, job_key: str = "", attempts_max: int
     ) -> JobTimeline | None:
         """Of the newest attempts. By `job_key` where given, else of the job that had the id last."""
-        async with self._auditing() as connection:
+        async with self._database.asking.moment() as connection:
             return await event_queries.job_timeline(
                 connection, cluster=cluster, job_id=job_id, job_key=job_key, attempts_max=attempts_max
             )
@@ -931,16 +818,10 @@ class Store:
         self, cluster: str, name: str, wanted: EventFilter, page: Page, *, now: datetime
     ) -> NodeEvents | None:
         """Everything that is known of it, newest first. Of `wanted`, the times count."""
-        async with self._auditing() as connection:
+        async with self._database.asking.moment() as connection:
             return await event_queries.node_history(
                 connection, cluster, name, wanted, page, policy=self._policy, now=now
             )
-
-    @asynccontextmanager
-    async def _reading(self) -> AsyncIterator[AsyncConnection]:
-        """Several queries that see one moment."""
-        async with self._engine.connect() as plain:
-            yield await plain.execution_options(isolation_level="REPEATABLE READ")
 
     async def _spans(self, connection: AsyncConnection, table: str) -> Spans:
         """As they were some minutes ago: a part that is new lies in the newest span, one that went is empty."""
@@ -950,9 +831,3 @@ class Store:
             known = now, await months.spans(connection, table)
             self._known_spans[table] = known
         return known[1]
-
-    @asynccontextmanager
-    async def _auditing(self) -> AsyncIterator[AsyncConnection]:
-        """The same for what people ask: on connections of their own, read-only, and not for long."""
-        async with self._reading_engine.connect() as plain:
-            yield await plain.execution_options(isolation_level="REPEATABLE READ")

@@ -154,15 +154,3 @@ async def test_a_store_that_is_emptied_while_it_is_open_begins_anew_and_paused(s
     (held,) = (await store.settings()).pauses
     assert (held.cluster, held.set_by) == ("", "advisor")
     assert held.why == "the store is empty, and was not before; what was ordered may be forgotten"
-
-
-async def test_an_answer_of_before_does_not_bring_a_former_incarnation_back(store: Store, url: str) -> None:
-    """The tick's question is under way while an agent's word, or another connection, shows that a new one began."""
-    async with store._engine.look() as connection:
-        life, former = await store._newest(connection)
-    assert former == store.incarnation
-    began = await store.new_incarnation(who="eve", why="restored", now=at(5))
-    await store._is_still(life, former, at(6))
-    assert store.incarnation == began
-    await store.due(at(7))
-    assert store.incarnation == began

@@ -12,7 +12,7 @@ from advisor.store.errors import SchemaMismatch
 from advisor.store.migrate import alembic_config, migrate, require_server
 from advisor.store.store import Store
 from advisor.store.tables import APPEND_ONLY, metadata
-from tests.integration.store.worlds import at, healthy, pending, record, report, running
+from tests.integration.store.worlds import at, healthy, pending, record, report, restored, running
 
 pytestmark = pytest.mark.postgres
 
@@ -127,7 +127,8 @@ async def test_incarnation_stays_until_a_restore(url: str) -> None:
     await first.close()
     second = await Store.open(url)
     assert second.incarnation == first.incarnation
-    renewed = await second.new_incarnation(who="root", why="restored last night's backup", now=at(0))
+    renewed = await restored(second, url)
+    assert second.incarnation == renewed
     await second.close()
     third = await Store.open(url)
     assert third.incarnation == renewed != first.incarnation
@@ -153,10 +154,10 @@ async def test_restore_on_another_server_is_noticed(url: str) -> None:
     await second.close()
 
 
-async def test_generation_of_another_incarnation_has_another_id(store: Store) -> None:
+async def test_generation_of_another_incarnation_has_another_id(store: Store, url: str) -> None:
     """The same decision of another incarnation is another decision."""
     first = await store.commit_decision(record(await running(store), decision=healthy()))
-    await store.new_incarnation(who="root", why="restored", now=at(0))
+    await restored(store, url)
     other = await report(store, pending(job_id="8", observed_at=at(30)), complete=False)
     second = await store.commit_decision(record(other.changed[0], decision=healthy()))
     assert first.decision_id != second.decision_id

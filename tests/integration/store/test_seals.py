@@ -19,7 +19,7 @@ from advisor.seals.keys import PublicKey, SealKey
 from advisor.store import seal_rows, seal_verify, seals
 from advisor.store.records import AuditEvent
 from advisor.store.store import Store
-from tests.integration.store.worlds import at, healthy, record, running
+from tests.integration.store.worlds import at, healthy, record, restored, running
 
 pytestmark = pytest.mark.postgres
 
@@ -321,7 +321,7 @@ async def test_more_rows_than_one_seal_takes(store: Store, engine: AsyncEngine) 
     assert len(await kept(engine)) == 3
 
 
-async def test_restored_backup_goes_on(sealed: Store, engine: AsyncEngine) -> None:
+async def test_restored_backup_goes_on(sealed: Store, engine: AsyncEngine, url: str) -> None:
     """After a restore the chain continues from the backup's end; the exported copy says what is missing."""
     copy = await kept(engine)
     await tamper(
@@ -330,7 +330,7 @@ async def test_restored_backup_goes_on(sealed: Store, engine: AsyncEngine) -> No
         "DELETE FROM seal_leaves WHERE number > 1",
         "DELETE FROM audit WHERE who IN ('ada', 'grace', 'joan')",
     )
-    await sealed.new_incarnation(who="root", why="restored", now=at(0))
+    await restored(sealed, url)
     await sealer(sealed).once()
     assert await found(engine) == []
     assert [item.wrong for item in compare_copies(await kept(engine), copy)] == [Wrong.COPY_DIFFERS, Wrong.SEAL_MISSING]

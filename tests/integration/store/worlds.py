@@ -4,6 +4,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from sqlalchemy.ext.asyncio import create_async_engine
+
 from advisor.core.model import (
     Attribution,
     Decision,
@@ -13,6 +15,7 @@ from advisor.core.model import (
     Signal,
 )
 from advisor.core.words import Action, AttemptState, Category, IncidentKind, Reason, Role, Trust
+from advisor.store.incarnation import begin_incarnation
 from advisor.store.records import AgentMode, AttemptKey, DecisionRecord, ObservedJob
 from advisor.store.store import Store
 
@@ -74,6 +77,16 @@ async def register(store: Store, *, now: datetime, job_memory: timedelta | None 
         missing_rights=(),
         now=now,
     )
+
+
+async def restored(store: Store, url: str) -> str:
+    """Somebody says that the database was put back, and the next tick sees it. Returns the incarnation that began."""
+    engine = create_async_engine(url)
+    async with engine.begin() as connection:
+        began = await begin_incarnation(connection, who="root", why="restored", now=at(0), paused=True)
+    await engine.dispose()
+    await store.due(at(0))
+    return began.id
 
 
 async def running(store: Store, **changes: Any) -> AttemptKey:

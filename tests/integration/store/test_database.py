@@ -1,0 +1,59 @@
+"""The one database followed through its life; how it goes away and comes back is in `postgres_trouble`."""
+
+import asyncio
+
+import pytest
+
+from advisor.store.database import Database
+from advisor.store.engines import Door
+from advisor.store.records import AttemptKey
+from tests.integration.store.worlds import at
+
+pytestmark = pytest.mark.postgres
+
+
+async def test_an_answer_of_before_does_not_bring_a_former_incarnation_back(url: str) -> None:
+    """The tick's question is under way while an agent's word, or another connection, shows that a new one began."""
+    database = Database(url)
+    await database.open()
+    former = database.incarnation
+    async with database.door.look() as connection:
+        shown = await database.glimpse(connection)
+    assert shown.incarnation == former
+    key = AttemptKey(job_key="0190a000-0000-7000-8000-000000000000", number=0)
+    await database.has_forgotten(key, advice_id="", seen=2, who="agent", now=at(5))
+    began = database.incarnation
+    assert began != former
+    await database.seen(shown, at(6))
+    assert database.incarnation == began
+    async with database.door.look() as connection:
+        shown = await database.glimpse(connection)
+    await database.seen(shown, at(7))
+    assert database.incarnation == began
+    await database.close()
+
+
+async def test_the_dsn_is_read_once_a_second_for_all_connections(url: str) -> None:
+    """Whatever they are for: it is one file, and leads to one place."""
+    reads = 0
+
+    def read() -> str:
+        nonlocal reads
+        reads += 1
+        return url
+
+    database = Database(url, read_url=read)
+    await database.open()
+    doors = (database.door, database.unhurried, database.asking, database.renewing)
+    await _use(*doors)
+    await asyncio.sleep(1.1)
+    reads = 0
+    await _use(*doors)
+    assert reads == 1
+    await database.close()
+
+
+async def _use(*doors: Door) -> None:
+    for door in doors:
+        async with door.look():
+            pass
