@@ -17,6 +17,7 @@ class Phase(StrEnum):
     COMPILE = "compile"
     CHECKPOINT = "checkpoint"
     EVALUATION = "evaluation"
+    PREPARATION = "preparation"  # before the first step: a bar of what is done until then is the last that was said
     OTHER = "other"  # announced in words that are not known: more output than usual
 
 

@@ -69,10 +69,14 @@ def _first_step(snapshot: Snapshot, policy: Policy) -> Expected | None:
     """Before the first progress line. None where nothing shows that there will be one: the job may print its steps in a
     form that nobody knows, or elsewhere, or take none at all.
 
-    Steps are to be expected where an earlier attempt took some, or where this one has announced its start. Telemetry is
+    Steps are to be expected where an earlier attempt took some, or where this one has announced its start. A bar of
+    preparation is awaited itself, as long as nothing else was said since. Telemetry is
     no such sign: a solver without tensor work looks like waiting ranks, and a moment of waiting is no hour of it.
     """
     started, pace = snapshot.attempt.started_at, snapshot.progress.pace
+    if pace.phase is Phase.PREPARATION and pace.sign_at is not None:
+        at = pace.sign_at + timedelta(seconds=policy.hang_phase_seconds)
+        return Expected(at=at, ends_at=at, seconds=policy.hang_phase_seconds, phase=Phase.PREPARATION)
     if started is None:
         return None
     announced = pace.sign_at if pace.phase is Phase.START else None

@@ -43,15 +43,17 @@ _BAR_FORMATS: Mapping[str, str] = {
     "epoch_loss": r"(?m)(?:^|[ \[(|,:\]])(?i:epoch)(?:[=:#]| [=:#]?)? {0,8}\[?(?P<step>\d{1,9})\b"
     r"[^\n]{0,80}?\b(?i:loss|acc|ppl)\b[^\n]{0,20}\d",
 }
-# What a bar counts before the first step, or instead of steps: when it is full, nothing says that another line is due.
-# Its first word says so, behind what launchers and loggers put before a line: "Train (packed): " counts steps.
+# What a bar counts before the first step, or instead of steps, however far it is. Its first word says so, behind what
+# launchers and loggers put before a line: "Train (packed): " counts steps.
 _PREPARING = re2.compile(
     r"(?i)^(?:\s*(?:\[[^\]\n]{0,120}\]:?|\([^)\n]{0,120}\):?|[^\s|%]{1,80}:|[\d:,./tz+-]+|rank \d+|info|warning"
-    r"|multi-thread|sanity))*"
+    r"|multi-thread|sanity|data(?:sets?)?|model|weights?|checkpoints?|files?))*"
     r"\s*(?:(?:load|download|upload|(?:pre)?fetch|resolv|map|filter|generat|pack|(?:pre-?)?process|read|build|cach|prepar"
     r"|extract|cast|group|convert|copy|initiali[sz]|captur|flatten|shuffl|index|scann|warm|sort|creat|quantiz|render"
     r"|decod|encod|check|add|appl|truncat|drop|sav|writ|comput|count|unzip|verif|shard|merg|pars|import|compil|profil"
-    r"|materiali[sz]|calibrat|autotun)(?:ed|e|s|p|pp?ing|ning|ing|y|ying)?|(?:running )?tokeniz(?:e|ed|er|ing)|warm-?up"
+    r"|materiali[sz]|calibrat|autotun|concatenat|collect|split|de-?duplicat|restor|unpack|(?:de)?compress|init|broadcast"
+    r"|transfer|clean|sync|stag|pull|gather|pre-?comput|get|set)(?:ed|e|s|p|pp?ing|ning|ting|ring|ing|y|ying|ation)?"
+    r"|(?:running |pre-?)?tokeniz(?:e|ed|er|ing|ation)|warm-?up"
     r")\b[^|\n]{0,120}\d{1,3}%(?: completed )?\|"
 )
 _COUNTS_STEPS = re2.compile(r"(?i)^[^|\n]{0,400}\b(?:epochs?|steps?|iter(?:ation)?s?|loss)\b[^|\n]{0,120}%")
@@ -112,7 +114,6 @@ class FileProgress:
     saving_line: int = 0  # newest "saving checkpoint" line without a later step
     restarts: int = 0
     finished: bool = False
-    preparing: bool = False  # the only progress so far is of bars that count no steps
     last_line_at: datetime | None = None
     news_at: datetime | None = None  # before the first step: newest line that is no repetition, to a minute
     advance_line: int = 0
@@ -153,6 +154,8 @@ def observe(
     if form is None:
         return progress
     matches = _telling(COMPILED[form], text, _AFTER_BREAK if progress.broken else 1)
+    if form == "bar" and progress.last_step is None:
+        matches = _from_first_step(text, matches)
     if progress.orphan is not None and len(matches) > 1:
         matches = _telling(COMPILED[form], text, _BESIDE_ANOTHER)
     first = matches[0] if matches else None
@@ -182,6 +185,15 @@ def _telling(pattern: Any, text: bytes, most: int) -> list[Any]:
     if last is not None and last.start() > matches[-1].start():
         matches.append(last)
     return matches
+
+
+def _from_first_step(text: bytes, telling: list[Any]) -> list[Any]:
+    """The first bar that counts steps, behind those that prepare them, and the last bar."""
+    bars = islice(COMPILED["bar"].finditer(text), _BESIDE_ANOTHER)
+    first = next((bar for bar in bars if not prepares(_line_around(text, bar.start(1)))), None)
+    if first is None or first.start() >= telling[-1].start():
+        return telling[-1:]
+    return [first, telling[-1]]
 
 
 def _choose(progress: FileProgress, forms: Iterable[str]) -> str | None:
@@ -256,11 +268,8 @@ class _Seen:
 
 def _step(p: FileProgress, form: str, seen: _Seen) -> FileProgress:
     """Take one progress line into account."""
-    preparing = form == "bar" and (p.preparing or p.last_step is None) and _prepares(seen.text)
-    if preparing and seen.total is not None and seen.step >= seen.total:
-        return _prepared(p, seen)
-    if p.preparing != preparing:
-        p = replace(p, preparing=preparing)
+    if form == "bar" and p.last_step is None and _prepares(seen.text):
+        return _preparing(p, seen.at, full=seen.total is not None and seen.step >= seen.total)
     if p.form != form:
         # Another format: numbers do not compare. It only shows that the attempt goes on.
         p = replace(p, form=form, last_step=None, low_steps=())
@@ -295,23 +304,26 @@ def _prepares(line: str) -> bool:
     return _PREPARING.search(line) is not None and _COUNTS_STEPS.search(line) is None
 
 
-def _prepared(p: FileProgress, seen: _Seen) -> FileProgress:
-    """A bar of something before the first step is full: as if no step had been shown."""
-    return replace(
-        p,
-        form="",
-        preparing=True,
-        first_step=None,
-        first_at=None,
-        last_step=None,
-        last_at=None,
-        printed_at=None,
-        intervals=(),
-        rank=None,
-        low_steps=(),
-        pace=Pace(),
-        news_at=seen.at,
-    )
+def prepares(line: bytes) -> bool:
+    """Whether a line is a bar, of what comes before the first step."""
+    return COMPILED["bar"].search(line) is not None and _prepares(line[:_VALUES_BYTES].decode("latin-1"))
+
+
+def waiting(progress: FileProgress, line: bytes, at: datetime) -> FileProgress:
+    """The last line of what was read, with or without its end: before the first step, a bar of preparation is awaited
+    as long as it is the last that was said. One that was wiped out, or that other lines follow, may never be redrawn.
+    """
+    if progress.last_step is not None:
+        return progress
+    bar = COMPILED["bar"].search(line) if prepares(line) else None
+    if bar is not None and not line[bar.end() :].partition(b"]")[2].strip(b" ]"):
+        return _preparing(progress, at, full=int(bar.group(1)) >= int(bar.group(2)))
+    return replace(progress, pace=Pace()) if progress.pace.phase is Phase.PREPARATION else progress
+
+
+def _preparing(p: FileProgress, at: datetime, *, full: bool) -> FileProgress:
+    """No step, and none is due behind a full bar: who loads weights to serve them takes no steps."""
+    return replace(p, pace=Pace() if full else Pace(phase=Phase.PREPARATION, sign_at=at), news_at=at)
 
 
 def _beside(p: FileProgress, known: Orphan, seen: _Seen) -> FileProgress | None:
@@ -510,11 +522,22 @@ def combine(states: Mapping[str, FileProgress]) -> Progress:
         broken=lead is not None and any(p.broken for p in files if p is lead or p.last_step is None),
         pace=hang.merged(lead.pace, (p.pace for p in files if p is not lead), lead.last_at)
         if lead
-        else hang.unled(p.pace for p in files),
+        else hang.unled(p.pace for p in files if not _spoken_over(p, files)),
         throughput=_throughput_of(lead, files),
         numbers=lead.numbers if lead else Numbers(),
         checkpoints=tuple(sorted({step for p in files for step in p.checkpoints}))[-CHECKPOINTS_KEPT:],
     )
+
+
+def _spoken_over(file: FileProgress, files: Sequence[FileProgress]) -> bool:
+    """A bar of preparation that is not the last that was said: another file went on, as standard output does behind
+    standard error.
+    """
+    sign_at = file.pace.sign_at
+    if file.pace.phase is not Phase.PREPARATION or sign_at is None:
+        return False
+    others = (p.last_line_at for p in files if p.pace.phase is not Phase.PREPARATION and p.last_line_at is not None)
+    return any(at >= sign_at for at in others)
 
 
 def _throughput_of(lead: FileProgress | None, files: Sequence[FileProgress]) -> Throughput:

@@ -111,9 +111,8 @@ def set_pattern(pattern: str) -> str:
 def _last_line_end(buffer: bytes) -> int:
     """After the last newline, or carriage return where progress bars print nothing else."""
     newline = buffer.rfind(b"\n") + 1
-    carriage = buffer.rfind(b"\r", newline) + 1
     # A "\r" at the very end may be the first half of "\r\n".
-    return newline if carriage == 0 or carriage == len(buffer) else carriage
+    return max(newline, buffer.rfind(b"\r", newline, len(buffer) - 1) + 1)
 
 
 def _chunk_end(buffer: bytes, start: int, cut: int) -> int:

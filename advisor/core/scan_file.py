@@ -9,6 +9,7 @@ from advisor.core import gpu_indices
 from advisor.core import progress as progress_module
 from advisor.core.alike import Alike, Answer, Outcome
 from advisor.core.chatter import says_news
+from advisor.core.course import Phase
 from advisor.core.findings import Findings
 from advisor.core.hostlist import short
 from advisor.core.kernel_words import by_the_kernel
@@ -104,6 +105,8 @@ class FileScan:
             own = lines if len(text) == len(raw) else text.count(b"\n")
             self.observe(text, (self.scanner.forms[hit - self.scanner.first_form] for hit in hits), self.line + 1, own)
         self.line += lines
+        if self.progress.pace.phase is Phase.PREPARATION:
+            self._wait(text)
         if self._listens and self.progress.last_step is None and not self._news:
             self._news = says_news(text, self.recent)
         kept = text[-RECENT_BYTES_MAX:]
@@ -348,7 +351,7 @@ class FileScan:
 
     def _mark(self, name: str, line: bytes, number: int) -> None:
         found = progress_module.MARKS_COMPILED[name].search(line)
-        if found is None:
+        if found is None or (name in progress_module.ANNOUNCING and self._of_preparation(line, found.start())):
             return
         if name == "ranks":
             fields = {key: value.decode("ascii") for key, value in _named(found).items() if value is not None}
@@ -358,6 +361,10 @@ class FileScan:
         self.progress = progress_module.mark(
             self.progress, name, int(step) if step else None, number, self.seen_at, self._late
         )
+
+    def _of_preparation(self, line: bytes, start: int) -> bool:
+        """The words there are what a bar of preparation calls itself."""
+        return self.progress.last_step is None and start < line.find(b"|") and progress_module.prepares(line)
 
     def _emit(
         self, rule: Rule, captures: dict[str, str], place: Place, text: str, number: int, at: datetime | None
@@ -396,10 +403,17 @@ class FileScan:
         if not tail or self.context.trust is not Trust.LOG or tail == self.state.tail.encode("latin-1"):
             return
         text = clean(tail[-BLOCK_BYTES:])
+        self._wait(text)
         for hit in self.scanner.set.Match(text) or ():
             name = self.scanner.marks[hit - self.scanner.first_mark] if self._is_mark(hit) else ""
             if name in progress_module.ANNOUNCING:
                 self._mark(name, text, self.line + 1)
+
+    def _wait(self, text: bytes) -> None:
+        """What the last line of a piece leaves to wait for."""
+        last = text.rstrip(b"\n").rpartition(b"\n")[2]
+        if last and self.context.trust is Trust.LOG:
+            self.progress = progress_module.waiting(self.progress, last, self.seen_at)
 
     def _is_mark(self, hit: int) -> bool:
         return self.scanner.first_mark <= hit < self.scanner.block_index

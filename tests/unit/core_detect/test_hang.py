@@ -401,14 +401,22 @@ BAR = "{what}{share:3d}%|█████     | {done}/4 [00:{done:02d}<00:03,  1
         "Applying chat template to train dataset: ",
         "Sanity Checking DataLoader 0: ",
         "train: Scanning /data/labels... 4 images, 0 backgrounds, 0 corrupt: ",
+        "Processing batches: ",
+        "Tokenization: ",
+        "Data loading: ",
+        "Dataset preprocessing: ",
+        "Concatenating datasets: ",
+        "Pre-tokenizing: ",
+        "Restoring shards: ",
     ],
 )
-def test_a_full_bar_of_something_before_the_steps_is_no_sign_of_steps(what: str) -> None:
+def test_a_bar_of_something_before_the_steps_is_no_step_and_when_full_no_sign_of_steps(what: str) -> None:
     """What loads weights may serve them, or print its steps elsewhere; while the bar moves, it is awaited."""
     job = Job()
     for done in range(1, 4):
         job.wait(20).say(BAR.format(what=what, share=25 * done, done=done))
-    assert job.limit() == POLICY.hang_seconds
+        assert job.world.progress.last_step is None
+    assert overdue(job) == 60 + POLICY.hang_phase_seconds
     job.wait(20).say(BAR.format(what=what, share=100, done=4))
     assert overdue(job) is None
     assert job.world.progress.last_step is None
@@ -416,6 +424,70 @@ def test_a_full_bar_of_something_before_the_steps_is_no_sign_of_steps(what: str)
     assert overdue(job) is None
     job.say(BAR.format(what="", share=25, done=1))  # steps of the training, after all
     assert job.limit() == POLICY.hang_seconds
+
+
+REDRAWN = "\rLoading checkpoint shards: {share:3d}%|█████     | {done}/4 [00:{done:02d}<00:03,  1.02s/it]"
+
+
+@pytest.mark.parametrize("end", ["", "\r"])
+def test_a_bar_of_preparation_that_is_redrawn_in_place_is_no_step(end: str) -> None:
+    """Its last drawing counts without a line end: the full one ends the wait."""
+    job = Job()
+    for done in range(4):
+        job.wait(20).say(REDRAWN.format(share=25 * done, done=done) + end)
+        assert overdue(job) == job.at + POLICY.hang_phase_seconds
+    job.wait(20).say(REDRAWN.format(share=100, done=4) + end)
+    assert overdue(job) is None
+    assert job.world.progress.last_step is None
+    job.wait(9_000).say("\n" + STEP.format(1))
+    assert (job.world.progress.last_step, job.limit()) == (1, POLICY.hang_seconds)
+
+
+@pytest.mark.parametrize(
+    ("after", "file"),
+    [
+        ("\r" + 80 * " " + "\r", "job.log"),  # wiped out, as tqdm does with leave=False
+        ("\n[rank0]: serving on port 8000", "job.log"),
+        ("serving on port 8000", "job.log"),  # glued to the bar
+        ("\rserving on port 8000", "job.log"),  # and without a line end
+        ("serving on port 8000", "job.out"),
+    ],
+)
+def test_a_bar_of_preparation_that_something_follows_is_not_awaited(after: str, file: str) -> None:
+    """Bars are often drawn for the last time before they are full. A server that is ready is silent for days."""
+    job = Job()
+    job.wait(20).say(REDRAWN.format(share=75, done=3))
+    assert overdue(job) == 20 + POLICY.hang_phase_seconds
+    job.wait(10).say(after, file=file)
+    assert overdue(job) is None
+    job.wait(10).say(REDRAWN.format(share=75, done=3))  # it still moves
+    assert overdue(job) == job.at + POLICY.hang_phase_seconds
+
+
+def test_a_start_that_was_announced_behind_a_bar_of_preparation_is_awaited() -> None:
+    """The end of the bar takes nothing back of what came after it."""
+    job = Job()
+    job.wait(20).say(REDRAWN.format(share=75, done=3))
+    job.wait(20).say("\n" + START)
+    assert overdue(job) == 40 + POLICY.hang_startup_seconds
+
+
+def test_bars_of_preparation_hide_no_step_that_is_read_with_them() -> None:
+    """A log that is read late begins and ends with them."""
+    train = "{share:3d}%|█████     | {done}/4 [00:{done:02d}<00:03,  1.02s/it]\n"
+    text = BAR.format(what="Map: ", share=0, done=0) + "\n"
+    text += BAR.format(what="Map: ", share=100, done=4) + "\n" + train.format(share=25, done=1)
+    assert scan(text + train.format(share=75, done=3)).state.progress.first_step == 1
+    assert scan(text + train.format(share=75, done=3)).state.progress.last_step == 3
+    assert scan(text + BAR.format(what="Saving: ", share=100, done=4) + "\n").state.progress.first_step == 1
+
+
+def test_steps_that_are_redrawn_in_place_are_seen_one_drawing_late() -> None:
+    """Also where each drawing ends with the carriage return, and no line ever does."""
+    job = Job()
+    for number in range(1, 5):
+        job.wait(2).say(f"\rstep {number} loss 2.0\r")
+    assert job.world.progress.last_step == 3
 
 
 def test_weights_that_vllm_loads_are_no_steps() -> None:
