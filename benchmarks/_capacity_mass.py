@@ -28,15 +28,13 @@ def traceback_of(rank: int, ranks_per_node: int) -> Iterator[str]:
 
 
 def write_ranks(folder: Path, ranks: int, ranks_per_node: int, how: str) -> int:
-    """All of it, into `job.out` or into a file for each rank. Returns how many bytes."""
-    size = 0
-    if how == "one":
-        with (folder / "job.out").open("a", encoding="ascii") as file:
-            for rank in range(ranks):
-                size += file.write("".join(traceback_of(rank, ranks_per_node)))
-        return size
+    """All of it, into `job.out`, or into a file for each `node` or each rank. Returns how many bytes."""
+    together = {"one": ranks, "node": ranks_per_node, "each": 1}[how]
     (folder / "ranks").mkdir()
-    for rank in range(ranks):
-        with (folder / "ranks" / f"rank-{rank}.log").open("w", encoding="ascii") as file:
-            size += file.write("".join(traceback_of(rank, ranks_per_node)))
+    size = 0
+    for first in range(0, ranks, together):
+        path = folder / "job.out" if how == "one" else folder / "ranks" / f"rank-{first}.log"
+        with path.open("a", encoding="ascii") as file:
+            for rank in range(first, min(first + together, ranks)):
+                size += file.write("".join(traceback_of(rank, ranks_per_node)))
     return size

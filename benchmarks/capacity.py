@@ -7,8 +7,8 @@ often), and the log store (a process that makes up its lines, see `_capacity_sto
     steady   all jobs run; one rank of each prints progress every `--print-seconds`. Seconds per tick (p50, p99),
              where they go by stage, statements per tick, CPU per job, memory.
     event    all jobs fail at once with what NCCL says of a dead port: until when each has its advice.
-    mass     instead of both, with `--mass one|each`: one job of `--ranks` ranks whose ranks all print a traceback
-             within a second, into one file or into one each. Until its advice, and memory.
+    mass     instead of both, with `--mass one|node|each`: one job of `--ranks` ranks whose ranks all print a traceback
+             within a second, into one file, one for each node or one each. Until its advice, and memory.
 
 Beside them, in the same run: what a core of this machine gives (`spin`), rows committed one by one, load. Targets
 (DESIGN section 11): 2,000 jobs of 100 ranks on 2 cores, tick p99 below 1 s, 1.5 GB.
@@ -239,7 +239,7 @@ async def mass(options: argparse.Namespace, folder: Path, server: EmbeddedPostgr
     output.mkdir()
     stdout = output / "job.out"
     stdout.write_text("".join(STEP.format(at=f"2026-11-29 10:00:{n:02d}", step=n) for n in range(30)))
-    more = 'extra_files = ["ranks/rank-*.log"]\n' if options.mass == "each" else ""
+    more = 'extra_files = ["ranks/rank-*.log"]\n' if options.mass != "one" else ""
     site = world.Site.of(1, options.ranks, options.ranks_per_node, world.now() - 60, {0: str(stdout)})
     with world.replica(folder, 0, server.url, f'[[logs]]\nkind = "files"\n{more}', options.python.split()) as replica:
         async with world.Agent(site=site, socket=replica.socket) as agent:
@@ -307,7 +307,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--warm-seconds", type=float, default=20.0)
     parser.add_argument("--age-seconds", type=float, default=60.0, help="how long the jobs run already")
     parser.add_argument("--no-event", action="store_true")
-    parser.add_argument("--mass", choices=("one", "each"), help="one job of --ranks that fails everywhere")
+    parser.add_argument("--mass", choices=("one", "node", "each"), help="one job of --ranks that fails everywhere")
     parser.add_argument("--python", default="", help="what runs the service instead of this Python, a profiler say")
     parser.add_argument("--keep", type=float, default=0.0, help="seconds to go on for afterwards")
     parser.add_argument("--json", action="store_true")

@@ -34,6 +34,7 @@ REPLAYS = 8
 MEMORY_MB_MAX = {"advisor": 700.0, "agent": 200.0, "watchdog": 60.0}
 DESCRIPTORS_MAX = {"postgres": 1_000}
 DESCRIPTORS_MAX_OF_OTHERS = 400
+_TELL_SECONDS = 60.0
 _LEAVE_SECONDS = 15.0
 
 
@@ -69,8 +70,13 @@ def play(runtime: Runtime, schedule: Schedule, *, replicas: int, tell: Tell, kee
         witness.start()
         launcher.play(schedule.jobs, zero)
         injector.play(schedule.injections, zero)
+        told = zero
         while time.monotonic() - zero < schedule.seconds:
             time.sleep(0.2)
+            if time.monotonic() - told >= _TELL_SECONDS:
+                told = time.monotonic()
+                left = (zero + schedule.seconds - told) / 60
+                tell(f"{len(injector.log)} injections, {len(launcher.launched)} jobs; {left:.0f} min to go")
         launcher.stop_launching()
         injector.undo_all()
         ended = time.time()  # noqa: TID251 - compared with Slurm's own times
