@@ -63,7 +63,7 @@ from advisor.service.http import health as http_health
 from advisor.service.http import metrics as http_metrics
 from advisor.service.operator_servicer import OperatorServicer, OperatorServices, SourceHealth
 from advisor.service.report_servicer import ReportServicer, ReportServices
-from advisor.serving import Front
+from advisor.serving import Front, address_of
 from advisor.store.embedded import EmbeddedPostgres
 from advisor.store.errors import ServerLost, StoreError
 from advisor.store.hints import Hints
@@ -433,11 +433,13 @@ class Service:
         self, store: Store, board: Board, place: str, dsn: Callable[[], str], build: str
     ) -> tuple[Leasing, Hints]:
         """This process among others over the same database."""
+        host = socket.gethostname()
         newcomer = newcomer_at(
             self._clock.now(),
-            host=socket.gethostname(),
+            host=host,
             pid=os.getpid(),
             place=place,
+            address=address_of(self._config.service, host),
             version=version(),
             build=build,
             schema=newest_revision(),

@@ -297,13 +297,23 @@ def _age(replica: StoredReplica) -> float:
 
 
 def newcomer_at(
-    now: datetime, *, host: str, pid: int, place: str, version: str, build: str, schema: str, jobs_max: int
+    now: datetime,
+    *,
+    host: str,
+    pid: int,
+    place: str,
+    address: str,
+    version: str,
+    build: str,
+    schema: str,
+    jobs_max: int,
 ) -> Newcomer:
     return Newcomer(
         replica_id=new_id(now),
         host=host,
         pid=pid,
         place=place,
+        address=address,
         version=version,
         build=build,
         schema=schema,

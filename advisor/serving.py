@@ -34,6 +34,7 @@ from advisor.service.tokens import ROLES, Tokens
 from advisor.service_config import LimitsSection, ListenSection, OidcSection, ServiceSection
 
 CERTIFICATES_SECONDS = 1.0  # between looks at our certificate's files
+EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - addresses that say of no host which it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,15 @@ class Listening:
 
     grpc: tuple[str, int] | None = None
     http: tuple[str, int] | None = None
+
+
+def address_of(section: ServiceSection, host: str) -> str:
+    """Where this service is asked, for people: its socket, and gRPC's address, by the host's name where it is all."""
+    name, _, port = section.listen.grpc.rpartition(":")
+    told = [str(section.socket)]
+    if port:
+        told.append(f"{host if name in EVERYWHERE else name}:{port}")
+    return ", ".join(told)
 
 
 class Front:

@@ -1,6 +1,7 @@
 """How people are told of a decision: the sentences that the command line and the dashboard share."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from advisor.client import action_name, mode_name, reason_name, status_name
@@ -30,6 +31,12 @@ HELD_UP: Mapping[str, str] = {
     "maintenance": "maintenance holds it up",
     "stop_file": "the stop file holds it up (remove it to go on)",
 }
+
+
+def own_tick_age(status: operator_pb2.Status) -> timedelta:
+    """Of the replica that answers, whose ticks the rest of it counts. `status.tick_age` may be another's."""
+    own = [item.tick_age for item in status.replicas if item.answering]
+    return (own[0] if own else status.tick_age).ToTimedelta()
 
 
 def what(advice: common_pb2.Advice) -> str:

@@ -31,7 +31,7 @@ from advisor.commands.output import (
     short_time,
 )
 from advisor.commands.service_user import account_of, how_to_give, kept_from
-from advisor.commands.status import REPLICA_SILENT_SECONDS
+from advisor.commands.status import REPLICA_SILENT_SECONDS, replica_name, waiting_text
 from advisor.config import Config, ConfigError
 from advisor.core.hostlist import short
 from advisor.core.model import Unavailable
@@ -45,7 +45,7 @@ from advisor.rules.policy import check_timing
 from advisor.schedulers import open_scheduler
 from advisor.service.operator_servicer import SCHEMA_ABSENT
 from advisor.v1 import common_pb2, operator_pb2
-from advisor.wording import TO_DO_ABOUT, settled
+from advisor.wording import TO_DO_ABOUT, own_tick_age, settled
 from connectors.logs.root_reader import RootReader
 from slurm_plugin import consequences
 from slurm_plugin.squeue import SlurmConfig
@@ -430,16 +430,16 @@ def look_at_replicas(status: operator_pb2.Status) -> Iterator[Check]:
         return
     for item in status.replicas:
         if item.HasField("lost_since"):
-            found = f"{item.host} pid {item.pid} not heard since {short_time(item.lost_since.ToDatetime(UTC))}"
+            found = f"{replica_name(item)} not heard since {short_time(item.lost_since.ToDatetime(UTC))}"
             to_do = "others have its jobs: start it again; it died, or its host did, and was not replaced"
             yield Check(name="replicas", state=State.WARN, found=found, to_do=to_do)
         elif item.alive and item.tick_age.ToTimedelta().total_seconds() > REPLICA_SILENT_SECONDS:
             silent = seconds_text(item.tick_age.ToTimedelta().total_seconds())
-            found = f"{item.host} pid {item.pid} is silent for {silent}"
+            found = f"{replica_name(item)} is silent for {silent}"
             to_do = "others take its jobs when its lease has run out: see its log, or start it again"
             yield Check(name="replicas", state=State.WARN, found=found, to_do=to_do)
         if not item.alive and item.jobs:
-            found = f"{item.host} pid {item.pid} is dead or frozen, and {item.jobs} jobs wait to be taken over"
+            found = f"{replica_name(item)} is dead or frozen, and {item.jobs} jobs wait to be taken over"
             to_do = "others take them with their next tick: if not, see their logs"
             yield Check(name="replicas", state=State.WARN, found=found, to_do=to_do)
     alive = [item for item in status.replicas if item.alive]
@@ -456,8 +456,10 @@ def look_at_tick(status: operator_pb2.Status) -> Check:
     age = status.tick_age.ToTimedelta().total_seconds()
     took = status.tick_took.ToTimedelta().total_seconds()
     whose = " by this replica" if len(status.replicas) > 1 else ""
-    ticks = f"{status.ticks} ticks, the last {seconds_text(age)} ago in {seconds_text(took)}"
-    text = f"{ticks}, {status.watched_jobs} watched{whose}"
+    own = seconds_text(own_tick_age(status).total_seconds())
+    ticks = f"{status.ticks} ticks, the last {own} ago in {seconds_text(took)}"
+    waits = f"; {waiting}" if (waiting := waiting_text(status)) else ""
+    text = f"{ticks}, {status.watched_jobs} watched{whose}{waits}"
     if age > TICK_SLOW_SECONDS:
         to_do = "see the service's log: a tick that fails or hangs advises nobody, and the watchdog releases jobs"
         return Check(name="tick", state=State.FAIL, found=text, to_do=to_do)

@@ -14,7 +14,7 @@ from advisor.commands.options import ConfigOption, FormatOption, SocketOption
 from advisor.commands.output import Format, one_line, print_json, whole_document
 from advisor.plain_text import seconds_text
 from advisor.v1 import common_pb2, operator_pb2
-from advisor.wording import settled
+from advisor.wording import own_tick_age, settled
 
 app = typer.Typer()
 
@@ -66,13 +66,15 @@ def _acting(modes: operator_pb2.ListModesResponse) -> str:
 
 
 def status_lines(found: operator_pb2.Status, now: datetime) -> list[str]:
-    age = seconds_text(found.tick_age.ToTimedelta().total_seconds())
-    # One replica knows what it watches itself; incidents and agents are the database's.
-    whose = " by this replica" if len(found.replicas) > 1 else ""
+    age = seconds_text(own_tick_age(found).total_seconds())
+    # One replica knows what it watches and ticks itself; incidents and agents are the database's.
+    by, of = (" by this replica", " of this replica") if len(found.replicas) > 1 else ("", "")
     lines = [
-        f"advisor {found.version}: {_many(found.watched_jobs, 'attempt')} watched{whose}, "
-        f"{_many(found.open_incidents, 'open incident')}, last tick {age} ago"
+        f"advisor {found.version}: {_many(found.watched_jobs, 'attempt')} watched{by}, "
+        f"{_many(found.open_incidents, 'open incident')}, last tick{of} {age} ago"
     ]
+    if waits := waiting_text(found):
+        lines.append(waits)
     if found.unwatched_jobs:
         lines.append(f"{_many(found.unwatched_jobs, 'attempt')} not watched: no room (tick.attempts_max)")
     if len(found.replicas) > 1:
@@ -87,20 +89,31 @@ def status_lines(found: operator_pb2.Status, now: datetime) -> list[str]:
     return lines
 
 
+def waiting_text(found: operator_pb2.Status) -> str:
+    """That a job has waited for long for a tick of another replica, or for one that takes it; or ""."""
+    age = found.tick_age.ToTimedelta()
+    if (age - own_tick_age(found)).total_seconds() <= REPLICA_SILENT_SECONDS:
+        return ""
+    return f"a job has waited for a tick for {seconds_text(age.total_seconds())}"
+
+
+def replica_name(item: operator_pb2.ReplicaStatus) -> str:
+    """Two on one host differ by where they answer."""
+    return f"{item.host} pid {item.pid}{f' at {item.address}' if item.address else ''}"
+
+
 def replica_line(item: operator_pb2.ReplicaStatus) -> str:
     """Of several; a single one is what all other lines are about."""
     age = seconds_text(item.tick_age.ToTimedelta().total_seconds())
     if item.HasField("lost_since"):
         since = item.lost_since.ToDatetime(UTC)
-        return (
-            f"replica {item.host} pid {item.pid}: not heard since {since:%Y-%m-%d %H:%M:%S} UTC, others have its jobs"
-        )
+        return f"replica {replica_name(item)}: not heard since {since:%Y-%m-%d %H:%M:%S} UTC, others have its jobs"
     silent = item.tick_age.ToTimedelta().total_seconds() > REPLICA_SILENT_SECONDS
     state = (", stuck" if item.answering else f", silent for {age}") if silent else ""
     state = state if item.alive else ", dead: others take its jobs"
     this = " (answers this)" if item.answering else ""
     return (
-        f"replica {item.host} pid {item.pid}{this}: {_many(item.jobs, 'job')}, last tick {age} ago, "
+        f"replica {replica_name(item)}{this}: {_many(item.jobs, 'job')}, last tick {age} ago, "
         f"version {item.version}, schema {item.schema}{state}"
     )
 

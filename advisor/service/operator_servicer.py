@@ -218,7 +218,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
             incarnation=services.store.incarnation,
             started_at=wire.stamp(services.started_at),
             ticks=pulse.ticks,
-            tick_age=wire.duration(services.board.tick_age_seconds),
+            tick_age=wire.duration(services.board.tick_age_seconds or pulse.age_seconds),
             tick_took=wire.duration(pulse.took_seconds),
             watched_jobs=pulse.watched,
             unwatched_jobs=pulse.unwatched,
@@ -226,7 +226,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
             sources=[_source_message(source) for source in sources],
             agents=[_agent_message(agent) for agent in agents],
             replicas=[
-                _replica_message(item, services.board.replica_id)
+                _replica_message(item, pulse.age_seconds if item.replica_id == services.board.replica_id else None)
                 for item in replicas
                 if item.ended_at is None or item.lost_since is not None
             ],
@@ -320,7 +320,8 @@ def _source_message(source: SourceHealth) -> operator_pb2.SourceStatus:
     )
 
 
-def _replica_message(item: StoredReplica, ours: str) -> operator_pb2.ReplicaStatus:
+def _replica_message(item: StoredReplica, own_age: float | None) -> operator_pb2.ReplicaStatus:
+    """`own_age`: of the tick of the one that answers, which knows it better than the database does."""
     return operator_pb2.ReplicaStatus(
         replica_id=item.replica_id,
         host=wire.clean(item.host),
@@ -329,10 +330,11 @@ def _replica_message(item: StoredReplica, ours: str) -> operator_pb2.ReplicaStat
         build=item.build,
         schema=item.schema,
         started_at=wire.stamp(item.started_at),
-        tick_age=wire.duration(item.tick_age),
+        tick_age=wire.duration(item.tick_age if own_age is None else own_age),
         jobs=item.jobs,
         alive=item.alive,
-        answering=item.replica_id == ours,
+        answering=own_age is not None,
+        address=wire.clean(item.address),
         lost_since=wire.stamp(item.lost_since) if item.lost_since is not None else None,
     )
 

@@ -27,6 +27,7 @@ SHOWN = frozenset(
         *("node", "nodes", "exclude_nodes", "exclude_order", "dead_nodes", "excluded_nodes", "dropped_nodes"),
         *("implicated_nodes", "host", "missing_rights", "ended_by", "set_by", "who", "array_job_id"),
         *("name", "key", "mode", "ReplicaStatus.replica_id", "ReplicaStatus.schema"),
+        "ReplicaStatus.address",
         # What operators wrote, and what we found about nodes and agents.
         *("ModeSetting.why", "ModeSetting.notes", "PauseInForce.why", "PauseInForce.notes", "Breaker.why"),
         *("NodeIsolation.ended_why", "NodeIsolation.opened_by", "MilestoneAt.detail"),

@@ -60,7 +60,8 @@ class Newcomer:
     """What a process says of itself.
 
     `place`: only one process at a time can say it (it holds a lock). Words: the host's boot, the lock's device and
-    inode, and what names the socket also after the host was started again; or "".
+    inode, and what names the socket also after the host was started again; or "". `address`: where it answers, for
+    people.
     """
 
     replica_id: str
@@ -71,6 +72,7 @@ class Newcomer:
     build: str
     schema: str
     jobs_max: int | None = None
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,7 @@ class Turn:
 class StoredReplica:
     """`tick_age`, `alive`: by the database's clock, when this was read. `lost_since`: it died in the last hours, was
     last heard of then, and nobody has begun a life at its place. `ahead`: it was heard at a time that is to come.
-    `jobs_max`: how many jobs it can tick, None where it does not say.
+    `jobs_max`: how many jobs it can tick, None where it does not say; so `address`, which is "" then.
     """
 
     replica_id: str
@@ -122,6 +124,7 @@ class StoredReplica:
     lost_since: datetime | None = None
     ahead: bool = False
     jobs_max: int | None = None
+    address: str = ""
 
     @property
     def full(self) -> bool:
@@ -169,6 +172,7 @@ async def join(connection: AsyncConnection, newcomer: Newcomer, *, lease: timede
             build=newcomer.build,
             schema=newcomer.schema,
             jobs_max=newcomer.jobs_max,
+            address=storable(newcomer.address),
             started_at=_clock(),
             until=_clock() + lease,
             ticked_at=_clock(),
@@ -513,6 +517,7 @@ async def list_replicas(connection: AsyncConnection) -> tuple[StoredReplica, ...
             lost_since=row.lost_since,
             ahead=row.ahead,
             jobs_max=row.jobs_max,
+            address=row.address or "",
         )
         for row in found
     )

@@ -143,7 +143,8 @@ agents = Table(
 )
 
 # One row per life of an advisor process, all times by the database's clock. What it holds is in force until `until`.
-# `place`: the lock of its socket, which the next process there holds only when this one is gone.
+# `place`: the lock of its socket, which the next process there holds only when this one is gone. `address`: where it
+# answers, for people.
 replicas = Table(
     "replicas",
     metadata,
@@ -159,6 +160,7 @@ replicas = Table(
     _time("ticked_at"),
     _time("ended_at", nullable=True),
     _whole("jobs_max", nullable=True),  # how many it can tick
+    _text("address", nullable=True),
 )
 
 # Which replica ticks a job; none: free for whoever has room. `epoch` is never used twice, for whatever job.

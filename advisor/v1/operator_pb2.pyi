@@ -341,6 +341,7 @@ class ReplicaStatus(_message.Message):
     ALIVE_FIELD_NUMBER: _builtins.int
     ANSWERING_FIELD_NUMBER: _builtins.int
     LOST_SINCE_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     host: _builtins.str
     pid: _builtins.int
@@ -354,6 +355,8 @@ class ReplicaStatus(_message.Message):
     """false: its lease has run out, and others take its jobs"""
     answering: _builtins.bool
     """it is the one that answers this"""
+    address: _builtins.str
+    """its socket, and host:port where it listens on the network; empty: an older build"""
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -377,10 +380,11 @@ class ReplicaStatus(_message.Message):
         alive: _builtins.bool = ...,
         answering: _builtins.bool = ...,
         lost_since: _timestamp_pb2.Timestamp | None = ...,
+        address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lost_since", b"lost_since", "started_at", b"started_at", "tick_age", b"tick_age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "answering", b"answering", "build", b"build", "host", b"host", "jobs", b"jobs", "lost_since", b"lost_since", "pid", b"pid", "replica_id", b"replica_id", "schema", b"schema", "started_at", b"started_at", "tick_age", b"tick_age", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "alive", b"alive", "answering", b"answering", "build", b"build", "host", b"host", "jobs", b"jobs", "lost_since", b"lost_since", "pid", b"pid", "replica_id", b"replica_id", "schema", b"schema", "started_at", b"started_at", "tick_age", b"tick_age", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -413,7 +417,9 @@ class Status(_message.Message):
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
-    def tick_age(self) -> _duration_pb2.Duration: ...
+    def tick_age(self) -> _duration_pb2.Duration:
+        """Of the oldest tick that any job depends on; of the replica that answers where none does."""
+
     @_builtins.property
     def tick_took(self) -> _duration_pb2.Duration: ...
     @_builtins.property

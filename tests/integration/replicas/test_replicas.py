@@ -71,6 +71,16 @@ async def test_what_one_has_no_room_for_is_decided_by_another(fleet: Fleet) -> N
     await fleet.check_decisions()
 
 
+async def test_status_names_each_with_where_it_answers_and_one_age_of_its_tick(fleet: Fleet) -> None:
+    """Whoever is asked; what is said of the service is what is said of the one that answers, also without any job."""
+    await fleet.start("a", "b")
+    for name in ("a", "b"):
+        world = await fleet.agent(name)
+        status = await _one_age(fleet, world)
+        sockets = {str(fleet.processes[each].socket): each == name for each in ("a", "b")}
+        assert {item.address: item.answering for item in status.replicas} == sockets
+
+
 async def test_a_frozen_one_cannot_write_when_it_wakes_up_and_takes_part_again(fleet: Fleet) -> None:
     """SIGSTOP for longer than the lease, SIGCONT: what it had in hand is dropped, and later it has its share again."""
     await fleet.start("a", "b")
@@ -241,6 +251,19 @@ async def _shown(world: World, jobs: list[str]) -> float:
     began = asyncio.get_running_loop().time()
     await world.advice_where(lambda seen: {advice.attempt.job_id for advice in seen} >= set(jobs), seconds=60.0)
     return asyncio.get_running_loop().time() - began
+
+
+async def _one_age(fleet: Fleet, world: World) -> operator_pb2.Status:
+    """Wait until it has looked at others and knows that no job depends on a tick."""
+    status = operator_pb2.Status()
+
+    async def met() -> bool:
+        nonlocal status
+        status = await world.operator.GetStatus(operator_pb2.GetStatusRequest())
+        return [item.tick_age for item in status.replicas if item.answering] == [status.tick_age]
+
+    await fleet.until(met, lambda: f"{status}")
+    return status
 
 
 async def _tick_age(world: World) -> float:

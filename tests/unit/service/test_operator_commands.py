@@ -272,14 +272,33 @@ def test_what_one_replica_watches_is_not_told_as_all() -> None:
     assert look_at_tick(status).found.endswith(", 2 watched by this replica")
 
 
+def test_the_last_tick_is_that_of_the_replica_that_answers() -> None:
+    """As its own line says, also where it holds nothing; that jobs wait for another's is told beside it."""
+    status = operator_pb2.Status(version="1", ticks=7)
+    status.tick_age.FromTimedelta(timedelta(seconds=2.1))
+    assert status_lines(status, NOW)[0].endswith("last tick 2.10 s ago"), "alone"
+    status.replicas.extend([of_replica(1, age=0.4, answering=True, jobs=0), of_replica(2, age=2.1)])
+    first, *rows = status_lines(status, NOW)
+    assert first.endswith("last tick of this replica 0.40 s ago")
+    assert [row.split(", ")[:2] for row in rows] == [
+        ["replica h pid 1 (answers this): 0 jobs", "last tick 0.40 s ago"],
+        ["replica h pid 2: 3 jobs", "last tick 2.10 s ago"],
+    ]
+    assert look_at_tick(status).found.startswith("7 ticks, the last 0.40 s ago")
+    status.tick_age.FromTimedelta(timedelta(seconds=400))
+    assert "a job has waited for a tick for 7 min" in status_lines(status, NOW)
+    late = look_at_tick(status)
+    assert (late.state, late.found.endswith("; a job has waited for a tick for 7 min")) == (State.FAIL, True)
+
+
 def test_a_status_for_programs_has_every_field() -> None:
     """Also those that are zero or false: a replica without jobs that is dead and does not answer."""
     (found,) = whole_document(operator_pb2.Status(replicas=[operator_pb2.ReplicaStatus(host="h")]))["replicas"]
     assert (found["jobs"], found["alive"], found["answering"]) == (0, False, False)
 
 
-def of_replica(pid: int, *, age: float = 0.5, **changes: Any) -> operator_pb2.ReplicaStatus:
-    made = operator_pb2.ReplicaStatus(host="h", pid=pid, alive=True, jobs=3, version="1", build="b", **changes)
+def of_replica(pid: int, *, age: float = 0.5, jobs: int = 3, **changes: Any) -> operator_pb2.ReplicaStatus:
+    made = operator_pb2.ReplicaStatus(host="h", pid=pid, alive=True, jobs=jobs, version="1", build="b", **changes)
     made.tick_age.FromTimedelta(timedelta(seconds=age))
     return made
 
@@ -300,6 +319,19 @@ def test_a_replica_that_is_silent_or_lost_is_told() -> None:
         (State.WARN, "h pid 3 not heard since 2026-05-01 12:00:00Z"),
         (State.OK, "2 live: jobs h pid 1: 3, h pid 2: 3"),
     ]
+
+
+def test_a_replica_is_named_with_where_it_answers() -> None:
+    """Two of one host differ by their sockets; one of a build that does not say is named all the same."""
+    lost = of_replica(3, age=4000, address="/run/c/advisor.sock, h:8443")
+    lost.lost_since.FromDatetime(NOW)
+    status = operator_pb2.Status(replicas=[of_replica(1, address="/run/a/advisor.sock"), of_replica(2), lost])
+    assert [line.partition(": ")[0] for line in status_lines(status, NOW)[1:]] == [
+        "replica h pid 1 at /run/a/advisor.sock",
+        "replica h pid 2",
+        "replica h pid 3 at /run/c/advisor.sock, h:8443",
+    ]
+    assert "h pid 3 at /run/c/advisor.sock, h:8443 not heard" in next(iter(look_at_replicas(status))).found
 
 
 def test_attempts_that_nobody_has_room_for_are_told() -> None:

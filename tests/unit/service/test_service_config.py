@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from advisor import config
+from advisor.service_config import ListenSection, ServiceSection
+from advisor.serving import address_of
 
 TLS = 'certificate_file = "/c"\nkey_file = "/k"\n'
 TOKENS = 'tokens_file = "/t"\n'
@@ -106,3 +108,19 @@ def test_a_nested_key_can_be_set_by_environment() -> None:
     assert service.listen.oidc.leeway_seconds == 5
     assert [(item.value, item.role) for item in service.listen.oidc.roles] == [("ops", "operator")]
     assert service.own_jobs is False
+
+
+@pytest.mark.parametrize(
+    ("listened_on", "told"),
+    [
+        ("", "/run/a.sock"),
+        ("0.0.0.0:8443", "/run/a.sock, ctl1:8443"),
+        ("[::]:8443", "/run/a.sock, ctl1:8443"),
+        ("192.0.2.1:8443", "/run/a.sock, 192.0.2.1:8443"),
+        ("[2001:db8::1]:8443", "/run/a.sock, [2001:db8::1]:8443"),
+    ],
+)
+def test_a_replica_says_where_it_answers(listened_on: str, told: str) -> None:
+    """An address that is everywhere is told by the host's name, or nobody could ask it."""
+    section = ServiceSection(socket=Path("/run/a.sock"), listen=ListenSection(grpc=listened_on))
+    assert address_of(section, "ctl1") == told

@@ -10,7 +10,7 @@ from advisor.service.dashboard.views.incidents import ListedIncident, listed_inc
 from advisor.service.dashboard.views.nodes import IsolationLine, isolation_line
 from advisor.service.dashboard.views.shown import Chip, plural, sentence, span_text, time_of, words
 from advisor.v1 import audit_pb2, operator_pb2
-from advisor.wording import TO_DO_ABOUT, setting_fields, settled
+from advisor.wording import TO_DO_ABOUT, own_tick_age, setting_fields, settled
 
 TICK_LATE = timedelta(seconds=30)
 AGENT_SILENT = timedelta(seconds=90)
@@ -124,7 +124,7 @@ def now_page(
         version=status.version,
         watched=f"{plural(status.watched_jobs, 'job')} watched"
         + (" by this replica" if len(status.replicas) > 1 else ""),
-        tick=f"{plural(status.ticks, 'tick')}, the last {span_text(status.tick_age.ToTimedelta())} ago "
+        tick=f"{plural(status.ticks, 'tick')}, the last {span_text(own_tick_age(status))} ago "
         f"in {span_text(status.tick_took.ToTimedelta())}",
         replicas=tuple(map(_replica, status.replicas)) if len(status.replicas) > 1 else (),
     )
@@ -134,7 +134,8 @@ def _replica(item: operator_pb2.ReplicaStatus) -> ReplicaLine:
     return ReplicaLine(
         name=f"{item.host}, pid {item.pid}",
         state=Chip(text=plural(item.jobs, "job")) if item.alive else Chip(text="dead", tone="bad"),
-        detail=f"version {item.version}, last tick {span_text(item.tick_age.ToTimedelta())} ago",
+        detail=f"{f'{item.address}, ' if item.address else ''}version {item.version}, "
+        f"last tick {span_text(item.tick_age.ToTimedelta())} ago",
     )
 
 
