@@ -80,7 +80,7 @@ class Reporting:
         """`by`: one of `GROUPINGS`, "" for no groups."""
         rows = await self._store.reliability_rows(wanted)
         everything, groups = await asyncio.to_thread(_figures, rows.attempts, wanted, by, groups_max)
-        lemons = await self._store.lemons(LemonsWanted(cluster=wanted.cluster), now=now)
+        lemons = await self._store.audit.lemons(LemonsWanted(cluster=wanted.cluster), now=now)
         return Reliability(
             everything=everything,
             groups=groups[:groups_max],

@@ -199,12 +199,12 @@ Fetch = Callable[[AuditFilter, Page], Awaitable[Listing[Any]]]
 def lists(store: Store) -> Mapping[str, Fetch]:
     now = FIRST + YEAR
     return {
-        "decisions": store.decisions,
-        "incidents": store.incidents,
-        "attempts": store.attempts,
-        "actions": store.actions,
-        "signals": lambda wanted, page: store.signals(SignalFilter(incidents=wanted), page),
-        "nodes": lambda wanted, page: store.nodes(wanted, page, now=now),
+        "decisions": store.audit.decisions,
+        "incidents": store.audit.incidents,
+        "attempts": store.audit.attempts,
+        "actions": store.audit.actions,
+        "signals": lambda wanted, page: store.audit.signals(SignalFilter(incidents=wanted), page),
+        "nodes": lambda wanted, page: store.audit.nodes(wanted, page, now=now),
     }
 
 
@@ -286,7 +286,7 @@ async def people(store: Store) -> list[Timed]:
     }
     found = []
     for name, wanted in asked.items():
-        times = [(await once(lambda wanted=wanted: store.audit(wanted, Page(size=PAGE))))[0] for _ in range(20)]
+        times = [(await once(lambda wanted=wanted: store.audit.records(wanted, Page(size=PAGE))))[0] for _ in range(20)]
         found.append(Timed(name=name, took=tuple(times)))
     return found
 
@@ -315,18 +315,20 @@ async def bare(url: str, server: int) -> list[Timed]:
 
 async def single(store: Store, rows: int) -> list[Timed]:
     """One decision with its evidence (the reference), a job's timeline, a node's history."""
-    listing = await store.decisions(AuditFilter(user="user150"), Page(size=20))
+    listing = await store.audit.decisions(AuditFilter(user="user150"), Page(size=20))
     ids = [row.decision_id for row in listing.rows]
     jobs = [row.attempt.job_id for row in listing.rows]
     clusters = [row.attempt.cluster for row in listing.rows]
     now = FIRST + YEAR
-    one = [(await once(lambda name=name: store.decision(name)))[0] for name in ids]
+    one = [(await once(lambda name=name: store.audit.decision(name)))[0] for name in ids]
     timeline = [
-        (await once(lambda c=c, j=j: store.job_timeline(cluster=c, job_id=j, attempts_max=20)))[0]
+        (await once(lambda c=c, j=j: store.audit.job_timeline(cluster=c, job_id=j, attempts_max=20)))[0]
         for c, j in zip(clusters, jobs, strict=True)
     ]
     history = [
-        (await once(lambda n=n: store.node_history("alps", f"node{n}", EventFilter(), Page(size=PAGE), now=now)))[0]
+        (await once(lambda n=n: store.audit.node_history("alps", f"node{n}", EventFilter(), Page(size=PAGE), now=now)))[
+            0
+        ]
         for n in (*range(10), *range(1000, 1010))
     ]
     return [
@@ -432,7 +434,9 @@ async def measure(url: str, server: int, options: argparse.Namespace) -> int:
     took = await prepare(url, options.rows)
     store = await Store.open(url)
     try:
-        await asyncio.gather(*(store.decisions(AuditFilter(), Page(size=1)) for _ in range(4)))  # all connections open
+        await asyncio.gather(
+            *(store.audit.decisions(AuditFilter(), Page(size=1)) for _ in range(4))
+        )  # all connections open
         PROCESSORS.watch(server)
         await single(store, options.rows)  # caches of catalogues are warm
         keep_what_is_loaded()

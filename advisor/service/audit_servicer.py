@@ -40,14 +40,14 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
         self._suspect_score = suspect_score
 
     async def GetDecision(self, request: audit_pb2.GetDecisionRequest, context: Context) -> audit_pb2.Decision:
-        row = await _found(self._store.decision(_id(request.decision_id)), f"decision {request.decision_id!r}")
+        row = await _found(self._store.audit.decision(_id(request.decision_id)), f"decision {request.decision_id!r}")
         return outgoing.decision_message(row, incarnation=self._store.incarnation, evidence_max=self._evidence_max)
 
     async def ListDecisions(
         self, request: audit_pb2.ListDecisionsRequest, context: Context
     ) -> audit_pb2.ListDecisionsResponse:
         async with _refusals_told():
-            listing = await self._store.decisions(_filter(request.filter), _page(request.page))
+            listing = await self._store.audit.decisions(_filter(request.filter), _page(request.page))
         incarnation = self._store.incarnation
         return audit_pb2.ListDecisionsResponse(
             decisions=[
@@ -61,18 +61,20 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
         self, request: audit_pb2.GetDecisionInputsRequest, context: Context
     ) -> audit_pb2.DecisionInputs:
         held = [wire.text_of(name, "held", most=wire.NAME_MAX) for name in request.held[:_HELD_MAX]]
-        found = self._store.decision_inputs(_id(request.decision_id), held=held)
+        found = self._store.audit.decision_inputs(_id(request.decision_id), held=held)
         return outgoing.inputs_message(await _found(found, f"decision {request.decision_id!r}"))
 
     async def GetIncident(self, request: audit_pb2.GetIncidentRequest, context: Context) -> audit_pb2.Incident:
-        row = await _found(self._store.incident(_id(request.incident_id)), f"incident {request.incident_id!r}")
+        row = await _found(self._store.audit.incident(_id(request.incident_id)), f"incident {request.incident_id!r}")
         return outgoing.incident_message(row)
 
     async def ListIncidents(
         self, request: audit_pb2.ListIncidentsRequest, context: Context
     ) -> audit_pb2.ListIncidentsResponse:
         async with _refusals_told():
-            listing = await self._store.incidents(_filter(request.filter), _page(request.page), only_open=request.open)
+            listing = await self._store.audit.incidents(
+                _filter(request.filter), _page(request.page), only_open=request.open
+            )
         return audit_pb2.ListIncidentsResponse(
             incidents=[outgoing.incident_message(row) for row in listing.rows], next_cursor=listing.next_cursor
         )
@@ -80,7 +82,7 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
     async def GetAttempt(self, request: audit_pb2.GetAttemptRequest, context: Context) -> audit_pb2.Attempt:
         if not request.job_key and not (request.cluster and request.job_id):
             raise BadRequestError("give job_key, or cluster and job_id")
-        wanted = self._store.attempt(
+        wanted = self._store.audit.attempt(
             cluster=wire.text_of(request.cluster, "cluster", most=wire.NAME_MAX),
             job_id=wire.text_of(request.job_id, "job_id", most=wire.NAME_MAX),
             number=wire.attempt_number(request.attempt, "attempt"),
@@ -93,7 +95,7 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
         self, request: audit_pb2.ListAttemptsRequest, context: Context
     ) -> audit_pb2.ListAttemptsResponse:
         async with _refusals_told():
-            listing = await self._store.attempts(_filter(request.filter), _page(request.page))
+            listing = await self._store.audit.attempts(_filter(request.filter), _page(request.page))
         return audit_pb2.ListAttemptsResponse(
             attempts=[outgoing.attempt_message(row) for row in listing.rows], next_cursor=listing.next_cursor
         )
@@ -101,12 +103,14 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
     async def GetNode(self, request: audit_pb2.GetNodeRequest, context: Context) -> audit_pb2.Node:
         cluster = wire.cluster_of(request.cluster)
         name = wire.node_names([request.name], "name")[0]
-        row = await _found(self._store.node(cluster, name, now=self._clock.now()), f"node {name!r} in {cluster!r}")
+        row = await _found(
+            self._store.audit.node(cluster, name, now=self._clock.now()), f"node {name!r} in {cluster!r}"
+        )
         return outgoing.node_message(row, suspect_score=self._suspect_score)
 
     async def ListNodes(self, request: audit_pb2.ListNodesRequest, context: Context) -> audit_pb2.ListNodesResponse:
         async with _refusals_told():
-            listing = await self._store.nodes(_filter(request.filter), _page(request.page), now=self._clock.now())
+            listing = await self._store.audit.nodes(_filter(request.filter), _page(request.page), now=self._clock.now())
         return audit_pb2.ListNodesResponse(
             nodes=[outgoing.node_message(row, suspect_score=self._suspect_score) for row in listing.rows],
             next_cursor=listing.next_cursor,
@@ -122,7 +126,7 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
             role=wire.text_of(request.role, "role", most=wire.NAME_MAX),
         )
         async with _refusals_told():
-            listing = await self._store.signals(wanted, _page(request.page))
+            listing = await self._store.audit.signals(wanted, _page(request.page))
         return audit_pb2.ListSignalsResponse(
             signals=[outgoing_audit.signal_message(row) for row in listing.rows], next_cursor=listing.next_cursor
         )
@@ -131,7 +135,7 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
         self, request: audit_pb2.ListActionsRequest, context: Context
     ) -> audit_pb2.ListActionsResponse:
         async with _refusals_told():
-            listing = await self._store.actions(_filter(request.filter), _page(request.page))
+            listing = await self._store.audit.actions(_filter(request.filter), _page(request.page))
         return audit_pb2.ListActionsResponse(
             actions=[outgoing_audit.action_message(row) for row in listing.rows], next_cursor=listing.next_cursor
         )
@@ -147,7 +151,7 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
             everything=request.everything,
         )
         async with _refusals_told():
-            listing = await self._store.audit(wanted, _page(request.page))
+            listing = await self._store.audit.records(wanted, _page(request.page))
         return audit_pb2.ListAuditResponse(
             records=[outgoing_audit.record_message(row) for row in listing.rows], next_cursor=listing.next_cursor
         )
@@ -157,7 +161,7 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
             raise BadRequestError("give job_key, or cluster and job_id")
         if request.attempts_max > TIMELINE_ATTEMPTS_MAX:
             raise BadRequestError(f"attempts_max: {request.attempts_max}, at most {TIMELINE_ATTEMPTS_MAX}")
-        wanted = self._store.job_timeline(
+        wanted = self._store.audit.job_timeline(
             cluster=wire.text_of(request.cluster, "cluster", most=wire.NAME_MAX),
             job_id=wire.text_of(request.job_id, "job_id", most=wire.NAME_MAX),
             job_key=wire.text_of(request.job_key, "job_key", most=wire.NAME_MAX),
@@ -171,7 +175,7 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
         wanted = EventFilter(
             since=wire.moment_of(request, "since", "request"), until=wire.moment_of(request, "until", "request")
         )
-        asked = self._store.node_history(cluster, name, wanted, _page(request.page), now=self._clock.now())
+        asked = self._store.audit.node_history(cluster, name, wanted, _page(request.page), now=self._clock.now())
         async with _refusals_told():
             found = await _found(asked, f"node {name!r} in {cluster!r}")
         return outgoing_audit.history_message(found, suspect_score=self._suspect_score)
@@ -186,7 +190,7 @@ class AuditServicer(audit_pb2_grpc.AuditServiceServicer):
             failures_min=request.failures_min or plain.failures_min,
             limit=request.limit or plain.limit,
         )
-        found = await self._store.lemons(wanted, now=self._clock.now())
+        found = await self._store.audit.lemons(wanted, now=self._clock.now())
         return audit_pb2.ListLemonsResponse(
             lemons=[outgoing.lemon_message(row) for row in found.rows], capped=found.capped
         )

@@ -42,7 +42,7 @@ class CorrectionOperations:
             nodes=nodes,
         )
         try:
-            row = await self._store.decision(wire.text_of(request.decision_id, "decision_id", most=wire.NAME_MAX))
+            row = await self._store.audit.decision(wire.text_of(request.decision_id, "decision_id", most=wire.NAME_MAX))
             if row is None:
                 raise NotFoundError(f"there is no decision {request.decision_id[:64]!r}")
             made, changed = await self._store.correct(row.decision_id, wanted, origin=self._caller.origin)

@@ -255,7 +255,7 @@ async def attempt_meant(store: Store, target: operator_pb2.JobTarget) -> Attempt
     try:
         if target.decision_id:
             text = wire.text_of(target.decision_id, "target.decision_id", most=wire.NAME_MAX)
-            row = await store.decision(text)
+            row = await store.audit.decision(text)
             if row is None:
                 raise NotFoundError(f"there is no decision {text[:64]!r}")
             key, _ = await store.find_attempt(decision_id=row.decision_id)

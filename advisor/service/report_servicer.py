@@ -96,7 +96,7 @@ class ReportServicer(report_pb2_grpc.ReportServiceServicer):
         chosen = AuditFilter(
             cluster=_name(request, "cluster"), job_id=_name(request, "job_id"), job_key=_name(request, "job_key")
         )
-        listing = await self._services.store.attempts(chosen, Page(size=250))
+        listing = await self._services.store.audit.attempts(chosen, Page(size=250))
         rows = [row for row in listing.rows if not request.HasField("attempt") or row.attempt.number == request.attempt]
         named = f"job {request.job_id or request.job_key}"
         if not rows:

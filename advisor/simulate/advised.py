@@ -297,9 +297,9 @@ class Advised:
 
     async def replay(self) -> None:
         """Some of the decisions, made again from what was stored with them."""
-        listing = await self.store.decisions(AuditFilter(cluster=self.place), Page(size=REPLAYED * 10))
+        listing = await self.store.audit.decisions(AuditFilter(cluster=self.place), Page(size=REPLAYED * 10))
         for row in listing.rows[:: max(1, len(listing.rows) // REPLAYED)]:
-            stored = await self.store.decision_inputs(row.decision_id)
+            stored = await self.store.audit.decision_inputs(row.decision_id)
             if stored is None:
                 self.checks.replayed(self.cluster, f"{row.decision_id}: its inputs are gone", same=False)
                 continue
@@ -312,7 +312,7 @@ class Advised:
 
     async def find_lemons(self) -> None:
         """Who is on the list of nodes that fail again and again, as of now. Somebody looks at it once a day."""
-        found = await self.store.lemons(LemonsWanted(cluster=self.place, limit=250), now=self._clock.now())
+        found = await self.store.audit.lemons(LemonsWanted(cluster=self.place, limit=250), now=self._clock.now())
         self.outcome.lemons |= {self._index[row.name] for row in found.rows if row.name in self._index}
 
 

@@ -18,14 +18,11 @@ from advisor.core.policy import Policy
 from advisor.core.shadow import NodeAftermath
 from advisor.core.words import IsolationEnd
 from advisor.store import (
-    action_queries,
     agents,
     audit_log,
-    audit_queries,
     commit,
     corrections,
     due,
-    event_queries,
     forgotten_drains,
     hints,
     isolations,
@@ -33,9 +30,6 @@ from advisor.store import (
     loading,
     milestones,
     modes,
-    months,
-    node_map,
-    node_queries,
     notifications,
     observations,
     open_advice,
@@ -45,11 +39,10 @@ from advisor.store import (
     reliability_queries,
     shadow,
     shadow_queries,
-    signal_queries,
     states,
     watching,
 )
-from advisor.store.audit_filters import Spans
+from advisor.store.audit import Audit
 from advisor.store.database import UNIT_SECONDS, Database
 from advisor.store.due import Due, Settings, SettingsBook
 from advisor.store.errors import LeaseLost
@@ -60,37 +53,20 @@ from advisor.store.node_book import NodeBook
 from advisor.store.node_states import node_rows
 from advisor.store.order_records import OrderGiven, OrderWanted, SinceOrder, StoredOrder
 from advisor.store.records import (
-    ActionRow,
     AdviceRow,
     AgentMode,
     AttemptKey,
     AttemptRef,
-    AttemptRow,
     AuditEvent,
-    AuditFilter,
-    AuditRecord,
     CommittedDecision,
-    DecisionInputs,
     DecisionRecord,
-    DecisionRow,
     DetectorState,
-    EventFilter,
-    IncidentRow,
-    JobTimeline,
-    Lemons,
-    LemonsWanted,
-    Listing,
     Milestone,
-    NodeEvents,
     NodeReconciliation,
-    NodeRow,
     ObservedJob,
     ObservedNode,
-    Page,
     Reconciliation,
     Recorded,
-    SignalFilter,
-    SignalRow,
     StoredAgent,
     StoredAttempt,
     StoredBreaker,
@@ -106,7 +82,6 @@ _log = structlog.get_logger(__name__)
 # After the beginning of an incarnation, for so long: agents tell all nodes within moments of coming back.
 _ADOPTING_SECONDS = 600.0
 _ADOPT_EVERY_SECONDS = 10.0
-_SPANS_SECONDS = 300
 _ISOLATE_SECONDS = 5.0  # beyond settling: some ticks, of whoever has the job by then
 _KNOWN_BLOBS_MAX = 1000
 _CLUSTERS_MAX = 100
@@ -145,7 +120,7 @@ class Store:
         self._settings = SettingsBook()
         self._reading_settings = asyncio.Lock()
         self._loading = asyncio.Lock()  # what is remembered is of one transaction
-        self._known_spans: dict[str, tuple[float, Spans]] = {}
+        self.audit = Audit(self._database.asking, policy)
 
     @classmethod
     async def open(
@@ -170,7 +145,8 @@ class Store:
 
     def _begin_anew(self) -> None:
         """In another incarnation: what was known to be stored may not be any more."""
-        self._known_blobs, self._known_spans = {}, {}
+        self._known_blobs = {}
+        self.audit.forget()
         self._adopting_at = asyncio.get_running_loop().time()
         self._adopting_until = self._adopting_at + _ADOPTING_SECONDS
         self.forget_loaded()
@@ -734,100 +710,3 @@ class Store:
                 select(func.count()).select_from(incidents).where(incidents.c.closed_at.is_(None))
             )
             return found.scalar_one()
-
-    # audit. Lists raise `CursorRefused`, `FilterRefused` and `PageRefused`.
-
-    async def decision(self, decision_id: str) -> DecisionRow | None:
-        async with self._database.asking.moment() as connection:
-            return await audit_queries.get_decision(connection, decision_id)
-
-    async def decisions(self, wanted: AuditFilter, page: Page) -> Listing[DecisionRow]:
-        async with self._database.asking.moment() as connection:
-            return await audit_queries.list_decisions(
-                connection, wanted, page, await self._spans(connection, "decisions")
-            )
-
-    async def decision_inputs(self, decision_id: str, *, held: Sequence[str] = ()) -> DecisionInputs | None:
-        async with self._database.asking.moment() as connection:
-            return await audit_queries.get_decision_inputs(connection, decision_id, held)
-
-    async def incident(self, incident_id: str) -> IncidentRow | None:
-        async with self._database.asking.moment() as connection:
-            return await audit_queries.get_incident(connection, incident_id)
-
-    async def incidents(self, wanted: AuditFilter, page: Page, *, only_open: bool = False) -> Listing[IncidentRow]:
-        async with self._database.asking.moment() as connection:
-            return await audit_queries.list_incidents(connection, wanted, page, only_open=only_open)
-
-    async def attempt(self, *, cluster: str, job_id: str, number: int, job_key: str = "") -> AttemptRow | None:
-        """By `job_key` where given, else of the job that had the id last."""
-        async with self._database.asking.moment() as connection:
-            return await audit_queries.get_attempt(
-                connection, cluster=cluster, job_id=job_id, number=number, job_key=job_key
-            )
-
-    async def attempts(self, wanted: AuditFilter, page: Page) -> Listing[AttemptRow]:
-        async with self._database.asking.moment() as connection:
-            return await audit_queries.list_attempts(connection, wanted, page)
-
-    async def node(self, cluster: str, name: str, *, now: datetime) -> NodeRow | None:
-        async with self._database.asking.moment() as connection:
-            return await node_queries.get_node(connection, cluster, name, policy=self._policy, now=now)
-
-    async def nodes(self, wanted: AuditFilter, page: Page, *, now: datetime) -> Listing[NodeRow]:
-        """Nodes with a history, newest implication first."""
-        async with self._database.asking.moment() as connection:
-            return await node_queries.list_nodes(connection, wanted, page, policy=self._policy, now=now)
-
-    async def node_map(self, *, cluster: str = "", now: datetime) -> node_map.NodeMap:
-        """Every node with its state, score and isolation."""
-        async with self._database.asking.moment() as connection:
-            return await node_map.node_map(connection, cluster, policy=self._policy, now=now)
-
-    async def lemons(self, wanted: LemonsWanted, *, now: datetime) -> Lemons:
-        """Nodes that fail again and again by themselves, worst first."""
-        async with self._database.asking.moment() as connection:
-            return await node_queries.list_lemons(connection, wanted, policy=self._policy, now=now)
-
-    async def signals(self, wanted: SignalFilter, page: Page) -> Listing[SignalRow]:
-        """Evidence of incidents, newest incident first. A page can be short while there is a cursor."""
-        async with self._database.asking.moment() as connection:
-            return await signal_queries.list_signals(connection, wanted, page)
-
-    async def actions(self, wanted: AuditFilter, page: Page) -> Listing[ActionRow]:
-        """What came of advice, newest decision first. `status` and `reason` are those of what came of it."""
-        async with self._database.asking.moment() as connection:
-            spans = await self._spans(connection, "reconciliations")
-            return await action_queries.list_actions(connection, wanted, page, spans)
-
-    async def audit(self, wanted: EventFilter, page: Page) -> Listing[AuditRecord]:
-        """Who did what, newest first."""
-        async with self._database.asking.moment() as connection:
-            return await action_queries.list_audit(connection, wanted, page, await self._spans(connection, "audit"))
-
-    async def job_timeline(
-        self, *, cluster: str, job_id: str, job_key: str = "", attempts_max: int
-    ) -> JobTimeline | None:
-        """Of the newest attempts. By `job_key` where given, else of the job that had the id last."""
-        async with self._database.asking.moment() as connection:
-            return await event_queries.job_timeline(
-                connection, cluster=cluster, job_id=job_id, job_key=job_key, attempts_max=attempts_max
-            )
-
-    async def node_history(
-        self, cluster: str, name: str, wanted: EventFilter, page: Page, *, now: datetime
-    ) -> NodeEvents | None:
-        """Everything that is known of it, newest first. Of `wanted`, the times count."""
-        async with self._database.asking.moment() as connection:
-            return await event_queries.node_history(
-                connection, cluster, name, wanted, page, policy=self._policy, now=now
-            )
-
-    async def _spans(self, connection: AsyncConnection, table: str) -> Spans:
-        """As they were some minutes ago: a part that is new lies in the newest span, one that went is empty."""
-        now = asyncio.get_running_loop().time()
-        known = self._known_spans.get(table)
-        if known is None or now - known[0] > _SPANS_SECONDS:
-            known = now, await months.spans(connection, table)
-            self._known_spans[table] = known
-        return known[1]

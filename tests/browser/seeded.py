@@ -84,7 +84,9 @@ async def seed(store: Store, *, nodes: int = 1024, history: int = 70) -> Seeded:
     await _others(store)
     hostile, hostile_key = await _hostile(store)
     await _operators(store, main[2])
-    incident = next(row for row in (await store.incidents(_ALL, _PAGE)).rows if row.attempt.job_key == main[2].job_key)
+    incident = next(
+        row for row in (await store.audit.incidents(_ALL, _PAGE)).rows if row.attempt.job_key == main[2].job_key
+    )
     return Seeded(
         decision_id=main[0],
         incident_id=incident.incident_id,

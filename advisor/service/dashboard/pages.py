@@ -159,7 +159,7 @@ class Pages:
         reads = self._reads(request)
         reads.require("AuditService/ListNodes")
         wanted = self._chosen(request, "node", "cluster")
-        found = await self._dashboard.store.node_map(cluster=wanted.value("cluster"), now=self._now())
+        found = await self._dashboard.store.audit.node_map(cluster=wanted.value("cluster"), now=self._now())
         view = map_page(
             found.nodes,
             capped=found.capped,

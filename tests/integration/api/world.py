@@ -110,5 +110,5 @@ async def two_users(store: Store) -> tuple[str, str]:
     """A job of ada whose log holds `SECRET`, and one of bob. Their decisions' ids."""
     hers = await decided(store, 1, user="ada", text=SECRET)
     his = await decided(store, 2, user="bob", text="plain")
-    assert len((await store.decisions(AuditFilter(), Page())).rows) == 2
+    assert len((await store.audit.decisions(AuditFilter(), Page())).rows) == 2
     return hers, his

@@ -68,7 +68,7 @@ async def test_pages_are_whole_and_newest_first(store: Store) -> None:
     """Pages of three together are each list, newest first, and the last one has no cursor."""
     for number in range(7):
         await decided(store, number)
-    for fetch in (store.decisions, store.incidents, store.attempts):
+    for fetch in (store.audit.decisions, store.audit.incidents, store.audit.attempts):
         pages = await every_page(partial(fetch, ALL), 3)
         assert [len(page) for page in pages] == [3, 3, 1]
         assert [row.attempt.job_id for page in pages for row in page] == ["6", "5", "4", "3", "2", "1", "0"]
@@ -78,39 +78,39 @@ async def test_the_beginning_of_an_id_finds_it_unless_several_share_it(store: St
     """Of seventeen ids two begin alike: that beginning names both, and each whole id and longer beginning finds one."""
     for number in range(17):
         await decided(store, number)
-    ids = sorted(row.decision_id for row in (await store.decisions(ALL, Page(size=50))).rows)
+    ids = sorted(row.decision_id for row in (await store.audit.decisions(ALL, Page(size=50))).rows)
     one, other = next(pair for pair in pairwise(ids) if pair[0][0] == pair[1][0])
     with pytest.raises(Ambiguous, match=f"{one}.*give more of it"):
-        await store.decision(one[0])
+        await store.audit.decision(one[0])
     for text_given in (one, one[:20], one[:20].upper(), one.replace("-", "")[:18]):
-        found = await store.decision(text_given)
+        found = await store.audit.decision(text_given)
         assert found is not None
         assert found.decision_id == one
-    inputs = await store.decision_inputs(other[:20])
+    inputs = await store.audit.decision_inputs(other[:20])
     assert inputs is not None
     assert inputs.decision_id == other
     assert inputs.rules
     assert inputs.policy
-    without = await store.decision_inputs(other, held=[inputs.rules_hash, "x"])
+    without = await store.audit.decision_inputs(other, held=[inputs.rules_hash, "x"])
     assert without == replace(inputs, rules=b"")
     for nobody in ("", "-", "%", "xyz", one[:7] + "-", one + "0"):
-        assert await store.decision(nobody) is None
+        assert await store.audit.decision(nobody) is None
 
 
 async def test_full_last_page_has_no_cursor(store: Store) -> None:
     """A list that ends with a full page says so."""
     for number in range(4):
         await decided(store, number)
-    assert [len(page) for page in await every_page(partial(store.decisions, ALL), 2)] == [2, 2]
+    assert [len(page) for page in await every_page(partial(store.audit.decisions, ALL), 2)] == [2, 2]
 
 
 async def test_cursor_is_stable_while_rows_arrive(store: Store) -> None:
     """Rows that arrive between two pages are neither on the second page nor do they push one off it."""
     for number in range(4):
         await decided(store, number)
-    first = await store.decisions(ALL, Page(size=2))
+    first = await store.audit.decisions(ALL, Page(size=2))
     await decided(store, 100)
-    second = await store.decisions(ALL, Page(size=2, cursor=first.next_cursor))
+    second = await store.audit.decisions(ALL, Page(size=2, cursor=first.next_cursor))
     assert [row.attempt.job_id for row in (*first.rows, *second.rows)] == ["3", "2", "1", "0"]
 
 
@@ -120,14 +120,14 @@ async def test_nodes_keep_their_order_while_implicated_again(store: Store) -> No
         key = await running(store, job_id=str(number))
         blamed = replace(decision().attribution, implications=(implication(f"node{number}"),))
         await store.commit_decision(record(key, created_at=at(100 + number), decision=decision(attribution=blamed)))
-    first = await store.nodes(ALL, Page(size=2), now=at(200))
+    first = await store.audit.nodes(ALL, Page(size=2), now=at(200))
     again = await running(store, job_id="99")
     blamed = replace(decision().attribution, implications=(implication("node0"), implication("node9")))
     await store.commit_decision(record(again, created_at=at(150), decision=decision(attribution=blamed)))
-    second = await store.nodes(ALL, Page(size=2, cursor=first.next_cursor), now=at(200))
+    second = await store.audit.nodes(ALL, Page(size=2, cursor=first.next_cursor), now=at(200))
     assert [row.name for row in (*first.rows, *second.rows)] == ["node3", "node2", "node1", "node0"]
     assert second.next_cursor == ""
-    assert [row.name for row in (await store.nodes(ALL, Page(), now=at(200))).rows][:2] == ["node9", "node0"]
+    assert [row.name for row in (await store.audit.nodes(ALL, Page(), now=at(200))).rows][:2] == ["node9", "node0"]
 
 
 async def test_decision_filters(store: Store) -> None:
@@ -145,7 +145,7 @@ async def test_decision_filters(store: Store) -> None:
     await store.commit_decision(record(await running(store, job_id="4"), created_at=at(1004), decision=healthy()))
 
     async def ids(**wanted: Any) -> list[str]:
-        rows = (await store.decisions(AuditFilter(**wanted), Page())).rows
+        rows = (await store.audit.decisions(AuditFilter(**wanted), Page())).rows
         return [row.attempt.job_id for row in rows]
 
     assert await ids() == ["4", "3", "2", "1"]
@@ -172,40 +172,40 @@ async def test_filters_of_incidents_and_attempts(store: Store) -> None:
     second = await running(store, job_id="2")
     await store.commit_decision(record(second, created_at=at(1002), decision=healthy()))
     third = await running(store, job_id="3", nodes=("node7",))
-    listed = await store.incidents(AuditFilter(category="gpu_hardware", node="node2", user="ada"), Page())
+    listed = await store.audit.incidents(AuditFilter(category="gpu_hardware", node="node2", user="ada"), Page())
     assert [row.attempt.job_id for row in listed.rows] == ["1"]
-    assert (await store.incidents(AuditFilter(category="numerics"), Page())).rows == ()
-    found = await store.attempts(AuditFilter(node="node7"), Page())
+    assert (await store.audit.incidents(AuditFilter(category="numerics"), Page())).rows == ()
+    found = await store.audit.attempts(AuditFilter(node="node7"), Page())
     assert [row.attempt.job_key for row in found.rows] == [third.job_key]
-    assert {row.attempt.job_id for row in (await store.attempts(ALL, Page())).rows} == {"1", "2", "3"}
-    implicated = await store.nodes(AuditFilter(user="ada", category="gpu_hardware"), Page(), now=at(0))
+    assert {row.attempt.job_id for row in (await store.audit.attempts(ALL, Page())).rows} == {"1", "2", "3"}
+    implicated = await store.audit.nodes(AuditFilter(user="ada", category="gpu_hardware"), Page(), now=at(0))
     assert [row.name for row in implicated.rows] == ["node2"]
-    assert (await store.nodes(AuditFilter(user="bob"), Page(), now=at(0))).rows == ()
+    assert (await store.audit.nodes(AuditFilter(user="bob"), Page(), now=at(0))).rows == ()
 
 
 async def test_lists_refuse_what_they_cannot_answer(store: Store) -> None:
     """A filter by something that only decisions have is an error elsewhere, not ignored."""
     wanted = AuditFilter(action=Action.STOP)
     with pytest.raises(FilterRefused, match="nodes cannot be filtered by action: decisions can"):
-        await store.nodes(wanted, Page(), now=at(0))
+        await store.audit.nodes(wanted, Page(), now=at(0))
     with pytest.raises(FilterRefused, match="incidents cannot be filtered by action"):
-        await store.incidents(wanted, Page())
+        await store.audit.incidents(wanted, Page())
     with pytest.raises(FilterRefused, match="attempts cannot be filtered by category"):
-        await store.attempts(AuditFilter(category="storage"), Page())
+        await store.audit.attempts(AuditFilter(category="storage"), Page())
 
 
 async def test_node_with_its_history(store: Store) -> None:
     """A node is shown with its implications, newest first, and its decayed score over all jobs."""
     await decided(store, 1)
     await decided(store, 2)
-    node = await store.node(CLUSTER, "node2", now=at(1002) + timedelta(days=7))
+    node = await store.audit.node(CLUSTER, "node2", now=at(1002) + timedelta(days=7))
     assert node is not None
     assert [row.attempt.job_id for row in node.implications] == ["2", "1"]
     assert (node.implications[0].rule, node.implications[0].trust) == ("nvidia.xid", "kernel")
     assert node.score == pytest.approx(0.95, rel=1e-3)
     assert node.last_implicated_at == at(1002)
-    assert await store.node(CLUSTER, "node77", now=at(0)) is None
-    assert await store.node("other", "node2", now=at(0)) is None
+    assert await store.audit.node(CLUSTER, "node77", now=at(0)) is None
+    assert await store.audit.node("other", "node2", now=at(0)) is None
 
 
 async def failed(store: Store, number: int, *nodes: str, hours: float = 0.0, user: str = "ada", **changes: Any) -> None:
@@ -224,7 +224,7 @@ async def test_what_another_build_wrote_spoils_only_its_own_row(store: Store, ur
     """Its decision, evidence and progress are told as unreadable, with id, build and columns; the page is whole."""
     for number in range(3):
         await decided(store, number)
-    rows = (await store.decisions(ALL, Page())).rows
+    rows = (await store.audit.decisions(ALL, Page())).rows
     engine = create_async_engine(url)
     async with engine.begin() as connection:
         await connection.execute(text("SET LOCAL session_replication_role = replica"))  # the tables are append-only
@@ -235,20 +235,20 @@ async def test_what_another_build_wrote_spoils_only_its_own_row(store: Store, ur
         ):
             await connection.execute(text(spoil), {"data": b'{"new":1}'})
     await engine.dispose()
-    listed = (await store.decisions(ALL, Page())).rows
+    listed = (await store.audit.decisions(ALL, Page())).rows
     assert [row.decision for row in (listed[0], listed[2])] == [rows[0].decision, rows[2].decision]
     unread = listed[1].decision
     assert isinstance(unread, UnreadDecision)
     assert (listed[1].decision_id, listed[1].build) == (rows[1].decision_id, rows[1].build)
     assert (unread.action, unread.category) == (rows[1].decision.action, "gpu_hardware")
     assert f"build {rows[1].build!r}" in unread.why
-    assert await store.decision(rows[1].decision_id) == listed[1]
+    assert await store.audit.decision(rows[1].decision_id) == listed[1]
     message = decision_message(listed[1], incarnation="i", evidence_max=9)
     assert message.unreadable == message.advice.explanation == unread.why
     assert (message.advice.advice_id, message.advice.category) == (rows[1].decision_id, "gpu_hardware")
-    incidents = (await store.incidents(ALL, Page())).rows
+    incidents = (await store.audit.incidents(ALL, Page())).rows
     assert [bool(row.unreadable) for row in incidents] == [False, True, False]
-    assert [row.progress.last_step for row in (await store.attempts(ALL, Page())).rows][1] == 77
+    assert [row.progress.last_step for row in (await store.audit.attempts(ALL, Page())).rows][1] == 77
 
 
 async def test_lemons_are_ranked_with_their_evidence(store: Store) -> None:
@@ -261,7 +261,7 @@ async def test_lemons_are_ranked_with_their_evidence(store: Store) -> None:
         await failed(store, number, "node3", hours=hours, trust=Trust.LOG)
         await failed(store, number + 10, "node4", hours=hours, role=Role.SYMPTOM)
     now = at(1000 + 42 * 3600)
-    found = await store.lemons(LemonsWanted(), now=now)
+    found = await store.audit.lemons(LemonsWanted(), now=now)
     assert [(row.name, len(row.failures), row.jobs, row.users) for row in found.rows] == [
         ("node2", 4, 4, 1),
         ("node1", 3, 4, 2),
@@ -270,42 +270,42 @@ async def test_lemons_are_ranked_with_their_evidence(store: Store) -> None:
     assert (found.rows[0].cluster, found.rows[0].failures[0].rule, found.capped) == (CLUSTER, "nvidia.xid", False)
 
     async def names(**wanted: Any) -> list[str]:
-        return [row.name for row in (await store.lemons(LemonsWanted(**wanted), now=now)).rows]
+        return [row.name for row in (await store.audit.lemons(LemonsWanted(**wanted), now=now)).rows]
 
     assert await names(limit=1) == ["node2"]
     assert await names(node="node1") == ["node1"]
     assert await names(cluster="other") == []
     assert await names(failures_min=4) == ["node2"]
-    assert (await store.lemons(LemonsWanted(), now=now + timedelta(days=31))).rows == ()
+    assert (await store.audit.lemons(LemonsWanted(), now=now + timedelta(days=31))).rows == ()
 
 
 async def test_attempt_by_id_is_the_last_owners(store: Store) -> None:
     """An id that was reused names its last owner; the key names the other one for ever."""
     old = await running(store, user="ada")
     new = await running(store, user="bob", submitted_at=at(86400), observed_at=at(86401))
-    by_id = await store.attempt(cluster=CLUSTER, job_id="7", number=0)
+    by_id = await store.audit.attempt(cluster=CLUSTER, job_id="7", number=0)
     assert by_id is not None
     assert by_id.attempt.job_key == new.job_key
-    by_key = await store.attempt(cluster="", job_id="", number=0, job_key=old.job_key)
+    by_key = await store.audit.attempt(cluster="", job_id="", number=0, job_key=old.job_key)
     assert by_key is not None
     assert (by_key.attempt.user, by_key.job_name, by_key.in_scope) == ("ada", "train", True)
-    assert await store.attempt(cluster=CLUSTER, job_id="7", number=5) is None
-    assert await store.attempt(cluster="", job_id="", number=0, job_key="junk") is None
+    assert await store.audit.attempt(cluster=CLUSTER, job_id="7", number=5) is None
+    assert await store.audit.attempt(cluster="", job_id="", number=0, job_key="junk") is None
 
 
 @pytest.mark.parametrize("identifier", ["", "junk", "00000000-0000-0000-0000-000000000000", "%s", "\0"])
 async def test_unknown_ids_are_nothing(store: Store, identifier: str) -> None:
     """Whatever somebody sends as an id, the answer is that there is no such thing."""
-    assert await store.decision(identifier) is None
-    assert await store.decision_inputs(identifier) is None
-    assert await store.incident(identifier) is None
+    assert await store.audit.decision(identifier) is None
+    assert await store.audit.decision_inputs(identifier) is None
+    assert await store.audit.incident(identifier) is None
 
 
 @pytest.mark.parametrize("size", [-1, 251])
 async def test_page_size_is_bounded(store: Store, size: int) -> None:
     """A page of no or too many rows is an error."""
     with pytest.raises(PageRefused, match="1 to 250"):
-        await store.decisions(ALL, Page(size=size))
+        await store.audit.decisions(ALL, Page(size=size))
 
 
 def forged(document: str) -> str:
@@ -322,11 +322,11 @@ def forged(document: str) -> str:
 )
 async def test_garbage_is_no_cursor(store: Store, cursor: str) -> None:
     """A cursor that is not one of ours is refused with one clear error."""
-    for fetch in (store.decisions, store.incidents, store.attempts):
+    for fetch in (store.audit.decisions, store.audit.incidents, store.audit.attempts):
         with pytest.raises(CursorRefused):
             await fetch(ALL, Page(cursor=cursor))
     with pytest.raises(CursorRefused):
-        await store.nodes(ALL, Page(cursor=cursor), now=at(0))
+        await store.audit.nodes(ALL, Page(cursor=cursor), now=at(0))
 
 
 @pytest.mark.parametrize(("name", "number"), [("x", 2**31), ("\0", 2**63), ("\ud800", -1), ("9" * 400, 10**30)])
@@ -334,10 +334,17 @@ async def test_a_forged_cursor_names_what_no_row_can_have(store: Store, name: st
     """Where a column cannot hold it the cursor is refused as other garbage is; the database does not fail on it."""
     for job in (1, 2):
         await decided(store, job, nodes=("node1",))
-    nodes, history = partial(store.nodes, now=at(0)), partial(store.node_history, CLUSTER, "node2", now=at(2000))
+    nodes, history = (
+        partial(store.audit.nodes, now=at(0)),
+        partial(store.audit.node_history, CLUSTER, "node2", now=at(2000)),
+    )
     asked: list[tuple[Any, Any]] = [
-        *((fetch, ALL) for fetch in (store.decisions, store.incidents, store.attempts, nodes)),
-        *((store.signals, SignalFilter()), (store.audit, EventFilter(everything=True)), (history, EventFilter())),
+        *((fetch, ALL) for fetch in (store.audit.decisions, store.audit.incidents, store.audit.attempts, nodes)),
+        *(
+            (store.audit.signals, SignalFilter()),
+            (store.audit.records, EventFilter(everything=True)),
+            (history, EventFilter()),
+        ),
     ]
     refused = 0
     for fetch, wanted in asked:
@@ -357,11 +364,11 @@ async def test_cursor_belongs_to_its_list_and_filter(store: Store) -> None:
     """A cursor of another list or filter would give nonsense, so it is refused."""
     for number in range(3):
         await decided(store, number)
-    cursor = (await store.decisions(ALL, Page(size=1))).next_cursor
+    cursor = (await store.audit.decisions(ALL, Page(size=1))).next_cursor
     with pytest.raises(CursorRefused, match="another list or filter"):
-        await store.incidents(ALL, Page(cursor=cursor))
+        await store.audit.incidents(ALL, Page(cursor=cursor))
     with pytest.raises(CursorRefused, match="another list or filter"):
-        await store.decisions(AuditFilter(user="ada"), Page(cursor=cursor))
+        await store.audit.decisions(AuditFilter(user="ada"), Page(cursor=cursor))
 
 
 _ROWS = 6000

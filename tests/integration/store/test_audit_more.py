@@ -68,7 +68,7 @@ async def test_signals_come_once_in_pages_of_any_size(store: Store, size: int) -
     """Newest incident first, its signals by time; no page boundary loses or repeats one."""
     for number in range(4):
         await decided(store, number, signals=3)
-    rows = await whole(partial(store.signals, SignalFilter()), size)
+    rows = await whole(partial(store.audit.signals, SignalFilter()), size)
     assert [row.signal.id for row in rows] == [f"{number}-{place}" for number in (3, 2, 1, 0) for place in range(3)]
 
 
@@ -78,7 +78,7 @@ async def test_signals_are_filtered_by_themselves_and_by_their_incident(store: S
     await decided(store, 2, user="bob", account="chemistry")
 
     async def ids(wanted: SignalFilter) -> list[str]:
-        return [row.signal.id for row in (await store.signals(wanted, Page())).rows]
+        return [row.signal.id for row in (await store.audit.signals(wanted, Page())).rows]
 
     assert await ids(SignalFilter(incidents=AuditFilter(account="chemistry"))) == ["2-0", "2-1"]
     assert await ids(SignalFilter(incidents=AuditFilter(user="ada", node="node2"))) == ["1-0", "1-1"]
@@ -87,13 +87,13 @@ async def test_signals_are_filtered_by_themselves_and_by_their_incident(store: S
     for other in (SignalFilter(rule="nccl.timeout"), SignalFilter(trust="log"), SignalFilter(role="initiating")):
         assert await ids(other) == []
     with pytest.raises(FilterRefused, match="signals cannot be filtered by mode"):
-        await store.signals(SignalFilter(incidents=AuditFilter(mode=Mode.MONITOR)), Page())
+        await store.audit.signals(SignalFilter(incidents=AuditFilter(mode=Mode.MONITOR)), Page())
 
 
 async def test_an_incident_that_grows_between_two_pages_repeats_nothing(store: Store) -> None:
     """Signals that arrive behind the cursor are told, none twice, and those before it are left to the next look."""
     key, _ = await decided(store, 1, signals=4)
-    first = await store.signals(SignalFilter(), Page(size=2))
+    first = await store.audit.signals(SignalFilter(), Page(size=2))
     grown = replace(
         decision().incident,
         detected_at=at(1001),
@@ -101,7 +101,7 @@ async def test_an_incident_that_grows_between_two_pages_repeats_nothing(store: S
         + tuple(signal(f"1-{place}", at=at(900 + place)) for place in (2, 3, 4)),
     )
     await store.commit_decision(record(key, 1, created_at=at(1500), decision=decision(incident=grown)))
-    rest = await store.signals(SignalFilter(), Page(size=10, cursor=first.next_cursor))
+    rest = await store.audit.signals(SignalFilter(), Page(size=10, cursor=first.next_cursor))
     assert [row.signal.id for row in (*first.rows, *rest.rows)] == ["1-0", "1-1", "1-2", "1-3", "1-4"]
 
 
@@ -113,11 +113,11 @@ async def test_a_filter_that_matches_nothing_for_long_still_comes_to_an_end(
     for number in range(7):
         await decided(store, number, signals=1)
     wanted = SignalFilter(rule="nobody.has.it")
-    first = await store.signals(wanted, Page())
+    first = await store.audit.signals(wanted, Page())
     assert first.rows == ()
     assert first.next_cursor
-    assert await whole(partial(store.signals, wanted), 100) == []
-    assert len(await whole(partial(store.signals, SignalFilter()), 100)) == 7
+    assert await whole(partial(store.audit.signals, wanted), 100) == []
+    assert len(await whole(partial(store.audit.signals, SignalFilter()), 100)) == 7
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
@@ -127,12 +127,12 @@ async def test_actions_come_once_newest_decision_first(store: Store, size: int) 
         _, name = await decided(store, number)
         await told(store, name, ReconciliationStatus.APPLIED, ReconciliationReason.UNSPECIFIED)
         await told(store, name, VERIFIED, OBSERVED)
-    rows = await whole(partial(store.actions, AuditFilter(user="ada")), size)
+    rows = await whole(partial(store.audit.actions, AuditFilter(user="ada")), size)
     assert [(row.attempt.job_id, row.outcome.status.value) for row in rows] == [
         (job, status) for job in ("2", "1", "0") for status in ("verified", "applied")
     ]
     for wanted in (AuditFilter(status=VERIFIED), AuditFilter(reason="observed", cluster=CLUSTER)):
-        rows = await whole(partial(store.actions, wanted), size)
+        rows = await whole(partial(store.audit.actions, wanted), size)
         assert [row.attempt.job_id for row in rows] == ["2", "1", "0"]
 
 
@@ -140,10 +140,12 @@ async def test_actions_are_filtered_by_their_decision(store: Store) -> None:
     """Account, node and category are the decision's; what is superseded by us is among the actions."""
     key, first = await decided(store, 1)
     await store.commit_decision(record(key, 1, created_at=at(1100)))
-    listed = (await store.actions(AuditFilter(account="physics", node="node2", category="gpu_hardware"), Page())).rows
+    listed = (
+        await store.audit.actions(AuditFilter(account="physics", node="node2", category="gpu_hardware"), Page())
+    ).rows
     assert [(row.decision_id, row.outcome.reason.value) for row in listed] == [(first, "newer_generation")]
     assert listed[0].decided_at == at(1001)
-    assert (await store.actions(AuditFilter(account="nobody"), Page())).rows == ()
+    assert (await store.audit.actions(AuditFilter(account="nobody"), Page())).rows == ()
 
 
 async def test_decisions_incidents_and_attempts_by_account_and_array(store: Store) -> None:
@@ -151,20 +153,20 @@ async def test_decisions_incidents_and_attempts_by_account_and_array(store: Stor
     for task in (0, 1):
         await decided(store, 70 + task, array_job_id="70", array_task=task, account="bio")
     await decided(store, 9)
-    for fetch in (store.decisions, store.incidents, store.attempts, store.actions):
+    for fetch in (store.audit.decisions, store.audit.incidents, store.audit.attempts, store.audit.actions):
         for wanted, jobs in (
             (AuditFilter(array_job_id="70"), {"70", "71"}),
             (AuditFilter(array_job_id="70", array_task=0), {"70"}),
             (AuditFilter(account="bio"), {"70", "71"}),
             (AuditFilter(account="bio", array_job_id="71"), set()),
         ):
-            if fetch == store.actions:
+            if fetch == store.audit.actions:
                 jobs = set()
             assert {row.attempt.job_id for row in (await fetch(wanted, Page())).rows} == jobs
         with pytest.raises(FilterRefused, match="give array_job_id, too"):
             await fetch(AuditFilter(array_task=0), Page())
     with pytest.raises(FilterRefused, match="nodes cannot be filtered by array_job_id"):
-        await store.nodes(AuditFilter(array_task=0, array_job_id="70"), Page(), now=at(0))
+        await store.audit.nodes(AuditFilter(array_task=0, array_job_id="70"), Page(), now=at(0))
 
 
 async def test_who_did_what_leaves_out_what_the_advisor_does_by_itself(store: Store) -> None:
@@ -176,7 +178,7 @@ async def test_who_did_what_leaves_out_what_the_advisor_does_by_itself(store: St
         await store.pause(pause, who=who, origin="unix socket", now=at(3000 + number))
 
     async def found(**wanted: Any) -> list[tuple[str, str]]:
-        rows = await whole(partial(store.audit, EventFilter(**wanted)), 2)
+        rows = await whole(partial(store.audit.records, EventFilter(**wanted)), 2)
         return [(row.event.what, row.event.who) for row in rows]
 
     paused = [("paused", "ada"), ("paused", "bob"), ("paused", "ada")]
@@ -186,9 +188,9 @@ async def test_who_did_what_leaves_out_what_the_advisor_does_by_itself(store: St
     assert await found(cluster="other") == []
     assert ("decision_committed", "advisor") in await found(everything=True)
     assert await found(everything=True, subject=name, what="advice_reconciled") == [("advice_reconciled", "agent@ctl")]
-    first = await store.audit(EventFilter(), Page(size=1))
+    first = await store.audit.records(EventFilter(), Page(size=1))
     with pytest.raises(CursorRefused, match="another list or filter"):
-        await store.audit(EventFilter(who="ada"), Page(cursor=first.next_cursor))
+        await store.audit.records(EventFilter(who="ada"), Page(cursor=first.next_cursor))
 
 
 async def test_a_jobs_timeline_goes_across_its_attempts(store: Store) -> None:
@@ -198,7 +200,7 @@ async def test_a_jobs_timeline_goes_across_its_attempts(store: Store) -> None:
     await report(store, seen(AttemptState.FAILED, submitted_at=at(7), observed_at=at(1100), ended_at=at(1090)))
     again = seen(attempt=1, submitted_at=at(1200), observed_at=at(1300), started_at=at(1250))
     await report(store, again)
-    found = await store.job_timeline(cluster=CLUSTER, job_id="7", attempts_max=10)
+    found = await store.audit.job_timeline(cluster=CLUSTER, job_id="7", attempts_max=10)
     assert found is not None
     assert [row.attempt.number for row in found.attempts] == [0, 1]
     assert not found.truncated
@@ -212,12 +214,12 @@ async def test_a_jobs_timeline_goes_across_its_attempts(store: Store) -> None:
         ("action", "verified", 0),
         ("incident_closed", "", 0),
     ]
-    assert found == await store.job_timeline(cluster="", job_id="", job_key=key.job_key, attempts_max=10)
-    last = await store.job_timeline(cluster=CLUSTER, job_id="7", attempts_max=1)
+    assert found == await store.audit.job_timeline(cluster="", job_id="", job_key=key.job_key, attempts_max=10)
+    last = await store.audit.job_timeline(cluster=CLUSTER, job_id="7", attempts_max=1)
     assert last is not None
     assert ([row.attempt.number for row in last.attempts], last.truncated) == ([1], True)
     for nobody in ({"job_id": "8"}, {"job_id": "", "job_key": "junk"}):
-        assert await store.job_timeline(cluster=CLUSTER, attempts_max=1, **nobody) is None
+        assert await store.audit.job_timeline(cluster=CLUSTER, attempts_max=1, **nobody) is None
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
@@ -229,7 +231,7 @@ async def test_a_nodes_history_in_pages_is_whole(store: Store, size: int) -> Non
     cursor = ""
     while True:
         page = Page(size=size, cursor=cursor)
-        found = await store.node_history(CLUSTER, "node2", EventFilter(), page, now=at(5000))
+        found = await store.audit.node_history(CLUSTER, "node2", EventFilter(), page, now=at(5000))
         assert found is not None
         events += found.events
         cursor = found.next_cursor
@@ -238,10 +240,10 @@ async def test_a_nodes_history_in_pages_is_whole(store: Store, size: int) -> Non
     assert [(event.kind, event.attempt.job_id) for event in events] == [
         (kind, job) for job in ("3", "2", "1") for kind in ("implicated", "excluded")
     ]
-    since = await store.node_history(CLUSTER, "node2", EventFilter(since=at(1003)), Page(), now=at(5000))
+    since = await store.audit.node_history(CLUSTER, "node2", EventFilter(since=at(1003)), Page(), now=at(5000))
     assert since is not None
     assert len(since.events) == 2
-    assert await store.node_history(CLUSTER, "nobody", EventFilter(), Page(), now=at(0)) is None
+    assert await store.audit.node_history(CLUSTER, "nobody", EventFilter(), Page(), now=at(0)) is None
 
 
 async def test_lists_go_on_from_month_to_month(store: Store) -> None:
@@ -256,16 +258,23 @@ async def test_lists_go_on_from_month_to_month(store: Store) -> None:
     newest_first = ["5", "4", "3", "2", "1", "0"]
     for size in (1, 2, 3, 100):
         for fetch, wanted in (
-            (store.decisions, AuditFilter(user="ada")),
-            (store.decisions, AuditFilter(status=VERIFIED)),
-            (store.actions, AuditFilter(user="ada")),
-            (store.actions, AuditFilter(reason="observed")),
+            (store.audit.decisions, AuditFilter(user="ada")),
+            (store.audit.decisions, AuditFilter(status=VERIFIED)),
+            (store.audit.actions, AuditFilter(user="ada")),
+            (store.audit.actions, AuditFilter(reason="observed")),
         ):
             rows = await whole(partial(fetch, wanted), size)
             assert [row.attempt.job_id for row in rows] == newest_first
-        events = await whole(partial(store.audit, EventFilter(everything=True, what="decision_committed")), size)
+        events = await whole(
+            partial(store.audit.records, EventFilter(everything=True, what="decision_committed")), size
+        )
         assert [row.event.detail["job_id"] for row in events] == newest_first
     across = AuditFilter(since=at(1), until=at(2 * month + 5))
-    assert [row.attempt.job_id for row in await whole(partial(store.decisions, across), 2)] == ["4", "3", "2", "1"]
-    assert (await store.decisions(AuditFilter(since=at(5), until=at(5)), Page())).rows == ()
-    assert (await store.decisions(AuditFilter(since=at(9 * month)), Page())).rows == ()
+    assert [row.attempt.job_id for row in await whole(partial(store.audit.decisions, across), 2)] == [
+        "4",
+        "3",
+        "2",
+        "1",
+    ]
+    assert (await store.audit.decisions(AuditFilter(since=at(5), until=at(5)), Page())).rows == ()
+    assert (await store.audit.decisions(AuditFilter(since=at(9 * month)), Page())).rows == ()

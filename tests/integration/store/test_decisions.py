@@ -46,7 +46,7 @@ async def test_commit_keeps_every_byte(store: Store) -> None:
     """The inputs, rules, policy and decision come back byte for byte, under the hash that the decision names."""
     inputs = b'{"lines":"' + b"x" * 300_000 + b'"}'
     committed = await store.commit_decision(record(await running(store), inputs=inputs))
-    kept = await store.decision_inputs(committed.decision_id)
+    kept = await store.audit.decision_inputs(committed.decision_id)
     assert kept is not None
     assert (kept.inputs, kept.rules, kept.policy) == (inputs, b'{"rules":1}', b'{"policy":1}')
     assert kept.decision == encode(decision())
@@ -60,13 +60,13 @@ async def test_decision_with_what_came_of_it(store: Store) -> None:
     committed = await store.commit_decision(record(key, milestones=(milestone,)))
     for status in (ReconciliationStatus.APPLIED, ReconciliationStatus.VERIFIED):
         await store.record_reconciliation(committed.decision_id, outcome(status), who="agent@host")
-    row = await store.decision(committed.decision_id)
+    row = await store.audit.decision(committed.decision_id)
     assert row is not None
     assert (row.generation, row.decision, row.partition) == (1, decision(), "gpu")
     assert (row.attempt.job_id, row.attempt.user, row.attempt.number) == ("7", "ada", 0)
     assert [item.status.value for item in row.reconciliations] == ["applied", "verified"]
     assert (row.status, row.milestones) == (ReconciliationStatus.VERIFIED, (milestone,))
-    incident = await store.incident(row.incident_id)
+    incident = await store.audit.incident(row.incident_id)
     assert incident is not None
     assert (incident.category, incident.implicated_nodes) == ("gpu_hardware", ("node2",))
     assert [item.id for item in incident.signals] == ["s1", "s0"]
@@ -104,10 +104,10 @@ async def test_a_conflict_within_a_batch_is_its_own(store: Store, url: str) -> N
     assert outcomes[3] == before
     for outcome, key, inputs in ((outcomes[0], last, b"last"), (outcomes[4], first, b"first")):
         assert isinstance(outcome, CommittedDecision)
-        kept = await store.decision_inputs(outcome.decision_id)
+        kept = await store.audit.decision_inputs(outcome.decision_id)
         assert kept is not None
         assert kept.inputs == inputs
-        row = await store.decision(outcome.decision_id)
+        row = await store.audit.decision(outcome.decision_id)
         assert row is not None
         assert (row.attempt.job_key, row.status) == (key.job_key, ReconciliationStatus.PENDING)
         assert row.milestones == ((detected,) if key == first else ())
@@ -129,7 +129,7 @@ async def test_a_batch_is_what_its_decisions_are_alone(store: Store) -> None:
     )
     opened = {row.key: row.generation for row in await store.open_advice(CLUSTER, at(32))}
     assert opened == {keys[0]: 2, keys[1]: 2, keys[2]: 1}
-    listed = {row.attempt.job_key: row for row in (await store.incidents(AuditFilter(), Page())).rows}
+    listed = {row.attempt.job_key: row for row in (await store.audit.incidents(AuditFilter(), Page())).rows}
     assert [listed[key.job_key].closed_at for key in keys] == [at(30), None, None]
     assert await _weighing(store, "node2") == {keys[2].job_key}
     assert await _weighing(store, "node3") == {keys[1].job_key}
@@ -137,7 +137,7 @@ async def test_a_batch_is_what_its_decisions_are_alone(store: Store) -> None:
 
 async def _weighing(store: Store, name: str) -> set[str]:
     """Jobs whose incidents name the node now."""
-    node = await store.node(CLUSTER, name, now=at(33))
+    node = await store.audit.node(CLUSTER, name, now=at(33))
     assert node is not None
     return {item.attempt.job_key for item in node.implications if item.weight > 0}
 
@@ -178,7 +178,7 @@ async def test_common_content_is_stored_once(store: Store, url: str) -> None:
 async def test_healthy_decision_opens_no_incident(store: Store) -> None:
     """Where nothing is wrong there is a decision and no incident."""
     committed = await store.commit_decision(record(await running(store), decision=healthy()))
-    row = await store.decision(committed.decision_id)
+    row = await store.audit.decision(committed.decision_id)
     assert row is not None
     assert row.incident_id == ""
     assert await store.open_incident_count() == 0
@@ -189,12 +189,12 @@ async def test_incident_ends_when_nothing_is_wrong_any_more(store: Store) -> Non
     key = await running(store)
     first = await store.commit_decision(record(key))
     await store.commit_decision(record(key, 1, decision=healthy(), created_at=at(50)))
-    row = await store.decision(first.decision_id)
+    row = await store.audit.decision(first.decision_id)
     assert row is not None
-    incident = await store.incident(row.incident_id)
+    incident = await store.audit.incident(row.incident_id)
     assert incident is not None
     assert (incident.kind, incident.closed_at) == ("crash", at(50))
-    node = await store.node(CLUSTER, "node2", now=at(51))
+    node = await store.audit.node(CLUSTER, "node2", now=at(51))
     assert node is not None
     assert node.score == 0.0
 
@@ -205,7 +205,7 @@ async def test_one_incident_per_attempt(store: Store) -> None:
     await store.commit_decision(record(key))
     later = Incident(kind=IncidentKind.HANG, signals=(signal(),), detected_at=at(99))
     await store.commit_decision(record(key, 1, decision=decision(incident=later), created_at=at(99)))
-    listed = await store.incidents(AuditFilter(), Page())
+    listed = await store.audit.incidents(AuditFilter(), Page())
     assert [(row.kind, row.opened_at) for row in listed.rows] == [("hang", at(20))]
 
 
@@ -217,7 +217,7 @@ async def test_only_the_newest_generation_is_open(store: Store) -> None:
     opened = await store.open_advice(CLUSTER, at(23))
     assert [(row.advice_id, row.generation, row.key) for row in opened] == [(second.decision_id, 2, key)]
     assert opened[0].decision == decision()
-    row = await store.decision(first.decision_id)
+    row = await store.audit.decision(first.decision_id)
     assert row is not None
     assert row.status is ReconciliationStatus.SUPERSEDED
     assert row.reconciliations[-1].reason is ReconciliationReason.NEWER_GENERATION
@@ -243,7 +243,7 @@ async def test_advice_ends_with_its_time_to_live(store: Store) -> None:
         1,
         0,
     ]
-    row = await store.decision(committed.decision_id)
+    row = await store.audit.decision(committed.decision_id)
     assert row is not None
     assert (row.status, len(row.reconciliations)) == (ReconciliationStatus.EXPIRED, 1)
 
@@ -277,7 +277,7 @@ async def test_reconciliation_is_idempotent(store: Store) -> None:
     for seconds in (30, 31, 32):
         await store.record_reconciliation(committed.decision_id, replace(verified, at=at(seconds)), who="agent")
     await store.record_reconciliation(committed.decision_id, outcome(ReconciliationStatus.APPLIED), who="agent")
-    row = await store.decision(committed.decision_id)
+    row = await store.audit.decision(committed.decision_id)
     assert row is not None
     assert (row.status, len(row.reconciliations)) == (ReconciliationStatus.VERIFIED, 2)
     assert await store.open_advice(CLUSTER, at(40)) == ()
@@ -290,7 +290,7 @@ async def test_superseded_stays_superseded(store: Store) -> None:
     await store.commit_decision(record(key, 1, decision=decision(explanation="refined")))
     for status in (ReconciliationStatus.APPLIED, ReconciliationStatus.VERIFIED):
         await store.record_reconciliation(first.decision_id, outcome(status), who="agent")
-    row = await store.decision(first.decision_id)
+    row = await store.audit.decision(first.decision_id)
     assert row is not None
     assert row.status is ReconciliationStatus.SUPERSEDED
     advice = (await store.load([key], now=at(40)))[key].advice
@@ -317,7 +317,7 @@ async def test_hostile_text_is_kept(store: Store) -> None:
     committed = await store.commit_decision(
         record(await running(store), decision=made, analysis_json='{"text":"\\u0000"}')
     )
-    row = await store.decision(committed.decision_id)
+    row = await store.audit.decision(committed.decision_id)
     assert row is not None
     assert row.decision == made
     assert row.analysis_json == '{"text":"\\u0000"}'

@@ -19,11 +19,11 @@ async def test_only_open_incidents_are_listed_when_asked_for(store: Store) -> No
         noticed = replace(decision().incident, detected_at=at(20 + number))
         await store.commit_decision(record(key, decision=decision(incident=noticed), created_at=at(21 + number)))
     await store.commit_decision(record(keys[1], 1, decision=healthy(), created_at=at(60)))
-    first = await store.incidents(AuditFilter(), Page(size=1), only_open=True)
-    second = await store.incidents(AuditFilter(), Page(size=1, cursor=first.next_cursor), only_open=True)
+    first = await store.audit.incidents(AuditFilter(), Page(size=1), only_open=True)
+    second = await store.audit.incidents(AuditFilter(), Page(size=1, cursor=first.next_cursor), only_open=True)
     assert [row.attempt.job_id for row in (*first.rows, *second.rows)] == ["2", "0"]
     assert second.next_cursor == ""
-    assert len((await store.incidents(AuditFilter(), Page())).rows) == 3
+    assert len((await store.audit.incidents(AuditFilter(), Page())).rows) == 3
 
 
 async def test_the_map_holds_every_node_with_its_score(store: Store) -> None:
@@ -32,11 +32,11 @@ async def test_the_map_holds_every_node_with_its_score(store: Store) -> None:
     await store.record_observations(CLUSTER, (), shown, complete=False, now=at(0))
     blamed = replace(decision().attribution, implications=(implication("node2"), implication("gone9")))
     await store.commit_decision(record(await running(store), decision=decision(attribution=blamed)))
-    found = await store.node_map(cluster=CLUSTER, now=at(30))
+    found = await store.audit.node_map(cluster=CLUSTER, now=at(30))
     assert [(item.name, item.state, item.score > 0.5, item.isolated) for item in found.nodes] == [
         ("gone9", NodeState.OTHER, True, False),
         ("node1", NodeState.UP, False, False),
         ("node2", NodeState.UP, True, False),
     ]
-    assert found == await store.node_map(now=at(30))
-    assert (await store.node_map(cluster="other", now=at(30))).nodes == ()
+    assert found == await store.audit.node_map(now=at(30))
+    assert (await store.audit.node_map(cluster="other", now=at(30))).nodes == ()

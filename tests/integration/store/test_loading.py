@@ -206,7 +206,7 @@ async def test_node_that_is_no_longer_named_has_no_weight(store: Store) -> None:
     facts = {fact.name: fact for fact in (await store.load([mine], now=at(22)))[mine].nodes}
     assert facts["node2"].score == 0.0
     assert facts["node3"].score == pytest.approx(0.5, rel=1e-3)
-    node = await store.node("alps", "node2", now=at(22))
+    node = await store.audit.node("alps", "node2", now=at(22))
     assert node is not None
     assert [row.weight for row in node.implications] == [0.0]
 
@@ -238,7 +238,7 @@ async def test_milestones_come_once(store: Store) -> None:
     await store.record_milestones({key: [Milestone(kind=MilestoneKind.DETECTED, at=at(20))]})
     await store.record_milestones({key: [Milestone(kind=MilestoneKind.DETECTED, at=at(99))]})
     assert (await store.load([key], now=at(20)))[key].milestones == {MilestoneKind.DETECTED: at(20)}
-    row = await store.attempt(cluster="alps", job_id="7", number=0)
+    row = await store.audit.attempt(cluster="alps", job_id="7", number=0)
     assert row is not None
     assert [milestone.at for milestone in row.milestones] == [at(20)]
 

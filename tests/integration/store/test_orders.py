@@ -50,7 +50,7 @@ async def test_an_order_closes_what_it_speaks_against_and_is_loaded(store: Store
     item = (await store.load([key], now=at(31)))[key]
     assert [(o.kind, o.who, o.why) for o in item.orders] == [(K.VETO, "ada", "told so")]
     assert (item.ordered, item.orders_count, given.changed) == (True, 1, True)
-    row = await store.decision(made.decision_id)
+    row = await store.audit.decision(made.decision_id)
     assert row is not None
     assert (row.status, row.reconciliations[-1].reason) == (
         ReconciliationStatus.SUPERSEDED,
