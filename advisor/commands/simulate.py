@@ -39,10 +39,10 @@ def simulate(
 
     \b
     Examples:
-      advisor simulate --seed 5 --days 0.5        (half a minute; all of its two days: two minutes)
-      advisor simulate --seed 5 --days 0.5 --noise docs/examples/noise.toml
-      advisor simulate --scenario training-2048-nodes --seed 1 --format json
-      advisor simulate --scenario small --seeds 20 --operators advisor,bound
+      advisor simulate --scenario training-256-nodes --seed 3 --days 0.5   (half a minute)
+      advisor simulate --scenario training-256-nodes --seed 4 --days 0.5 --noise noise.toml
+      advisor simulate --scenario training-256-nodes --seed 3 --days 0.5 --seeds 2 --format jsonl
+      advisor simulate --scenario training-2048-nodes --seed 1 --format json (ten minutes)
       advisor simulate --list
     """
     if listed:
