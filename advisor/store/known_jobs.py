@@ -17,8 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.store.identity import slot_of
 from advisor.store.merging import AttemptFacts
-from advisor.store.node_book import written
 from advisor.store.records import Notice, ObservedJob
+from advisor.store.sql import written
 from advisor.store.tables import attempts, identities, jobs
 
 # An unchanged attempt is written this often, so that its last sighting is not much older than the truth.

@@ -1,9 +1,9 @@
 """What the database says of nodes, kept between ticks for as long as it says the same.
 
 A tick asks about every node of every watched attempt, tens of thousands, of which nearly none has changed. So they are
-looked at in `_PARTS` parts by name: how many rows a part has, and the sum of the transactions that wrote them. A row
-that is written again has a later writer, so the sum grows with every change, whoever made it: memory is only believed
-where the database confirms it, within the same transaction. Parts that differ are read again.
+looked at in `_PARTS` parts by name: how many rows a part has, and a hash of what they say, whoever wrote it and in
+which order. Memory is only believed where the database confirms it, within the same transaction. Parts that differ are
+read again.
 
 A book is for one reader at a time, whose transaction sees one moment.
 """
@@ -15,7 +15,19 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Select, Text, cast, column, func, literal_column, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    Text,
+    bindparam,
+    cast,
+    column,
+    func,
+    literal_column,
+    select,
+    true,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -24,19 +36,15 @@ from advisor.core.model import NodeFact
 from advisor.core.policy import Policy
 from advisor.core.words import NodeState
 from advisor.store.node_queries import past_implication
-from advisor.store.sql import AnyRow, any_text, any_text_given, time_given
+from advisor.store.sql import AnyRow, any_text, any_text_given, quick_hash_of, time_given
 from advisor.store.tables import implications, node_states
 
 _PARTS = 256
+_OF_HISTORY = ("cluster", "node", "job_key", "user_name", "trust", "unit", "weight", "at")
 _HISTORY_MAX = 100_000  # rows of implications that are kept; of more, those of the nodes asked about are read each time
 
 Place = tuple[str, str]  # cluster and node
 _Part = tuple[str, int]
-
-
-def written(table: str) -> ColumnElement[int]:
-    """The transaction that wrote a row of the table, as a number."""
-    return literal_column(f"{table}.xmin::text::bigint", BigInteger())
 
 
 @dataclass(slots=True)
@@ -64,7 +72,7 @@ class NodeBook:
                     node_states.c.cluster,
                     part.label("part"),
                     func.count().label("many"),
-                    cast(func.sum(written("node_states")), BigInteger()).label("stamp"),
+                    _said(self.columns).label("stamp"),
                 )
                 .where(node_states.c.cluster == any_text(clusters))
                 .group_by(node_states.c.cluster, literal_column("part"))
@@ -109,13 +117,14 @@ class NodeBook:
         """All parts together are as they were: mostly so, and said in one row."""
         found = {
             row.cluster: (row.many, row.stamp)
-            for row in await connection.execute(_stamps(), {"clusters": list(clusters)})
+            for row in await connection.execute(_stamps(self.columns), {"clusters": list(clusters)})
+            if row.many
         }
         seen: dict[str, tuple[int, int]] = {}
         for (cluster, _), (many, stamp) in self._seen.items():
             if cluster in clusters:
                 before = seen.get(cluster, (0, 0))
-                seen[cluster] = (before[0] + many, before[1] + stamp)
+                seen[cluster] = (before[0] + many, before[1] ^ stamp)
         return found == seen
 
     async def refresh_history(
@@ -129,9 +138,8 @@ class NodeBook:
         if seen == self._history_seen:
             return
         history: dict[Place, list[PastImplication]] = defaultdict(list)
-        columns = ("cluster", "node", "job_key", "user_name", "trust", "unit", "weight", "at")
         for item in await connection.execute(
-            select(*(implications.c[name] for name in columns))
+            select(*(implications.c[name] for name in _OF_HISTORY))
             .where(*_of_history())
             .order_by(implications.c.at.desc(), implications.c.incident_id, implications.c.node)
             .limit(_HISTORY_MAX),
@@ -169,19 +177,31 @@ class NodeBook:
         )
 
 
+def _said(columns: Iterable[str]) -> ColumnElement[int]:
+    """What the rows of one cluster say. Names are among the columns: no two rows are alike, and cancel each other."""
+    own = [node_states.c[name] for name in columns if name != "cluster"]
+    return func.bit_xor(quick_hash_of(own), type_=BigInteger())
+
+
 @cache
-def _stamps() -> Select[Any]:
-    many, stamp = func.count().label("many"), cast(func.sum(written("node_states")), BigInteger()).label("stamp")
-    return (
-        select(node_states.c.cluster, many, stamp)
-        .where(node_states.c.cluster == any_text_given("clusters"))
-        .group_by(node_states.c.cluster)
+def _stamps(columns: tuple[str, ...]) -> Select[Any]:
+    # One cluster after the other: to group tens of thousands of rows by it takes longer than to hash them.
+    given = func.unnest(bindparam("clusters", type_=ARRAY(Text()))).table_valued(
+        column("cluster", Text()), name="given"
     )
+    wanted = given.render_derived()
+    said = (
+        select(func.count().label("many"), _said(columns).label("stamp"))
+        .where(node_states.c.cluster == wanted.c.cluster)
+        .lateral("said")
+    )
+    return select(wanted.c.cluster, said.c.many, said.c.stamp).select_from(wanted).join(said, true())
 
 
 @cache
 def _history_stamp() -> Select[int, int]:
-    return select(func.count(), cast(func.sum(written("implications")), BigInteger())).where(*_of_history())
+    said = quick_hash_of(implications.c[name] for name in ("incident_id", *_OF_HISTORY))
+    return select(func.count(), func.bit_xor(said, type_=BigInteger())).where(*_of_history())
 
 
 def _of_history() -> tuple[ColumnElement[bool], ...]:

@@ -18,9 +18,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.policy import Policy
 from advisor.store.dependents import dependents
-from advisor.store.node_book import NodeBook, Place, written
+from advisor.store.node_book import NodeBook, Place
 from advisor.store.records import AttemptKey, DetectorState, StoredAttempt
-from advisor.store.sql import AnyRow, attempts_given, attempts_of, hash_of, of_attempt
+from advisor.store.sql import AnyRow, attempts_given, attempts_of, hash_of, of_attempt, written
 from advisor.store.tables import attempts, detector_states, jobs, milestones
 
 # What every tick or report writes, and is looked at apart or read by nobody here.

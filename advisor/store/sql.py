@@ -8,6 +8,8 @@ from sqlalchemy import (
     BigInteger,
     BindParameter,
     ColumnElement,
+    DateTime,
+    Float,
     FromClause,
     Integer,
     Interval,
@@ -21,6 +23,7 @@ from sqlalchemy import (
     column,
     exists,
     func,
+    literal_column,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 
@@ -53,6 +56,39 @@ def any_text_given(name: str) -> ColumnElement[object]:
 def hash_of(columns: Iterable[ColumnElement[Any]]) -> ColumnElement[int]:
     """Of what a row says in these columns, whoever wrote it, and in which order."""
     return func.hash_record_extended(func.row(*columns), 0, type_=BigInteger())
+
+
+def quick_hash_of(columns: Iterable[ColumnElement[Any]]) -> ColumnElement[int]:
+    """As `hash_of`, of text, texts, ids, times and reals, for what is asked of tens of thousands of rows: in half the
+    time.
+    """
+    said: ColumnElement[int] = literal_column("0", BigInteger())
+    for item in reversed(list(columns)):
+        hashed = _hash(item, said)
+        said = func.coalesce(hashed, said.op("#")(literal_column("-1"))) if getattr(item, "nullable", True) else hashed
+    return said
+
+
+def _hash(item: ColumnElement[Any], seed: ColumnElement[int]) -> ColumnElement[int]:
+    match item.type:
+        case Text():
+            return func.hashtextextended(item, seed, type_=BigInteger())
+        case ARRAY():
+            return func.hash_array_extended(item, seed, type_=BigInteger())
+        case Uuid():
+            return func.uuid_hash_extended(item, seed, type_=BigInteger())
+        case DateTime():
+            return func.hashfloat8extended(func.date_part(literal_column("'epoch'"), item), seed, type_=BigInteger())
+        case Float():
+            return func.hashfloat8extended(item, seed, type_=BigInteger())
+    raise TypeError(f"no quick hash of {item.type!r}")
+
+
+def written(table: str) -> ColumnElement[int]:
+    """The transaction that wrote a row of the table, as a number. It names what one row says, and what rows say that
+    are only ever added; sums of it come again where rows are written again.
+    """
+    return literal_column(f"{table}.xmin::text::bigint", BigInteger())
 
 
 def attempts_given() -> FromClause:

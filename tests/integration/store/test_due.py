@@ -1,6 +1,5 @@
 """What a tick asks first: what is past its time, and settings that are read again only when somebody changed them."""
 
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -17,7 +16,7 @@ from advisor.store.records import ObservedNode
 from advisor.store.store import Store
 from tests.integration.store.test_isolations import POLICY, isolated
 from tests.integration.store.test_loading import statements
-from tests.integration.store.worlds import CLUSTER, at, record, running
+from tests.integration.store.worlds import CLUSTER, at, begun_in_turn, record, running
 
 pytestmark = pytest.mark.postgres
 
@@ -117,13 +116,7 @@ async def test_settings_are_anew_in_whatever_order_transactions_end(store: Store
     """
     for cluster in ("alps", "jura"):
         await store.pause(replace(_pause(""), cluster=cluster), who="eve", origin="", now=at(1))
-    with contextlib.ExitStack() as stack:
-        four = [
-            stack.enter_context(psycopg.connect(url.replace("+psycopg", ""), options="-c lock_timeout=5000"))
-            for _ in range(4)
-        ]
-        for one in four:
-            one.execute("SELECT pg_current_xact_id()")
+    with begun_in_turn(url) as four:
         for why, writers in (("old", (four[0], four[3])), ("new", (four[1], four[2]))):
             for writer, cluster in zip(writers, ("alps", "jura"), strict=True):
                 writer.execute("UPDATE pauses SET why = %s WHERE cluster = %s", (why, cluster))

@@ -18,6 +18,7 @@ from tests.integration.store.test_loading import statements
 from tests.integration.store.worlds import (
     CLUSTER,
     at,
+    begun_in_turn,
     decision,
     implication,
     pending,
@@ -110,6 +111,35 @@ async def test_memory_is_confirmed_by_the_database(store: Store, url: str, who: 
     finally:
         await other.close()
         await fresh.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "values"),
+    [
+        ("UPDATE node_states SET state = %s WHERE name = %s", ("drained", "down")),
+        ("UPDATE implications SET weight = %s WHERE node = %s", (0.5, 0.25)),
+    ],
+)
+async def test_nodes_are_anew_in_whatever_order_transactions_end(
+    store: Store, url: str, change: str, values: tuple[Any, Any]
+) -> None:
+    """Of four that began one after the other the first and the last wrote what the other two then wrote over: the sum
+    of their numbers is the same.
+    """
+    names, fresh = ("node2", "node3"), await Store.open(url)
+    key = await running(store, job_rules="")
+    await store.record_observations(CLUSTER, (), _nodes(*[NodeState.UP] * 4, second=34), complete=False, now=at(34))
+    other, said = await running(store, job_id="9", user="bob"), decision()
+    blamed = replace(said.attribution, implications=tuple(map(implication, names)))
+    await store.commit_decision(record(other, decision=replace(said, attribution=blamed)))
+    with begun_in_turn(url) as four:
+        for value, writers in zip(values, ((four[0], four[3]), (four[1], four[2])), strict=True):
+            for writer, name in zip(writers, names, strict=True):
+                assert writer.execute(change, (value, name)).rowcount == 1
+                writer.commit()
+            fresh.forget_loaded()
+            assert await store.load([key], now=at(50)) == await fresh.load([key], now=at(50))
+    await fresh.close()
 
 
 async def test_what_has_not_changed_is_not_read_again(store: Store) -> None:

@@ -1,9 +1,12 @@
 """Small worlds for the store's tests: observations and decisions with everything that a test does not care about."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from advisor.core.model import (
@@ -172,3 +175,16 @@ def record(key: AttemptKey, seen_generation: int = 0, **changes: Any) -> Decisio
         "time_to_live": timedelta(seconds=240),
     }
     return DecisionRecord(key=key, seen_generation=seen_generation, **(values | changes))
+
+
+@contextlib.contextmanager
+def begun_in_turn(url: str) -> Iterator[list[psycopg.Connection[Any]]]:
+    """Four transactions that began one after the other: the numbers of the first and the last have the sum of those of
+    the other two.
+    """
+    with contextlib.ExitStack() as stack:
+        opened = (psycopg.connect(url.replace("+psycopg", ""), options="-c lock_timeout=5000") for _ in range(4))
+        four = [stack.enter_context(connection) for connection in opened]
+        for one in four:
+            one.execute("SELECT pg_current_xact_id()")
+        yield four
