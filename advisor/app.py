@@ -345,16 +345,16 @@ class Service:
         front.reserve()  # a second service is refused before it touches a database
         url = self._database()
         await migrate(url)
+        read_url = self._database_again(url)
         store = await Store.open(
             url,
-            read_url=self._database_again(url),
+            read_url=read_url,
             policy=rulebook.policy,
             lease_seconds=config.replicas.lease_seconds,
         )
         stack.push_async_callback(store.close)
         board = Board(store, clock)
-        dsn = self._database_again(url) or (lambda: url)
-        leasing, hints = self._leasing(store, board, front.place, dsn, rulebook.build)
+        leasing, hints = self._leasing(store, board, front.place, read_url or (lambda: url), rulebook.build)
         for source in sources:
             if isinstance(source, Newsworthy):
                 source.on_news(board.wake.set)
@@ -445,7 +445,7 @@ class Service:
             schema=newest_revision(),
             jobs_max=self._config.tick.attempts_max,
         )
-        hints = Hints(dsn, newcomer.replica_id, store.hint)
+        hints = Hints(dsn, newcomer.replica_id, store.replicas.hint)
         leasing = Leasing(
             store=store,
             board=board,

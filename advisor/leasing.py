@@ -107,7 +107,7 @@ class Leasing:
     async def join(self) -> None:
         """Begin a life. Raises what the database raises."""
         before = self._clock.monotonic()
-        began = await self._store.join(self._newcomer, lease=self._lease)
+        began = await self._store.replicas.join(self._newcomer, lease=self._lease)
         self._follow(began, before)
         self._board.replica_id = self.replica_id
         log.info("replica_joined", replica=self.replica_id, place=self._newcomer.place)
@@ -116,7 +116,7 @@ class Leasing:
         """Give up everything, so that others need not wait for the lease to run out."""
         try:
             async with asyncio.timeout(self._lease_seconds):
-                await self._store.leave(self.replica_id)
+                await self._store.replicas.leave(self.replica_id)
         except (SQLAlchemyError, StoreError, TimeoutError) as error:
             log.warning("replica_not_left", replica=self.replica_id, error=error_text(error))
             return
@@ -128,7 +128,7 @@ class Leasing:
         monotonic = self._clock.monotonic()
         self._refused = {job: until for job, until in self._refused.items() if until > monotonic}
         try:
-            turn = await self._store.take_turn(
+            turn = await self._store.replicas.take_turn(
                 self.replica_id,
                 known,
                 now=self._clock.now(),
@@ -199,7 +199,7 @@ class Leasing:
 
     async def _renew_now(self, *, stuck: bool) -> None:
         before, age = self._clock.monotonic(), self._board.pulse.age_seconds
-        renewed = await self._store.renew(
+        renewed = await self._store.replicas.renew(
             self.replica_id,
             lease=self._lease,
             tick_age=timedelta(seconds=age),
@@ -235,11 +235,11 @@ class Leasing:
         self._ahead_since = {key: self._ahead_since.get(key, now) for key in ahead}
         gone = [key for key, since in self._ahead_since.items() if now - since > self._lease_seconds]
         if gone:
-            await self._store.bury(gone)
+            await self._store.replicas.bury(gone)
 
     async def _look(self) -> None:
         """How others are, and whether what they did changes what is shown here."""
-        replicas = await self._store.replicas()
+        replicas = await self._store.replicas.known()
         self._instruments.replicas_lost.set(sum(item.lost_since is not None for item in replicas))
         others = [item for item in replicas if item.replica_id != self.replica_id and item.ended_at is None]
         await self._bury(others)
@@ -248,7 +248,7 @@ class Leasing:
         full = all(item.full for item in replicas if item.alive)
         if not (alone or full) and self._clock.monotonic() - self._turned >= FREE_SECONDS:
             # The tick is long, or stands still: what its turn saw may be others' since, or more.
-            self._are_free(await self._store.free_jobs(self._clock.now()))
+            self._are_free(await self._store.replicas.free_jobs(self._clock.now()))
         self._board.elsewhere = Elsewhere(
             tick_age_seconds=max((_age(item) for item in others), default=0.0),
             free_seconds=0.0 if alone or full else self._free_for(),
@@ -256,7 +256,7 @@ class Leasing:
             views={} if alone else await self._views(),
             alone=alone,
         )
-        token = "" if alone else await self._store.board_token()
+        token = "" if alone else await self._store.replicas.board_token()
         if token != self._token:
             self._token = token
             await self._board.refresh(hint=False)

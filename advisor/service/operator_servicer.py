@@ -204,7 +204,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         incidents, agents, replicas = 0, tuple[StoredAgent, ...](), tuple[StoredReplica, ...]()
         try:
             incidents, agents = await services.store.open_incident_count(), await services.store.agents()
-            replicas = await services.store.replicas()
+            replicas = await services.store.replicas.known()
         except Exception as error:
             if kind_of(error) is not FailureKind.STORE_ABSENT:
                 raise

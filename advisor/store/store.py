@@ -1,13 +1,12 @@
 """The one door to the database: every query of the service goes through `Store`."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 import structlog
 from sqlalchemy import func, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.autonomy import Earned
 from advisor.core.model import Unavailable
@@ -24,9 +23,7 @@ from advisor.store import (
     corrections,
     due,
     forgotten_drains,
-    hints,
     isolations,
-    leases,
     loading,
     milestones,
     modes,
@@ -45,10 +42,9 @@ from advisor.store import (
 from advisor.store.audit import Audit
 from advisor.store.database import UNIT_SECONDS, Database
 from advisor.store.due import Due, Settings, SettingsBook
-from advisor.store.errors import LeaseLost
 from advisor.store.history import History
 from advisor.store.known_jobs import JobBook
-from advisor.store.leases import Fence, Newcomer, StoredReplica, Turn
+from advisor.store.leases import Fence
 from advisor.store.node_book import NodeBook
 from advisor.store.node_states import node_rows
 from advisor.store.order_records import OrderGiven, OrderWanted, SinceOrder, StoredOrder
@@ -74,6 +70,7 @@ from advisor.store.records import (
 )
 from advisor.store.reliability_queries import ReliabilityRows, ReliabilityWanted
 from advisor.store.remembered import Remembered
+from advisor.store.replicas import Replicas
 from advisor.store.shadow_queries import Place, ShadowEvidence, ShadowWanted
 from advisor.store.tables import incidents
 
@@ -82,7 +79,6 @@ _log = structlog.get_logger(__name__)
 # After the beginning of an incarnation, for so long: agents tell all nodes within moments of coming back.
 _ADOPTING_SECONDS = 600.0
 _ADOPT_EVERY_SECONDS = 10.0
-_ISOLATE_SECONDS = 5.0  # beyond settling: some ticks, of whoever has the job by then
 _KNOWN_BLOBS_MAX = 1000
 _CLUSTERS_MAX = 100
 _KNOWN_BLOBS_FOR = timedelta(days=1)
@@ -120,6 +116,7 @@ class Store:
         self._settings = SettingsBook()
         self._reading_settings = asyncio.Lock()
         self._loading = asyncio.Lock()  # what is remembered is of one transaction
+        self.replicas = Replicas(self._database, policy)
         self.audit = Audit(self._database.asking, policy)
 
     @classmethod
@@ -257,93 +254,12 @@ class Store:
     async def watched(self, now: datetime) -> tuple[AttemptKey, ...]:
         """Attempts to tick: not ended, or ended and not yet done with, for an hour at most."""
         async with self._door.begin() as connection:
-            seen = await watching.watched(connection, now, patience=self._patience)
+            seen = await watching.watched(connection, now, patience=watching.Patience.of(self._policy))
         return tuple(item.key for item in seen)
-
-    @property
-    def _patience(self) -> watching.Patience:
-        policy = self._policy
-        settle = policy.isolation_settle_seconds + _ISOLATE_SECONDS if policy.isolate else 0.0
-        return watching.Patience(
-            refined=timedelta(seconds=policy.decision_deadline_seconds), isolated=timedelta(seconds=settle)
-        )
-
-    async def join(self, newcomer: Newcomer, *, lease: timedelta) -> datetime:
-        """Begin a replica's life. Returns the database's time."""
-        async with self._door.begin() as connection:
-            return await leases.join(connection, newcomer, lease=lease)
-
-    async def renew(
-        self, replica_id: str, *, lease: timedelta, tick_age: timedelta, stuck: bool, jobs_max: int | None = None
-    ) -> datetime | None:
-        """The database's time. None: that life is over."""
-        async with self._database.renewing.begin() as connection:
-            return await leases.renew(
-                connection, replica_id, lease=lease, tick_age=tick_age, stuck=stuck, jobs_max=jobs_max
-            )
-
-    async def bury(self, replica_ids: Collection[str]) -> None:
-        """These do not renew, and their leases seem to run for longer than any: others may have their jobs."""
-        async with self._door.begin() as connection:
-            await leases.bury(connection, replica_ids)
-
-    async def leave(self, replica_id: str) -> None:
-        """End a replica's life; its jobs are free at once."""
-        async with self._door.begin() as connection:
-            await leases.leave(connection, replica_id)
-
-    async def take_turn(
-        self,
-        replica_id: str,
-        known: Mapping[str, int],
-        *,
-        now: datetime,
-        lease: timedelta,
-        refused: Collection[str] = (),
-        attempts_max: int | None = None,
-    ) -> Turn:
-        """What this replica may tick, none of `refused` and no more than `attempts_max`. Raises `LeaseLost`."""
-        async with self._door.begin() as connection:
-            turn = await leases.take_turn(
-                connection,
-                replica_id,
-                known,
-                now=now,
-                patience=self._patience,
-                lease=lease,
-                refused=refused,
-                attempts_max=attempts_max,
-            )
-        return replace(turn, fence=replace(turn.fence, incarnation=self.incarnation))
-
-    async def _hold(self, connection: AsyncConnection, fence: Fence | None, jobs: Iterable[str] = ()) -> None:
-        """Before anything else of a tick's transaction: nobody else may write it. Raises `LeaseLost`."""
-        if fence is not None and fence.incarnation != self.incarnation:
-            raise LeaseLost("the store is another one since, and may have forgotten who holds what")
-        await leases.hold(connection, fence, jobs)
-
-    async def replicas(self) -> tuple[StoredReplica, ...]:
-        async with self._door.look() as connection:
-            return await leases.list_replicas(connection)
-
-    async def free_jobs(self, now: datetime) -> tuple[str, ...]:
-        """Jobs with something to tick that no replica holds. A turn says so, too."""
-        async with self._door.look() as connection:
-            return await watching.free_jobs(connection, now)
 
     @property
     def policy(self) -> Policy:
         return self._policy
-
-    async def hint(self, what: str, name: str) -> None:
-        """Tell other replicas where to look."""
-        async with self._door.begin() as connection:
-            await hints.hint(connection, what, name)
-
-    async def board_token(self) -> str:
-        """Differs when what agents are shown may have changed."""
-        async with self._door.look() as connection:
-            return await open_advice.token(connection)
 
     async def load(self, keys: Sequence[AttemptKey], *, now: datetime) -> Mapping[AttemptKey, StoredAttempt]:
         """All that is known of each attempt, as of one moment; unknown keys are left out.
@@ -370,7 +286,7 @@ class Store:
         if not states_by_key:
             return
         async with self._door.begin() as connection:
-            await self._hold(connection, fence, (key.job_key for key in states_by_key))
+            await self.replicas.hold(connection, fence, (key.job_key for key in states_by_key))
             writer = await states.save_states(connection, states_by_key)
         self._remembered.saved(states_by_key, writer)
 
@@ -394,7 +310,7 @@ class Store:
             async with self._door.begin() as connection:
                 if current != self.incarnation:
                     continue  # settled just now: ids are made with it, and what is known to be stored is known no more
-                await self._hold(connection, fence, (record.key.job_key for record in records))
+                await self.replicas.hold(connection, fence, (record.key.job_key for record in records))
                 outcomes = await commit.commit_decisions(connection, batch, incarnation=current, fence=fence)
             break
         # Only now are they surely there. Rules and policy come again with every decision.
@@ -434,7 +350,7 @@ class Store:
     async def expire_advice(self, now: datetime, *, fence: Fence | None = None) -> int:
         """Close advice past its time to live as EXPIRED. Returns how many."""
         async with self._door.begin() as connection:
-            await self._hold(connection, fence)
+            await self.replicas.hold(connection, fence)
             shown = await self._database.glimpse(connection)
             expired = await open_advice.expire_advice(connection, now) if shown.incarnation is not None else 0
         await self._database.seen(shown, now)
@@ -468,7 +384,7 @@ class Store:
         `fence` is of the replica that ticks an attempt; what it says of the one before is of the same job.
         """
         async with self._door.begin() as connection:
-            await self._hold(connection, fence, (key.job_key for key in reached))
+            await self.replicas.hold(connection, fence, (key.job_key for key in reached))
             await milestones.record_milestones(connection, reached)
 
     # nodes
@@ -476,7 +392,7 @@ class Store:
     async def isolate(self, cluster: str, wants: Sequence[Want], *, now: datetime, fence: Fence | None = None) -> Plan:
         """Open what caps and breaker allow, with audit rows; idempotent while its node is held."""
         async with self._door.begin() as connection:
-            await self._hold(connection, fence)
+            await self.replicas.hold(connection, fence)
             return await isolations.isolate(connection, cluster, wants, policy=self._policy, now=now)
 
     async def isolate_by_hand(
@@ -491,7 +407,7 @@ class Store:
     async def expire_isolations(self, now: datetime, *, fence: Fence | None = None) -> tuple[StoredIsolation, ...]:
         """End what is past its time to live. In a new incarnation, also take over what the former one had isolated."""
         async with self._door.begin() as connection:
-            await self._hold(connection, fence)
+            await self.replicas.hold(connection, fence)
             clock = asyncio.get_running_loop().time()
             if clock < self._adopting_until:
                 self._adopting_at = clock + _ADOPT_EVERY_SECONDS

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Select, and_, func, null, or_, select, tex
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
+from advisor.core.policy import Policy
 from advisor.core.words import Action, AttemptState, Mode, Reason
 from advisor.store.agents import remembered_until
 from advisor.store.records import AttemptKey, ReconciliationStatus
@@ -20,6 +21,7 @@ from advisor.store.tables import advice, attempts, decisions, detector_states, i
 WATCH_HORIZON = timedelta(hours=1)
 # Open for so long, whatever was looked at: a clock that was a day back when an end was seen has made no day of it.
 _KEPT_OPEN = timedelta(days=7)
+_ISOLATE_SECONDS = 5.0  # beyond settling: some ticks, of whoever has the job by then
 _WATCHED_MAX = 100_000
 _FREE_MAX = 10_000
 
@@ -39,6 +41,11 @@ class Patience:
 
     refined: timedelta
     isolated: timedelta = timedelta()
+
+    @classmethod
+    def of(cls, policy: Policy) -> "Patience":
+        settle = policy.isolation_settle_seconds + _ISOLATE_SECONDS if policy.isolate else 0.0
+        return cls(refined=timedelta(seconds=policy.decision_deadline_seconds), isolated=timedelta(seconds=settle))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -179,15 +179,15 @@ async def test_the_pause_names_the_backups_age(primary: Server) -> None:
     try:
         await register(store, now=_now())
         (agent,) = await store.agents()
-        await store.join(_newcomer(), lease=timedelta(seconds=10))
-        assert await store.renew(NEWCOMER, lease=timedelta(seconds=10), tick_age=timedelta(), stuck=False)
+        await store.replicas.join(_newcomer(), lease=timedelta(seconds=10))
+        assert await store.replicas.renew(NEWCOMER, lease=timedelta(seconds=10), tick_age=timedelta(), stuck=False)
         dump = primary.folder / "advisor.dump"
         commands.dump(dump, dsn_file=_aged(primary, minutes=125), configuration=None)
         await store.expire_advice(_now())
         began = _now()
         commands.restore(dump, yes=True, dsn_file=_dsn(primary), configuration=None)
         assert await store.heartbeat(cluster=CLUSTER, session=agent.session, mode=agent.mode, now=_now())
-        assert await store.renew(NEWCOMER, lease=timedelta(seconds=10), tick_age=timedelta(), stuck=False)
+        assert await store.replicas.renew(NEWCOMER, lease=timedelta(seconds=10), tick_age=timedelta(), stuck=False)
         await store.expire_advice(_now())
         (paused,) = await store.pauses(_now())
         assert began - timedelta(minutes=126) < _named(paused.why) < began - timedelta(minutes=124)
@@ -228,18 +228,18 @@ async def test_replicas_of_before_the_restore_are_not_missed(primary: Server) ->
     try:
         key = await running(store)
         former = _newcomer()
-        await store.join(former, lease=timedelta(seconds=10))
-        turn = await store.take_turn(former.replica_id, {}, now=at(25), lease=timedelta(seconds=10))
+        await store.replicas.join(former, lease=timedelta(seconds=10))
+        turn = await store.replicas.take_turn(former.replica_id, {}, now=at(25), lease=timedelta(seconds=10))
         assert turn.keys == (key,)
         dump = primary.folder / "advisor.dump"
         commands.dump(dump, dsn_file=_aged(primary, minutes=125), configuration=None)
         commands.restore(dump, yes=True, dsn_file=_dsn(primary), configuration=None)
         living = replace(former, replica_id=new_id(at(0)), host="elsewhere")
-        await store.join(living, lease=timedelta(seconds=10))
+        await store.replicas.join(living, lease=timedelta(seconds=10))
         await store.expire_advice(at(26))
-        turn = await store.take_turn(living.replica_id, {}, now=at(27), lease=timedelta(seconds=10))
+        turn = await store.replicas.take_turn(living.replica_id, {}, now=at(27), lease=timedelta(seconds=10))
         assert turn.keys == (key,)
-        found = {item.replica_id: item for item in await store.replicas()}
+        found = {item.replica_id: item for item in await store.replicas.known()}
         assert found[living.replica_id].alive
         assert found[former.replica_id].ended_at is not None
         assert [item.lost_since for item in found.values()] == [None, None]
@@ -361,7 +361,7 @@ async def test_a_dsn_is_followed_though_the_former_server_lives(primary: Server,
     standby.promote()
     named, heard = [primary.url()], asyncio.Queue[str]()
     store = await Store.open(primary.url(), read_url=lambda: named[0])
-    hints = Hints(lambda: named[0].replace("+psycopg", ""), "one", store.hint)
+    hints = Hints(lambda: named[0].replace("+psycopg", ""), "one", store.replicas.hint)
     listening = asyncio.create_task(hints.listen(heard.put_nowait))
     try:
         before = store.incarnation

@@ -16,7 +16,7 @@ async def test_a_hint_reaches_the_others_and_a_lost_listener_comes_back(store: S
     """Not whoever gave it; and after its connection was ended by the database it listens again."""
     heard: asyncio.Queue[str] = asyncio.Queue()
     own: list[str] = []
-    one, two = (Hints(lambda: url, name, store.hint) for name in ("one", "two"))
+    one, two = (Hints(lambda: url, name, store.replicas.hint) for name in ("one", "two"))
     tasks = [asyncio.create_task(work) for work in (one.send(), one.listen(own.append), two.listen(heard.put_nowait))]
     engine = create_async_engine(url)
     try:

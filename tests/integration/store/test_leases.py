@@ -39,11 +39,13 @@ class Replica:
 
     async def join(self, place: str = "") -> None:
         newcomer = Newcomer(replica_id=self.name, host="h", pid=1, place=place, version="1", build="b", schema="0014")
-        await self.store.join(newcomer, lease=LEASE)
+        await self.store.replicas.join(newcomer, lease=LEASE)
 
     async def turn(self, seconds: float = 30.0) -> set[str]:
         known = self.held.fence.epochs if self.held is not None else {}
-        self.held = await self.store.take_turn(self.name, known, now=at(seconds), lease=LEASE, attempts_max=self.most)
+        self.held = await self.store.replicas.take_turn(
+            self.name, known, now=at(seconds), lease=LEASE, attempts_max=self.most
+        )
         return set(self.held.fence.epochs)
 
     async def write(self, *keys: AttemptKey) -> None:
@@ -52,7 +54,7 @@ class Replica:
 
     async def renew(self, *, stuck: bool = False) -> bool:
         most = self.held.jobs_max if self.held is not None else self.most
-        done = await self.store.renew(self.name, lease=LEASE, tick_age=timedelta(), stuck=stuck, jobs_max=most)
+        done = await self.store.replicas.renew(self.name, lease=LEASE, tick_age=timedelta(), stuck=stuck, jobs_max=most)
         return done is not None
 
 
@@ -114,7 +116,7 @@ async def test_two_share_and_a_leaving_one_gives_all_up_at_once(store: Store) ->
     assert len(await one.turn()) == 5
     assert await two.turn() | await one.turn() == keys
     assert len(await two.turn()) == 5
-    await store.leave(one.name)
+    await store.replicas.leave(one.name)
     assert await two.turn() == keys
 
 
@@ -288,10 +290,10 @@ async def test_a_stuck_replica_lives_on_only_while_it_is_alone(store: Store) -> 
 async def test_the_board_is_known_to_have_changed(store: Store) -> None:
     """The token differs after a decision, and is the same while nothing happens."""
     (key,) = await jobs(store, 1)
-    before = await store.board_token()
-    assert await store.board_token() == before
+    before = await store.replicas.board_token()
+    assert await store.replicas.board_token() == before
     await store.commit_decision(record(key))
-    assert await store.board_token() != before
+    assert await store.replicas.board_token() != before
 
 
 class MovedClock(SystemClock):
@@ -331,7 +333,7 @@ async def test_who_finds_twice_that_his_life_is_over_begins_one(store: Store, en
         await connection.execute(text("UPDATE replicas SET ended_at = clock_timestamp(), until = clock_timestamp()"))
     turns = await asyncio.gather(leasing.turn(), leasing.turn(), return_exceptions=True)
     assert [type(turn) for turn in turns] == [LeaseLost, LeaseLost]
-    assert [item.replica_id for item in await store.replicas() if item.ended_at is None] == [leasing.replica_id]
+    assert [item.replica_id for item in await store.replicas.known() if item.ended_at is None] == [leasing.replica_id]
 
 
 async def test_what_ended_while_a_lease_was_lost_leaves_no_lease(store: Store, engine: AsyncEngine) -> None:
@@ -380,7 +382,7 @@ async def test_what_an_older_build_cannot_read_goes_to_others(store: Store, engi
     await older.turn()
     assert keys[0] not in {key.job_key for key in await older.turn()}
     assert keys[0] in await newer.turn()
-    await store.leave(newer.name)
+    await store.replicas.leave(newer.name)
     assert len(await older.turn()) == 4, "nobody else is there any more"
 
 
@@ -411,14 +413,14 @@ async def test_a_refused_job_that_is_beyond_everybodys_share_is_taken_all_the_sa
 async def test_who_died_is_missed_until_somebody_is_in_its_place(store: Store, engine: AsyncEngine) -> None:
     """Lost redundancy is told after the heir has everything; a clean end is not missed, nor what was started again."""
     heir, left, dead = await replica(store, "1"), await replica(store, "2"), await replica(store, "3")
-    await store.leave(left.name)
+    await store.replicas.leave(left.name)
     await run_out(engine, dead)
     await heir.turn()
-    found = {item.replica_id: item for item in await store.replicas()}
+    found = {item.replica_id: item for item in await store.replicas.known()}
     assert {name for name, item in found.items() if item.lost_since is not None} == {dead.name}
     assert found[dead.name].ended_at is not None
     await replica(store, "3")
-    assert [item.replica_id for item in await store.replicas() if item.lost_since is not None] == []
+    assert [item.replica_id for item in await store.replicas.known() if item.lost_since is not None] == []
 
 
 async def rounds(*replicas: Replica, count: int = 3) -> list[set[str]]:
@@ -480,7 +482,7 @@ async def test_where_nobody_has_room_the_most_important_are_held_and_the_rest_is
             text("SELECT j.nodes_requested FROM leases l JOIN jobs j ON j.key = l.job_key WHERE replica_id IS NOT NULL")
         )
         assert sorted(found.scalars()) == [4, 5, 6, 7, 8, 9, 10]
-    assert all(item.full for item in await store.replicas())
+    assert all(item.full for item in await store.replicas.known())
     assert await rounds(one, two, count=1) == held
     (large,) = (await report(store, seen(job_id="900", nodes_requested=512), complete=False)).changed
     assert large.job_key in set().union(*await rounds(one, two))
@@ -527,7 +529,7 @@ async def test_jobs_that_nobody_has_room_for_make_no_tick_old(store: Store) -> N
 
     assert leasing.unwatched == 2
     assert await seconds_free() == 0.0
-    await store.renew(other.name, lease=LEASE, tick_age=timedelta(), stuck=False, jobs_max=5)
+    await store.replicas.renew(other.name, lease=LEASE, tick_age=timedelta(), stuck=False, jobs_max=5)
     assert await seconds_free() >= 4.0
 
 
@@ -592,4 +594,4 @@ async def test_another_host_of_the_same_name_replaces_nobody(store: Store, engin
 
 
 async def lost(store: Store) -> set[str]:
-    return {item.replica_id for item in await store.replicas() if item.lost_since is not None}
+    return {item.replica_id for item in await store.replicas.known() if item.lost_since is not None}

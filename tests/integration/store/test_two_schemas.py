@@ -57,7 +57,7 @@ async def test_an_expanded_schema_is_run_on_and_started_on_by_the_build_before(u
     await migrate(url)
     again = await Store.open(url)
     assert [item.generation for item in (await again.load([key], now=at(30))).values()] == [1]
-    await again.join(newcomer(newest_revision()), lease=LEASE)
+    await again.replicas.join(newcomer(newest_revision()), lease=LEASE)
     await again.close()
 
 
@@ -65,7 +65,7 @@ async def test_a_contracting_migration_waits_for_older_replicas_and_then_refuses
     """It names who must be stopped; after it neither a start nor a replica that wakes up begins on the new schema."""
     store = await Store.open(url)
     old = newcomer(newest_revision())
-    await store.join(old, lease=LEASE)
+    await store.replicas.join(old, lease=LEASE)
     folder = newer(tmp_path, 'oldest_code = "9000"')
     with pytest.raises(SchemaMismatch, match=r"stop ctl1 \(pid 4711, schema \d+\) first"):
         await migrate(url, folder=folder)
@@ -74,9 +74,9 @@ async def test_a_contracting_migration_waits_for_older_replicas_and_then_refuses
         await connection.execute(text("UPDATE replicas SET until = clock_timestamp()"))
     await engine.dispose()
     await migrate(url, folder=folder)
-    assert await store.renew(old.replica_id, lease=LEASE, tick_age=timedelta(), stuck=False) is None
+    assert await store.replicas.renew(old.replica_id, lease=LEASE, tick_age=timedelta(), stuck=False) is None
     with pytest.raises(SchemaMismatch, match="for builds of schema 9000 or newer"):
-        await store.join(newcomer(newest_revision()), lease=LEASE)
+        await store.replicas.join(newcomer(newest_revision()), lease=LEASE)
     await store.close()
     for start in (migrate(url), Store.open(url)):
         with pytest.raises(SchemaMismatch, match="run a newer build"):
