@@ -8,8 +8,8 @@ commit, or a commit and an acknowledgement, never wait in a circle.
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from sqlalchemy import select, update
@@ -27,6 +27,9 @@ from advisor.store.open_advice import supersede
 from advisor.store.records import AttemptKey, AuditEvent, CommittedDecision, DecisionRecord, ReconciliationStatus
 from advisor.store.sql import AnyRow, any_id, of_attempt, storable, storable_names, wanted_attempts
 from advisor.store.tables import advice, attempts, blobs, decisions
+
+_KNOWN_MAX = 1000
+_KNOWN_FOR = timedelta(days=1)
 
 Outcome: TypeAlias = CommittedDecision | Conflict | NotFound
 
@@ -104,6 +107,29 @@ def _prepared(record: DecisionRecord, names: Mapping[bytes, str], incarnation: s
             content_hash(decision),
         ),
     )
+
+
+@dataclass(slots=True)
+class KnownContent:
+    """Content that is surely stored, for decisions of ours refer to it, and need not be packed again."""
+
+    _referred: Mapping[str, datetime] = field(default_factory=dict)  # when last, by hash
+
+    def of(self, records: Iterable[DecisionRecord]) -> frozenset[str]:
+        """Where decisions that refer to it are too young for retention to have dropped."""
+        now = max((record.created_at for record in records), default=None)
+        return frozenset(name for name, at in self._referred.items() if now is not None and now - at < _KNOWN_FOR)
+
+    def keep(self, batch: Batch, outcomes: Sequence[Outcome]) -> None:
+        """What was committed: only now it is surely there. Rules and policy come again with every decision."""
+        common = {
+            name: item.record.created_at
+            for item, outcome in zip(batch.items, outcomes, strict=True)
+            if isinstance(outcome, CommittedDecision)
+            for name in (item.rules_hash, item.policy_hash)
+        }
+        kept = self._referred if len(self._referred) < _KNOWN_MAX else {}
+        self._referred = {**kept, **common}
 
 
 async def commit_decisions(

@@ -70,7 +70,6 @@ class Database:
         read_url: Callable[[], str] | None = None,
         unit_seconds: float = UNIT_SECONDS,
         lease_seconds: float | None = None,
-        on_another: Callable[[], None] = lambda: None,
     ) -> None:
         """The words are `Store.open`'s."""
         self._dsn = dsn = Dsn(url, read_url)
@@ -86,7 +85,7 @@ class Database:
         self.unhurried = Door(main, lives, seconds=_UNHURRIED_SECONDS)
         self.asking = Door(asking, lives, seconds=unit_seconds)
         self.renewing = Door(renewing, lives, seconds=_RENEW_SECONDS)
-        self._on_another = on_another
+        self.on_another: Callable[[], None] = lambda: None
         self._incarnation = ""
         self._sure_at: datetime | None = None  # when the life was last seen to be the same
         self._told_absent = _NEVER_TOLD
@@ -163,7 +162,7 @@ class Database:
     def _adopt(self, current: str) -> None:
         if current != self._incarnation:
             self._incarnation = current
-            self._on_another()
+            self.on_another()
 
 
 def _session_of(lease_seconds: float | None) -> str:

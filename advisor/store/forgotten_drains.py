@@ -4,9 +4,11 @@ A restored backup knows nothing of what was isolated after it. The reason on the
 again under its own id, counts against the caps, and ends like any other: by repair, an operator, or its time to live.
 """
 
+import asyncio
 import re
 from datetime import datetime
 
+import structlog
 from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -21,9 +23,39 @@ from advisor.store.records import AuditEvent, ReconciliationReason, Reconciliati
 from advisor.store.sql import any_id
 from advisor.store.tables import isolations, node_states
 
+_log = structlog.get_logger(__name__)
+
+_ADOPTING_SECONDS = 600.0
+_ADOPT_EVERY_SECONDS = 10.0
 _WHY = "drained for an isolation that was forgotten with a restored backup"
 _NAMED = re.compile(r"advisor: ([0-9a-f-]{36}) ([a-z_]+)", re.ASCII)
 _NODES_MAX = 1000
+
+
+class Adopting:
+    """When they are looked for: now and then, in the first minutes of an incarnation, of which each has one of these.
+    Agents tell all nodes within moments of coming back.
+    """
+
+    def __init__(self) -> None:
+        self._next_at = _now()
+        self._until = self._next_at + _ADOPTING_SECONDS
+
+    @property
+    def is_due(self) -> bool:
+        return self._next_at <= _now() < self._until
+
+    async def look(self, connection: AsyncConnection, *, policy: Policy, now: datetime) -> None:
+        """Take over what there is, as long as there may be any."""
+        if _now() >= self._until:
+            return
+        self._next_at = _now() + _ADOPT_EVERY_SECONDS
+        for node in await adopt(connection, policy=policy, now=now):
+            _log.warning("isolation_adopted", node=node)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 async def adopt(connection: AsyncConnection, *, policy: Policy, now: datetime) -> tuple[str, ...]:

@@ -1,11 +1,14 @@
-"""The one door to the database: every query of the service goes through `Store`."""
+"""The one door to the database: every query of the service goes through `Store`.
+
+What replicas share is at `Store.replicas`, what people ask at `Store.audit`, and how the database is followed through
+its life in `advisor.store.database`. Queries themselves are in a module for each thing that they are about.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-import structlog
 from sqlalchemy import func, select
 
 from advisor.core.autonomy import Earned
@@ -22,7 +25,6 @@ from advisor.store import (
     commit,
     corrections,
     due,
-    forgotten_drains,
     isolations,
     loading,
     milestones,
@@ -41,12 +43,11 @@ from advisor.store import (
 )
 from advisor.store.audit import Audit
 from advisor.store.database import UNIT_SECONDS, Database
-from advisor.store.due import Due, Settings, SettingsBook
+from advisor.store.due import Due, Settings
+from advisor.store.forgotten_drains import Adopting
 from advisor.store.history import History
-from advisor.store.known_jobs import JobBook
 from advisor.store.leases import Fence
-from advisor.store.node_book import NodeBook
-from advisor.store.node_states import node_rows
+from advisor.store.memory import Memory
 from advisor.store.order_records import OrderGiven, OrderWanted, SinceOrder, StoredOrder
 from advisor.store.records import (
     AdviceRow,
@@ -69,19 +70,9 @@ from advisor.store.records import (
     StoredIsolation,
 )
 from advisor.store.reliability_queries import ReliabilityRows, ReliabilityWanted
-from advisor.store.remembered import Remembered
 from advisor.store.replicas import Replicas
 from advisor.store.shadow_queries import Place, ShadowEvidence, ShadowWanted
 from advisor.store.tables import incidents
-
-_log = structlog.get_logger(__name__)
-
-# After the beginning of an incarnation, for so long: agents tell all nodes within moments of coming back.
-_ADOPTING_SECONDS = 600.0
-_ADOPT_EVERY_SECONDS = 10.0
-_KNOWN_BLOBS_MAX = 1000
-_CLUSTERS_MAX = 100
-_KNOWN_BLOBS_FOR = timedelta(days=1)
 
 
 class Store:
@@ -90,34 +81,17 @@ class Store:
     Database errors pass through as SQLAlchemy raises them; statements' parameters are kept out of their text.
     """
 
-    def __init__(
-        self,
-        url: str,
-        policy: Policy,
-        *,
-        read_url: Callable[[], str] | None,
-        unit_seconds: float,
-        lease_seconds: float | None,
-    ) -> None:
-        self._database = Database(
-            url,
-            read_url=read_url,
-            unit_seconds=unit_seconds,
-            lease_seconds=lease_seconds,
-            on_another=self._begin_anew,
-        )
-        self._door = self._database.door
-        self._adopting_at = self._adopting_until = 0.0
+    def __init__(self, database: Database, policy: Policy) -> None:
+        self._database = database
+        database.on_another = self._begin_anew
+        self._door = database.door
         self._policy = policy
-        self._known_blobs: Mapping[str, datetime] = {}
-        self._node_rows: dict[str, NodeBook] = {}  # of each cluster, as reports are compared with
-        self._job_books: dict[str, JobBook] = {}
-        self._remembered = Remembered()
-        self._settings = SettingsBook()
+        self._memory = Memory()
+        self._adopting = Adopting()
         self._reading_settings = asyncio.Lock()
         self._loading = asyncio.Lock()  # what is remembered is of one transaction
-        self.replicas = Replicas(self._database, policy)
-        self.audit = Audit(self._database.asking, policy)
+        self.replicas = Replicas(database, policy)
+        self.audit = Audit(database.asking, policy)
 
     @classmethod
     async def open(
@@ -136,17 +110,20 @@ class Store:
         not come to its end is ended by cutting its connection. Raises `SchemaMismatch`, `NotPrimary` or
         SQLAlchemy's `OperationalError` when nobody answers.
         """
-        store = cls(url, policy or Policy(), read_url=read_url, unit_seconds=unit_seconds, lease_seconds=lease_seconds)
-        await store._database.open()
+        database = Database(url, read_url=read_url, unit_seconds=unit_seconds, lease_seconds=lease_seconds)
+        store = cls(database, policy or Policy())
+        await database.open()
         return store
 
     def _begin_anew(self) -> None:
         """In another incarnation: what was known to be stored may not be any more."""
-        self._known_blobs = {}
+        self._adopting = Adopting()
         self.audit.forget()
-        self._adopting_at = asyncio.get_running_loop().time()
-        self._adopting_until = self._adopting_at + _ADOPTING_SECONDS
-        self.forget_loaded()
+        self.forget()
+
+    def forget(self) -> None:
+        """Read all of it anew the next time."""
+        self._memory = Memory()
 
     async def close(self) -> None:
         await self._database.close()
@@ -224,12 +201,8 @@ class Store:
         `listed`: jobs that it holds besides, by `identity.slot_of`: a long listing comes in several reports, and the
         last one is complete.
         """
-        if len(self._node_rows) > _CLUSTERS_MAX:
-            self._node_rows.clear()
-            self._job_books.clear()
-        nodes_known = self._node_rows.setdefault(cluster, node_rows())
-        jobs_known = self._job_books.setdefault(cluster, JobBook())
         async with self._door.begin() as connection:
+            nodes_known, jobs_known = self._memory.reported(cluster)
             recorded, learned = await observations.record_observations(
                 connection,
                 cluster,
@@ -267,17 +240,12 @@ class Store:
         For the tick: what is remembered until the next call is of these attempts, and of no others.
         """
         async with self._loading, self._door.moment() as connection:
-            return await loading.load(connection, keys, policy=self._policy, now=now, remembered=self._remembered)
+            return await loading.load(connection, keys, policy=self._policy, now=now, remembered=self._memory.attempts)
 
     async def load_one(self, key: AttemptKey, *, now: datetime) -> StoredAttempt | None:
         """All that is known of one attempt, for whoever asks beside the tick: what that remembers is left alone."""
         async with self._door.moment() as connection:
             return (await loading.load(connection, [key], policy=self._policy, now=now)).get(key)
-
-    def forget_loaded(self) -> None:
-        """Read all of it anew the next time."""
-        self._remembered, self._node_rows, self._job_books = Remembered(), {}, {}
-        self._settings = SettingsBook()
 
     async def save_states(
         self, states_by_key: Mapping[AttemptKey, DetectorState], *, fence: Fence | None = None
@@ -288,7 +256,7 @@ class Store:
         async with self._door.begin() as connection:
             await self.replicas.hold(connection, fence, (key.job_key for key in states_by_key))
             writer = await states.save_states(connection, states_by_key)
-        self._remembered.saved(states_by_key, writer)
+        self._memory.attempts.saved(states_by_key, writer)
 
     async def commit_decision(self, record: DecisionRecord) -> CommittedDecision:
         """All of it or nothing. Raises `Conflict` when the newest generation is not `record.seen_generation`."""
@@ -305,31 +273,15 @@ class Store:
         An error of the database or of a record's coding is raised: then none of them is committed.
         """
         while True:
-            current = self.incarnation
-            batch = await asyncio.to_thread(commit.Batch.of, records, incarnation=current, known=self._known(records))
+            current, content = self.incarnation, self._memory.content
+            batch = await asyncio.to_thread(commit.Batch.of, records, incarnation=current, known=content.of(records))
             async with self._door.begin() as connection:
                 if current != self.incarnation:
                     continue  # settled just now: ids are made with it, and what is known to be stored is known no more
                 await self.replicas.hold(connection, fence, (record.key.job_key for record in records))
                 outcomes = await commit.commit_decisions(connection, batch, incarnation=current, fence=fence)
-            break
-        # Only now are they surely there. Rules and policy come again with every decision.
-        common = {
-            name: item.record.created_at
-            for item, outcome in zip(batch.items, outcomes, strict=True)
-            if isinstance(outcome, CommittedDecision)
-            for name in (item.rules_hash, item.policy_hash)
-        }
-        kept = self._known_blobs if len(self._known_blobs) < _KNOWN_BLOBS_MAX else {}
-        self._known_blobs = {**kept, **common}
-        return outcomes
-
-    def _known(self, records: Sequence[DecisionRecord]) -> frozenset[str]:
-        """Content that decisions of ours refer to that are too young for retention to have dropped."""
-        now = max((record.created_at for record in records), default=None)
-        return frozenset(
-            name for name, at in self._known_blobs.items() if now is not None and now - at < _KNOWN_BLOBS_FOR
-        )
+            content.keep(batch, outcomes)
+            return outcomes
 
     async def due(self, now: datetime) -> Due:
         """Whether anything is past its time to live; once per tick. That the store still is what it was is seen to at
@@ -339,13 +291,12 @@ class Store:
             shown = await self._database.glimpse(connection)
             found = await due.due(connection, now)
         await self._database.seen(shown, now)
-        clock = asyncio.get_running_loop().time()
-        return replace(found, isolations=found.isolations or self._adopting_at <= clock < self._adopting_until)
+        return replace(found, isolations=found.isolations or self._adopting.is_due)
 
     async def settings(self) -> Settings:
         """Modes, pauses, and what categories earned."""
         async with self._reading_settings, self._door.look() as connection:
-            return await self._settings.read(connection)
+            return await self._memory.settings.read(connection)
 
     async def expire_advice(self, now: datetime, *, fence: Fence | None = None) -> int:
         """Close advice past its time to live as EXPIRED. Returns how many."""
@@ -408,11 +359,7 @@ class Store:
         """End what is past its time to live. In a new incarnation, also take over what the former one had isolated."""
         async with self._door.begin() as connection:
             await self.replicas.hold(connection, fence)
-            clock = asyncio.get_running_loop().time()
-            if clock < self._adopting_until:
-                self._adopting_at = clock + _ADOPT_EVERY_SECONDS
-                for node in await forgotten_drains.adopt(connection, policy=self._policy, now=now):
-                    _log.warning("isolation_adopted", node=node)
+            await self._adopting.look(connection, policy=self._policy, now=now)
             return await isolations.expire(connection, now)
 
     async def open_isolations(self, cluster: str) -> tuple[StoredIsolation, ...]:

@@ -172,7 +172,7 @@ async def test_memory_changes_nothing(url: str, store: Store, other: Store, seed
     replicas, forgetful = (store, other), await Store.open(url)
     for jobs, complete, second, which in _story(random.Random(seed)):
         told = await replicas[which].record_observations(CLUSTER, jobs, (), complete=complete, now=at(second))
-        forgetful.forget_loaded()
+        forgetful.forget()
         plain = await forgetful.record_observations("plain", jobs, (), complete=complete, now=at(second))
         assert (told.accepted, told.refused, len(told.changed)) == (plain.accepted, plain.refused, len(plain.changed))
         assert await rows(url) == await rows(url, "plain")

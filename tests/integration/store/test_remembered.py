@@ -106,7 +106,7 @@ async def test_memory_is_confirmed_by_the_database(store: Store, url: str, who: 
         for name, step in STEPS.items():
             await store.load([key], now=at(50))
             await step(doer, key)
-            fresh.forget_loaded()
+            fresh.forget()
             assert await store.load([key], now=at(50)) == await fresh.load([key], now=at(50)), name
     finally:
         await other.close()
@@ -137,7 +137,7 @@ async def test_nodes_are_anew_in_whatever_order_transactions_end(
             for writer, name in zip(writers, names, strict=True):
                 assert writer.execute(change, (value, name)).rowcount == 1
                 writer.commit()
-            fresh.forget_loaded()
+            fresh.forget()
             assert await store.load([key], now=at(50)) == await fresh.load([key], now=at(50))
     await fresh.close()
 
@@ -206,7 +206,7 @@ async def test_a_large_state_that_was_saved_last_is_not_read_again(store: Store,
     await other.close()
     assert (await store.load([key], now=at(64)))[key].detector_state == b"another's"
     await store.save_states({key: large})
-    store.forget_loaded()
+    store.forget()
     found = (await store.load([key], now=at(65)))[key].detector_state
     assert found == large.state
     assert found is not large.state

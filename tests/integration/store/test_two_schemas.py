@@ -104,7 +104,7 @@ async def test_what_a_newer_build_wrote_stops_nothing_else(store: Store, url: st
             text("UPDATE decisions SET category = 'cosmic_rays' WHERE job_key = :key"), {"key": keys[1].job_key}
         )
     await engine.dispose()
-    store.forget_loaded()
+    store.forget()
     shown = await store.open_advice("alps", at(30))
     assert {row.attempt.job_key for row in shown} == {keys[1].job_key, keys[2].job_key}
     assert set(await store.load(keys, now=at(30))) == {keys[0], keys[2]}
