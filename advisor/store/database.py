@@ -73,7 +73,7 @@ class Database:
     ) -> None:
         """The words are `Store.open`'s."""
         self._dsn = dsn = Dsn(url, read_url)
-        self._lives = lives = Lives(settle=self._settle_again)
+        self._lives = lives = Lives(settle=self._settle_again, tell_absent=self._tell_absent)
         self._pools = main, asking, renewing = (
             pooled_engine(dsn, _session_of(lease_seconds), lives, connections=_CONNECTIONS, wait_seconds=_WAIT_SECONDS),
             pooled_engine(
@@ -146,14 +146,19 @@ class Database:
         try:
             await self._settle()
         except SchemaMismatch as error:
-            now, text = asyncio.get_running_loop().time(), str(error)
-            if self._told_absent[1] != text or now - self._told_absent[0] >= _TELL_SECONDS:
-                self._told_absent = now, text
-                _log.error("schema_absent", why=text)
-            raise SchemaAbsentError(text) from error
+            self._tell_absent(str(error))
+            raise SchemaAbsentError(str(error)) from error
         except NotPrimary as error:
             raise StandbyError(str(error)) from error
-        self._told_absent = _NEVER_TOLD
+        if not self._lives.doubted:  # else whoever asks next finds whether it still lacks something
+            self._told_absent = _NEVER_TOLD
+        self._lives.doubted = False
+
+    def _tell_absent(self, why: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._told_absent[1] != why or now - self._told_absent[0] >= _TELL_SECONDS:
+            self._told_absent = now, why
+            _log.error("schema_absent", why=why)
 
     def _enter(self, current: Incarnation) -> None:
         self._lives.life = current.life

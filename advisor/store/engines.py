@@ -47,9 +47,10 @@ _PING_AFTER_SECONDS = 1.0  # what was used a moment ago is not asked again wheth
 _PING_SECONDS = 5.0
 _FOLLOW_SECONDS = 1.0
 _RECYCLE_SECONDS = 300  # who serves under our address may have changed while connections to the former one live on
-# The server has become read-only, or has ended our transaction, which psycopg calls internal errors; or a table or
-# column of ours is gone, for a backup that comes in its place.
-_AWAY_STATES = frozenset({"25006", "25P03", "42P01", "42703"})
+# The server has become read-only, or has ended our transaction, which psycopg calls internal errors.
+_AWAY_STATES = frozenset({"25006", "25P03"})
+# A table or column of ours is gone: a backup comes in its place, or the schema is another release's.
+_LACKING_STATES = frozenset({"42P01", "42703"})
 
 
 class _Refused(OperationalError):  # noqa: N818 - never raised itself
@@ -66,7 +67,8 @@ class LifeChangedError(_Refused):
 
 
 class SchemaAbsentError(_Refused):
-    """The database that answers is empty, or of a schema that this build cannot use: for now, as if none answered."""
+    """The database that answers is empty, or of a schema that this build cannot use, or lacks a part of it: for now, as
+    if none answered."""
 
 
 class Dsn:
@@ -91,11 +93,14 @@ class Dsn:
 class Lives:
     """The life that connections must be of, and what to do when another one answers.
 
-    `settle` is set by the store; it sets `life`.
+    `settle` is set by the store; it sets `life`. So is `tell_absent`, for what the database lacks. `doubted`: it has
+    lacked something, so that its schema is looked at before it is asked again.
     """
 
     life: Life | None = None
     settle: Callable[[], Awaitable[None]] | None = None
+    tell_absent: Callable[[str], None] = lambda _: None
+    doubted: bool = False
     _settling: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def settled(self, before: Life | None) -> None:
@@ -142,6 +147,8 @@ class Door:
 
     async def _enter(self, stack: AsyncExitStack) -> AsyncConnection:
         before = self._lives.life
+        if self._lives.doubted:
+            await self._lives.settled(before)
         try:
             return await stack.enter_async_context(self._engine.connect())
         except LifeChangedError:
@@ -162,7 +169,7 @@ def pooled_engine(dsn: Dsn, session: str, lives: Lives, *, connections: int, wai
     event.listen(engine.sync_engine, "do_connect", _to(dsn, session))
     event.listen(engine.sync_engine, "connect", _first_look(lives))
     event.listen(engine.sync_engine, "checkout", _second_look(lives, engine.sync_engine.dialect, dsn))
-    event.listen(engine.sync_engine, "handle_error", _as_absence)
+    event.listen(engine.sync_engine, "handle_error", _as_absence(lives))
     return engine
 
 
@@ -242,12 +249,27 @@ def _second_look(lives: Lives, dialect: Any, dsn: Dsn) -> Callable[[Any, Connect
     return taken
 
 
-def _as_absence(context: ExceptionContext) -> OperationalError | None:
-    error = context.original_exception
-    if getattr(error, "sqlstate", None) not in _AWAY_STATES:
-        return None
-    context.is_disconnect = True  # the next connection finds who is the primary now
-    return OperationalError(context.statement, None, error, hide_parameters=True)
+def _as_absence(lives: Lives) -> Callable[[ExceptionContext], OperationalError | None]:
+    def failed(context: ExceptionContext) -> OperationalError | None:
+        error = context.original_exception
+        state = getattr(error, "sqlstate", None)
+        if state in _LACKING_STATES:
+            context.is_disconnect = lives.doubted = True
+            return _lacking(error, lives)
+        if state not in _AWAY_STATES:
+            return None
+        context.is_disconnect = True  # the next connection finds who is the primary now
+        return OperationalError(context.statement, None, error, hide_parameters=True)
+
+    return failed
+
+
+def _lacking(error: BaseException, lives: Lives) -> SchemaAbsentError:
+    """Whose schema it is, where that is the reason, the next look says."""
+    said = str(error).partition("\n")[0]
+    text = f"the database lacks what this build asks for: {said}; `advisor store restore`, or `advisor store migrate`"
+    lives.tell_absent(text)
+    return SchemaAbsentError(text)
 
 
 class _Said(Exception):  # noqa: N818 - SQLAlchemy wants an exception for the text of its own

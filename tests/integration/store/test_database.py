@@ -2,10 +2,14 @@
 
 import asyncio
 
+import psycopg
 import pytest
+from sqlalchemy import text
+from structlog.testing import capture_logs
 
 from advisor.store.database import Database
-from advisor.store.engines import Door
+from advisor.store.engines import Door, SchemaAbsentError
+from advisor.store.migrate import newest_revision
 from advisor.store.records import AttemptKey
 from tests.integration.store.worlds import at
 
@@ -51,6 +55,48 @@ async def test_the_dsn_is_read_once_a_second_for_all_connections(url: str) -> No
     await _use(*doors)
     assert reads == 1
     await database.close()
+
+
+@pytest.mark.parametrize(
+    ("away", "back", "lacks"),
+    [
+        ("ALTER TABLE pauses RENAME TO gone", "ALTER TABLE gone RENAME TO pauses", 'relation "pauses" does not exist'),
+        (
+            "ALTER TABLE pauses RENAME why TO gone",
+            "ALTER TABLE pauses RENAME gone TO why",
+            'column "why" does not exist',
+        ),
+    ],
+)
+@pytest.mark.parametrize("revision", [newest_revision(), "0001"])
+async def test_a_schema_that_lacks_something_is_told_as_what_it_is(
+    url: str, away: str, back: str, lacks: str, revision: str
+) -> None:
+    """Once a minute, with its revision where that is another one; and all goes on when it is right again."""
+    database = Database(url)
+    await database.open()
+    former = database.incarnation
+    await _ask(database)
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as other, capture_logs() as told:
+        other.execute(away)
+        other.execute("UPDATE alembic_version SET version_num = %s", (revision,))
+        with pytest.raises(SchemaAbsentError, match=lacks):
+            await _ask(database)
+        older = revision != newest_revision()
+        for _ in range(3):
+            with pytest.raises(SchemaAbsentError, match="the database is at revision 0001" if older else lacks):
+                await _ask(database)
+        assert [line["event"] for line in told] == ["schema_absent"] * (2 if older else 1)
+        other.execute(back)
+        other.execute("UPDATE alembic_version SET version_num = %s", (newest_revision(),))
+    await _ask(database)
+    assert database.incarnation == former
+    await database.close()
+
+
+async def _ask(database: Database) -> None:
+    async with database.door.begin() as connection:
+        await connection.execute(text("SELECT why FROM pauses"))
 
 
 async def _use(*doors: Door) -> None:
