@@ -13,11 +13,23 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from advisor.core.policy import Policy
+from advisor.core.words import NodeState
 from advisor.store.embedded import EmbeddedPostgres
 from advisor.store.migrate import migrate
+from advisor.store.records import ObservedNode
 from advisor.store.store import Store
+from tests.integration.store.worlds import CLUSTER, at
 
 _TEMPLATE = "migrated"
+_ISOLATING = Policy(
+    isolate=True,
+    isolations_max=2,
+    isolations_percent_max=50.0,
+    isolations_per_day_max=3,
+    isolation_settle_seconds=0.0,
+    isolation_time_to_live_hours=1.0,
+)
 
 
 @pytest.fixture(scope="session")
@@ -96,5 +108,23 @@ def url(postgres: EmbeddedPostgres) -> Iterator[str]:
 @pytest.fixture
 async def store(url: str) -> AsyncIterator[Store]:
     opened = await Store.open(url)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def other(url: str, store: Store) -> AsyncIterator[Store]:
+    """Another replica over the same database."""
+    opened = await Store.open(url)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def isolating(url: str) -> AsyncIterator[Store]:
+    """A store under a policy that isolates, with eight nodes."""
+    opened = await Store.open(url, policy=_ISOLATING)
+    nodes = [ObservedNode(name=f"node{i}", state=NodeState.UP, observed_at=at(0)) for i in range(1, 9)]
+    await opened.record_observations(CLUSTER, (), nodes, complete=False, now=at(0))
     yield opened
     await opened.close()

@@ -1,6 +1,6 @@
 """What a tick asks first: what is past its time, and settings that are read again only when somebody changed them."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -9,12 +9,11 @@ import pytest
 
 from advisor.core.autonomy import Earned
 from advisor.core.modes import ModeSetting, Pause
-from advisor.core.words import Category, Mode, NodeState
+from advisor.core.words import Category, Mode
 from advisor.store.due import Settings
 from advisor.store.migrate import migrate
-from advisor.store.records import ObservedNode
 from advisor.store.store import Store
-from tests.integration.store.test_isolations import POLICY, isolated
+from tests.integration.store.test_isolations import isolated
 from tests.integration.store.test_loading import statements
 from tests.integration.store.worlds import CLUSTER, at, begun_in_turn, record, running
 
@@ -23,23 +22,13 @@ pytestmark = pytest.mark.postgres
 HOUR = timedelta(hours=1)
 
 
-@pytest.fixture
-async def other(url: str) -> AsyncIterator[Store]:
-    """Another replica's view of the same database."""
-    opened = await Store.open(url, policy=POLICY)
-    nodes = [ObservedNode(name=f"node{i}", state=NodeState.UP, observed_at=at(0)) for i in range(1, 9)]
-    await opened.record_observations(CLUSTER, (), nodes, complete=False, now=at(0))
-    yield opened
-    await opened.close()
-
-
-async def test_what_is_past_its_time_is_due(store: Store, other: Store) -> None:
+async def test_what_is_past_its_time_is_due(store: Store, isolating: Store) -> None:
     """Advice and isolations apart, not before their time, and no longer once they are closed."""
-    await other.expire_isolations(at(0))  # a new store looks for what a former one had isolated
+    await isolating.expire_isolations(at(0))  # a new store looks for what a former one had isolated
     await store.expire_isolations(at(0))
     key = await running(store, job_id="8")
     await store.commit_decisions([record(key)])
-    row = await isolated(other)
+    row = await isolated(isolating)
     assert not row.dry_run
     late, later = row.expires_at - timedelta(minutes=1), row.expires_at + HOUR
     found = await store.due(at(31))

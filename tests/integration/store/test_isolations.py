@@ -1,6 +1,5 @@
 """Isolations and pauses as the store keeps them: opened under caps, reconciled, ended in every way, and audited."""
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +9,6 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from advisor.core.modes import Pause
 from advisor.core.node_isolation import Want
-from advisor.core.policy import Policy
 from advisor.core.words import Category, IsolationEnd, NodeState
 from advisor.store.errors import NotFound
 from advisor.store.records import (
@@ -25,25 +23,6 @@ from advisor.store.store import Store
 from tests.integration.store.worlds import CLUSTER, at, running
 
 pytestmark = pytest.mark.postgres
-
-POLICY = Policy(
-    isolate=True,
-    isolations_max=2,
-    isolations_percent_max=50.0,
-    isolations_per_day_max=3,
-    isolation_settle_seconds=0.0,
-    isolation_time_to_live_hours=1.0,
-)
-
-
-@pytest.fixture
-async def isolating(url: str) -> AsyncIterator[Store]:
-    """A store under a policy that isolates, with eight nodes."""
-    opened = await Store.open(url, policy=POLICY)
-    nodes = [ObservedNode(name=f"node{i}", state=NodeState.UP, observed_at=at(0)) for i in range(1, 9)]
-    await opened.record_observations(CLUSTER, (), nodes, complete=False, now=at(0))
-    yield opened
-    await opened.close()
 
 
 async def wants(store: Store, *nodes: str, seconds: float = 20, acts: bool = True) -> list[Want]:

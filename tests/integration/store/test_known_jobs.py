@@ -1,7 +1,6 @@
 """Reports that say what was said before: skipped where nothing else has changed, and never believed beyond that."""
 
 import random
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
@@ -20,14 +19,6 @@ from advisor.store.store import Store
 from tests.integration.store.worlds import CLUSTER, at, pending, report, running, seen
 
 pytestmark = pytest.mark.postgres
-
-
-@pytest.fixture
-async def other(url: str, store: Store) -> AsyncIterator[Store]:
-    """Another replica over the same database."""
-    opened = await Store.open(url)
-    yield opened
-    await opened.close()
 
 
 async def rows(url: str, cluster: str = CLUSTER) -> list[Any]:
