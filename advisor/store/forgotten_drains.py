@@ -6,6 +6,7 @@ again under its own id, counts against the caps, and ends like any other: by rep
 
 import asyncio
 import re
+from collections.abc import Callable
 from datetime import datetime
 
 import structlog
@@ -25,37 +26,43 @@ from advisor.store.tables import isolations, node_states
 
 _log = structlog.get_logger(__name__)
 
-_ADOPTING_SECONDS = 600.0
-_ADOPT_EVERY_SECONDS = 10.0
+_FRESH_SECONDS = 600.0
+_OFTEN_SECONDS = 10.0
+_SELDOM_SECONDS = 600.0
 _WHY = "drained for an isolation that was forgotten with a restored backup"
 _NAMED = re.compile(r"advisor: ([0-9a-f-]{36}) ([a-z_]+)", re.ASCII)
 _NODES_MAX = 1000
 
 
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
 class Adopting:
-    """When they are looked for: now and then, in the first minutes of an incarnation, of which each has one of these.
-    Agents tell all nodes within moments of coming back.
+    """When they are looked for: often in the first minutes of an incarnation, of which each has one of these, since
+    agents tell all nodes within moments of coming back; and now and then from there on, for an agent that comes later.
+
+    A look that fails, or whose transaction does, is taken again at the next time and not at once: the drain stays on
+    its node meanwhile, and whatever is wrong with it must not keep ticks from all else that they do.
     """
 
-    def __init__(self) -> None:
-        self._next_at = _now()
-        self._until = self._next_at + _ADOPTING_SECONDS
+    def __init__(self, clock: Callable[[], float] = _now) -> None:
+        self._clock = clock
+        self._next_at = clock()
+        self._fresh_until = self._next_at + _FRESH_SECONDS
 
     @property
     def is_due(self) -> bool:
-        return self._next_at <= _now() < self._until
+        return self._next_at <= self._clock()
 
     async def look(self, connection: AsyncConnection, *, policy: Policy, now: datetime) -> None:
-        """Take over what there is, as long as there may be any."""
-        if _now() >= self._until:
+        """Take over what there is, where it is time to."""
+        if not self.is_due:
             return
-        self._next_at = _now() + _ADOPT_EVERY_SECONDS
+        at = self._clock()
+        self._next_at = at + (_OFTEN_SECONDS if at < self._fresh_until else _SELDOM_SECONDS)
         for node in await adopt(connection, policy=policy, now=now):
             _log.warning("isolation_adopted", node=node)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 async def adopt(connection: AsyncConnection, *, policy: Policy, now: datetime) -> tuple[str, ...]:

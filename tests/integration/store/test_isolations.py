@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from advisor.core.modes import Pause
 from advisor.core.node_isolation import Want
+from advisor.core.policy import Policy
 from advisor.core.words import Category, IsolationEnd, NodeState
 from advisor.store.errors import NotFound
+from advisor.store.forgotten_drains import Adopting
 from advisor.store.records import (
     AttemptRef,
     NodeReconciliation,
@@ -209,3 +212,45 @@ async def test_a_drain_of_ours_that_was_forgotten_is_taken_over(isolating: Store
     assert ended.ended_by is IsolationEnd.TIME_TO_LIVE
     (wish,) = await isolating.open_isolations(CLUSTER)
     assert wish.ended_at is not None
+
+
+async def test_a_look_for_forgotten_drains_that_fails_keeps_no_isolation_from_its_end(
+    isolating: Store, url: str
+) -> None:
+    """It is taken again some seconds later; ticks go on meanwhile."""
+    row = await isolated(isolating)
+    engine = create_async_engine(url)
+    async with engine.begin() as connection:
+        await connection.execute(text("ALTER TABLE node_states RENAME TO gone"))
+    with pytest.raises(OperationalError):
+        await isolating.expire_isolations(row.expires_at)
+    assert [item.node for item in await isolating.expire_isolations(row.expires_at)] == [row.node]
+    await engine.dispose()
+
+
+async def test_forgotten_drains_are_looked_for_often_at_first_and_now_and_then_for_good(
+    isolating: Store, url: str
+) -> None:
+    """Also a drain that an agent tells of an hour later is taken over."""
+    engine, seconds = create_async_engine(url), 0.0
+    adopting = Adopting(clock=lambda: seconds)
+
+    async def look() -> tuple[StoredIsolation, ...]:
+        async with engine.begin() as connection:
+            await adopting.look(connection, policy=Policy(), now=at(seconds))
+        return await isolating.isolations(cluster=CLUSTER)
+
+    looks = []
+    for second in range(0, 3600, 5):
+        seconds = float(second)
+        if adopting.is_due:
+            looks.append(second)
+        assert await look() == ()
+    assert looks == [*range(0, 610, 10), *range(1200, 3600, 600)]
+    reason = "advisor: 01a229e2-8698-7a8d-885a-3d6e1c2af6d5 gpu_hardware"
+    ours = ObservedNode(name="node3", state=NodeState.DRAINED, reason=reason, observed_at=at(3595))
+    await isolating.record_observations(CLUSTER, (), [ours], complete=False, now=at(3595))
+    assert await look() == ()
+    seconds = 3600.0
+    assert [row.node for row in await look()] == ["node3"]
+    await engine.dispose()
