@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Text, bindparam, func, select, update
+from sqlalchemy import Text, bindparam, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
@@ -21,19 +21,6 @@ from advisor.store.tables import agents
 
 _AGENTS_MAX = 1000
 _ALL = select(agents).order_by(agents.c.cluster, agents.c.host).limit(_AGENTS_MAX)
-_JOB_MEMORY_SECONDS = 300.0  # Slurm's default of MinJobAge; also where it is 0, which forgets nothing
-
-
-def remembered_until(cluster: ColumnElement[str], over_at: ColumnElement[datetime]) -> ColumnElement[datetime]:
-    """Until when a scheduler still knows what was over at `over_at`: by what its newest agent said."""
-    said = (
-        select(agents.c.job_memory_seconds)
-        .where(agents.c.cluster == cluster)
-        .order_by(agents.c.last_seen_at.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
-    return over_at + func.make_interval(0, 0, 0, 0, 0, 0, func.coalesce(func.nullif(said, 0), _JOB_MEMORY_SECONDS))
 
 
 async def register_agent(

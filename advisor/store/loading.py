@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 import structlog
-from sqlalchemy import ColumnElement, and_, case, func, null, select, tuple_
+from sqlalchemy import ColumnElement, and_, case, null, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.codec import CodecError, decode
@@ -23,12 +23,12 @@ from advisor.core.model import (
 )
 from advisor.core.policy import Policy
 from advisor.core.words import Action, AttemptState, Category, Reason
-from advisor.store.agents import remembered_until
 from advisor.store.documents import unpack_signals
 from advisor.store.node_states import reinstated
 from advisor.store.orders import in_force, orders_for
 from advisor.store.records import AttemptKey, MilestoneKind, StoredAttempt
 from advisor.store.remembered import Remembered
+from advisor.store.scheduler_memory import remembered_until
 from advisor.store.sql import AnyRow, of_advice, of_attempt, wanted_attempts
 from advisor.store.tables import (
     advice,
@@ -86,9 +86,7 @@ async def _load_anew(
                 *(column for column in jobs.c if column.name not in attempts.c),
                 _state_but_of(unread).label("detector_state"),
                 detector_states.c.signals,
-                remembered_until(attempts.c.cluster, func.coalesce(attempts.c.ended_at, attempts.c.over_seen_at)).label(
-                    "remembered_until"
-                ),
+                remembered_until().label("remembered_until"),
             )
             .select_from(attempts)
             .join(wanted, of_attempt(attempts, wanted))

@@ -8,10 +8,10 @@ from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.words import Action, AttemptState, OrderKind
-from advisor.store.agents import remembered_until
 from advisor.store.errors import NotFound, TooLate
 from advisor.store.order_records import OrderWanted, StoredOrder
 from advisor.store.records import AttemptKey, ReconciliationStatus
+from advisor.store.scheduler_memory import remembered_until
 from advisor.store.sql import AnyRow
 from advisor.store.tables import advice, attempts, decisions, jobs, reconciliations
 
@@ -35,9 +35,14 @@ class Facts:
 
 async def look(connection: AsyncConnection, key: AttemptKey, now: datetime | None) -> Facts:
     """Under the attempt's lock, which a commit takes too; without one where nothing is changed (`now` is None)."""
-    known_until = remembered_until(attempts.c.cluster, func.coalesce(attempts.c.ended_at, attempts.c.over_seen_at))
     query = (
-        select(attempts, jobs.c.forgotten_at, jobs.c.batch, jobs.c.requeueable, known_until.label("known_until"))
+        select(
+            attempts,
+            jobs.c.forgotten_at,
+            jobs.c.batch,
+            jobs.c.requeueable,
+            remembered_until().label("remembered_until"),
+        )
         .join(jobs, jobs.c.key == attempts.c.job_key)
         .where(attempts.c.job_key == key.job_key, attempts.c.number == key.number)
     )
@@ -83,7 +88,8 @@ async def look(connection: AsyncConnection, key: AttemptKey, now: datetime | Non
         )
         .group_by(advice.c.action)
     )
-    gone = row.forgotten_at is not None or (now is not None and row.known_until is not None and row.known_until <= now)
+    until = row.remembered_until
+    gone = row.forgotten_at is not None or (now is not None and until is not None and until <= now)
     return Facts(
         row=row,
         successor=later.one_or_none(),

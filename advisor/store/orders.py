@@ -15,7 +15,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.model import Order
 from advisor.core.words import Action, Category, OrderKind, Reason
-from advisor.store.agents import remembered_until
 from advisor.store.audit_log import append
 from advisor.store.errors import NotFound, TooLate
 from advisor.store.ids import as_id, new_id
@@ -23,6 +22,7 @@ from advisor.store.open_advice import take_back
 from advisor.store.order_facts import WAITING, Facts, check, look
 from advisor.store.order_records import OrderGiven, OrderWanted, SinceOrder, StoredOrder
 from advisor.store.records import AttemptKey, AttemptRef, AuditEvent, ReconciliationReason, ReconciliationStatus
+from advisor.store.scheduler_memory import remembered_until
 from advisor.store.sql import AnyRow, any_id, of_attempt, storable
 from advisor.store.tables import attempts, decisions, jobs, node_states, orders, reconciliations
 
@@ -271,9 +271,10 @@ async def _counted(connection: AsyncConnection, key: AttemptKey, now: datetime) 
 
     The named one is looked at again although it was done with, if the scheduler may still know it.
     """
-    known_until = remembered_until(attempts.c.cluster, func.coalesce(attempts.c.ended_at, attempts.c.over_seen_at))
     mine = and_(attempts.c.job_key == key.job_key, attempts.c.number == key.number)
-    await connection.execute(update(attempts).where(mine, func.coalesce(known_until > now, True)).values(open=True))
+    await connection.execute(
+        update(attempts).where(mine, func.coalesce(remembered_until() > now, True)).values(open=True)
+    )
     found = await connection.execute(
         update(attempts)
         .where(attempts.c.job_key == key.job_key, attempts.c.open | (attempts.c.number == key.number))

@@ -12,8 +12,8 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from advisor.core.policy import Policy
 from advisor.core.words import Action, AttemptState, Mode, Reason
-from advisor.store.agents import remembered_until
 from advisor.store.records import AttemptKey, ReconciliationStatus
+from advisor.store.scheduler_memory import forgotten_as_said, remembered_until
 from advisor.store.sql import id_given, of_advice, of_attempt, time_given, wanted_attempts
 from advisor.store.tables import advice, attempts, decisions, detector_states, incidents, jobs, leases
 
@@ -110,7 +110,7 @@ def _closing(*, among_replicas: bool) -> ReturningUpdate[Any]:
                 and_(
                     attempts.c.over_seen_at < time_given("horizon"),
                     _looked_at_since_its_end(),
-                    or_(~_still_to_be_decided(), _forgotten()),
+                    or_(~_still_to_be_decided(), forgotten_as_said()),
                 ),
                 and_(
                     or_(~successors.exists(), started),
@@ -235,17 +235,13 @@ def _newest_decision() -> Select[Any]:
     )
 
 
-def _forgotten() -> ColumnElement[bool]:
-    return select(jobs.c.key).where(jobs.c.key == attempts.c.job_key, jobs.c.forgotten_at.is_not(None)).exists()
-
-
 def _decided_for_good() -> Any:
     now = time_given("now")
     # A decision that stays as it is while its evidence settles is not committed again, so its row never says that it
     # is settled. Left open, an attempt that failed in monitor mode would be restarted up to an hour later by whoever
     # sets the mode to autonomous. Advice that ran out untaken is left to be said once more, settled or not, for as long
     # as the scheduler knows the attempt: a restart of what it has forgotten can be applied to nothing.
-    forgotten = remembered_until(attempts.c.cluster, func.coalesce(attempts.c.ended_at, attempts.c.over_seen_at)) <= now
+    forgotten = remembered_until() <= now
     final = or_(
         decisions.c.mode == Mode.MONITOR.value,
         decisions.c.action == Action.NONE.value,
