@@ -21,7 +21,6 @@ from advisor.core.shadow import NodeAftermath
 from advisor.core.words import IsolationEnd
 from advisor.store import (
     agents,
-    audit_log,
     commit,
     corrections,
     due,
@@ -54,7 +53,6 @@ from advisor.store.records import (
     AgentMode,
     AttemptKey,
     AttemptRef,
-    AuditEvent,
     CommittedDecision,
     DecisionRecord,
     DetectorState,
@@ -323,7 +321,6 @@ class Store:
             if not seen or seen <= await open_advice.newest_generation(connection, key):
                 return key
         # Apart, so that attempts are locked before their advice, as by whoever commits meanwhile.
-        # Apart, so that attempts are locked before their advice, as by whoever commits meanwhile.
         await self._database.has_forgotten(key, advice_id=advice_id, seen=seen, who=who, now=reconciliation.at)
         return key
 
@@ -557,10 +554,6 @@ class Store:
         async with self._door.moment() as connection:
             found = await reliability_queries.load_reliability(connection, wanted)
         return await asyncio.to_thread(reliability_queries.facts_of, *found)
-
-    async def append_audit(self, event: AuditEvent) -> None:
-        async with self._door.begin() as connection:
-            await audit_log.append(connection, event)
 
     async def ping(self) -> None:
         """Returns when the database answers."""

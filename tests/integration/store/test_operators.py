@@ -13,7 +13,7 @@ from advisor.core.words import Mode
 from advisor.store.errors import NotFound
 from advisor.store.records import AgentMode, AuditEvent, StoredAgent
 from advisor.store.store import Store
-from tests.integration.store.worlds import CLUSTER, at, running, seen
+from tests.integration.store.worlds import CLUSTER, at, noted, running, seen
 
 pytestmark = pytest.mark.postgres
 
@@ -158,10 +158,10 @@ async def test_what_an_agent_has_reported_is_known(store: Store) -> None:
     assert not await store.ever_reported(partition="nonsense")
 
 
-async def test_events_of_others_are_kept(store: Store, url: str) -> None:
+async def test_events_of_others_are_kept(url: str) -> None:
     """Whatever the service does on somebody's behalf can be written to the audit log."""
-    await store.append_audit(AuditEvent(at=at(0), who="root", what="paused", detail={"until": "noon"}))
     engine = create_async_engine(url)
+    await noted(engine, AuditEvent(at=at(0), who="root", what="paused", detail={"until": "noon"}))
     async with engine.connect() as connection:
         found = await connection.execute(text("SELECT detail FROM audit WHERE what = 'paused'"))
         assert found.scalar_one() == '{"until": "noon"}'

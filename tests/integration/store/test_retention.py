@@ -15,7 +15,7 @@ from advisor.seals.keys import SealKey
 from advisor.store import retention, seal_verify
 from advisor.store.records import AttemptKey, AuditEvent, Milestone, MilestoneKind
 from advisor.store.store import Store
-from tests.integration.store.worlds import at, record, report, seen
+from tests.integration.store.worlds import at, noted, record, report, seen
 
 pytestmark = pytest.mark.postgres
 
@@ -179,7 +179,7 @@ async def test_a_month_that_was_tampered_with_is_kept(old: Store, engine: AsyncE
 
 async def test_what_is_not_sealed_or_still_watched_is_kept(old: Store, engine: AsyncEngine) -> None:
     """Rows that no seal covers, and decisions about jobs that still run, hold their month back."""
-    await old.append_audit(AuditEvent(at=at(5), who="ada", what="mode_set", why=""))
+    await noted(engine, AuditEvent(at=at(5), who="ada", what="mode_set", why=""))
     async with engine.begin() as connection:
         await connection.execute(text("UPDATE attempts SET open = true WHERE job_id = '3'"))
     held = {item.part.name: item.held_back for item in await old.history().too_old(months=2, now=NOW) if item.held_back}
@@ -231,7 +231,7 @@ async def test_months_are_made_before_they_begin(store: Store, engine: AsyncEngi
     assert "decisions_2027_06" in made
     assert await store.history().months_ahead(NOW) == ()
     far = datetime(2027, 8, 2, tzinfo=UTC)
-    await store.append_audit(AuditEvent(at=far, who="ada", what="mode_set", why=""))
+    await noted(engine, AuditEvent(at=far, who="ada", what="mode_set", why=""))
     assert await count(engine, "audit_rest") == 1
     made = await store.history().months_ahead(far)
     assert "audit_2027_08" not in made
@@ -245,7 +245,7 @@ async def test_a_row_that_was_deleted_is_missed_after_its_month_has_gone(
     """Retention takes away what is there, and not the word of its seal that there was more."""
     await old.history().months_ahead(NOW)
     for who in ("ada", "grace"):
-        await old.append_audit(AuditEvent(at=at(7), who=who, what="mode_set", why=""))
+        await noted(engine, AuditEvent(at=at(7), who=who, what="mode_set", why=""))
     await seal(old, datetime(2027, 3, 11, tzinfo=UTC))
     async with engine.begin() as connection:
         await connection.execute(text("SET LOCAL session_replication_role = replica"))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from advisor.core.model import (
     Attribution,
@@ -18,8 +18,9 @@ from advisor.core.model import (
     Signal,
 )
 from advisor.core.words import Action, AttemptState, Category, IncidentKind, Reason, Role, Trust
+from advisor.store.audit_log import append
 from advisor.store.incarnation import begin_incarnation
-from advisor.store.records import AgentMode, AttemptKey, DecisionRecord, ObservedJob
+from advisor.store.records import AgentMode, AttemptKey, AuditEvent, DecisionRecord, ObservedJob
 from advisor.store.store import Store
 
 T0 = datetime(2026, 11, 1, 12, 0, 0, tzinfo=UTC)
@@ -80,6 +81,12 @@ async def register(store: Store, *, now: datetime, job_memory: timedelta | None 
         missing_rights=(),
         now=now,
     )
+
+
+async def noted(engine: AsyncEngine, event: AuditEvent) -> None:
+    """As the log of who did what has it."""
+    async with engine.begin() as connection:
+        await append(connection, event)
 
 
 async def restored(store: Store, url: str) -> str:
