@@ -93,7 +93,7 @@ class Dsn:
 class Lives:
     """The life that connections must be of, and what to do when another one answers.
 
-    `settle` is set by the store; it sets `life`. So is `tell_absent`, for what the database lacks. `doubted`: it has
+    `settle` is set by `Database`; it sets `life`. So is `tell_absent`, for what the database lacks. `doubted`: it has
     lacked something, so that its schema is looked at before it is asked again.
     """
 

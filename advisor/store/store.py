@@ -555,6 +555,8 @@ class Store:
             found = await reliability_queries.load_reliability(connection, wanted)
         return await asyncio.to_thread(reliability_queries.facts_of, *found)
 
+    # how the store is
+
     async def ping(self) -> None:
         """Returns when the database answers."""
         async with self._door.connect() as connection:
