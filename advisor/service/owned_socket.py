@@ -15,12 +15,15 @@ from pathlib import Path
 
 from advisor.service.errors import SocketTakenError
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
 
 class OwnedSocket:
     """`reserve`, `bind`, `remove`, `release`; each can be called again without harm."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, boot_id: Path = BOOT_ID) -> None:
         self.path = path
+        self._boot_id = boot_id
         self._lock_path = path.with_name(f"{path.name}.lock")
         self._lock_fd = -1
         self._inode = (0, 0)
@@ -38,7 +41,12 @@ class OwnedSocket:
         if not self.reserved:
             return ""
         held = os.fstat(self._lock_fd)
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        try:
+            boot = self._boot_id.read_text(encoding="ascii").strip()
+        except OSError:
+            # Our unit shows no more of /proc than processes. Nobody writes to the lock, so it is as old as its making:
+            # a killed service leaves it, and a host's start, which empties /run, does not.
+            boot = f"{held.st_mtime_ns}"
         machine = b""
         with contextlib.suppress(OSError):  # containers have none
             machine = Path("/etc/machine-id").read_bytes().strip()

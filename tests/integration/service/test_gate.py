@@ -352,3 +352,30 @@ def test_a_place_names_its_socket_whatever_the_lock(tmp_path: Path) -> None:
     first, again, other = (place[3] for place in places)
     assert first == again != other
     assert len({place[0] for place in places}) == 1
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from advisor.service.owned_socket import OwnedSocket
+owned = OwnedSocket(Path(sys.argv[1]), boot_id=Path("/nowhere"))
+owned.reserve()
+print(owned.place, flush=True)
+os._exit(9)
+"""
+
+
+def test_a_place_is_told_also_where_the_unit_hides_the_kernels_settings(tmp_path: Path) -> None:
+    """`ProcSubset=pid`: whoever comes after a killed one has its place, and after one that was stopped another."""
+    path = tmp_path / "a.sock"
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, path], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+    heir = OwnedSocket(path, boot_id=tmp_path / "none")
+    heir.reserve()
+    assert (heir.place, len(heir.place.split(" "))) == (done.stdout.strip(), 4)
+    heir.release()
+    later = OwnedSocket(path, boot_id=tmp_path / "none")
+    later.reserve()
+    assert later.place.split(" ")[0] != done.stdout.split(" ")[0]
+    later.release()
