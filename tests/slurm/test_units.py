@@ -1,11 +1,13 @@
 """The shipped units under a real systemd: they start as they are, are as closed as they say, and do not stay hung.
 
 Run as a program, this file becomes pid 1's first step: it lays a throw-away layer over this host's files and starts
-systemd in namespaces of its own. systemd then runs it once more, to follow the README; the test reads what it says.
+systemd in namespaces of its own. systemd then runs it once more, to follow the README and docs/upgrade.md; the test
+reads what it says.
 """
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +26,7 @@ UNITS = (READER, "recovery-advisor", "recovery-advisor-agent", "recovery-advisor
 USERS = {READER: "root", "recovery-advisor": "advisor"}
 SYSTEMD = Path("/lib/systemd/systemd")
 WATCHDOG_SECONDS = 8
+CRON = Path("/etc/cron.d/recovery-advisor-watchdog")
 
 
 @pytest.mark.long
@@ -61,6 +64,7 @@ def test_the_shipped_units_run_closed_and_do_not_stay_hung() -> None:
         assert seen["restarts"] == 2
         assert seen["frozen_seconds"] < 4 * WATCHDOG_SECONDS
     assert found[READER]["handed"] == "private"
+    assert found["upgrade"] == {"there": "as shipped, by the new folder", "back": "as before, by the folder of before"}
 
 
 def enter(folder: Path) -> None:
@@ -163,8 +167,73 @@ def follow(folder: Path) -> None:
             print(unit, number.name, "started again", flush=True)
     for unit in UNITS:
         found[unit]["restarts"] = int(shown(unit, "NRestarts"))
+    found["upgrade"] = {"there": upgraded(), "back": put_back()}
     (folder / "done.new").write_text(json.dumps(found))
     (folder / "done.new").rename(folder / "done")
+
+
+def blocks(kind: str) -> list[str]:
+    """The commands of docs/upgrade.md that are marked so, in order."""
+    text = (CODE / "docs" / "upgrade.md").read_text(encoding="utf-8")
+    return re.findall(rf"^```sh {kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def typed(*kinds: str) -> str:
+    """These blocks, each in a shell of its own, with the names that the page gives at its beginning."""
+    said = ""
+    (names,) = blocks("names")
+    for text in (text for kind in kinds for text in blocks(kind)):
+        print(text, flush=True)
+        done = subprocess.run(
+            ["/bin/sh", "-e"],
+            input=names + text,
+            cwd=CODE,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        print(done.stdout, flush=True)
+        assert done.returncode == 0, f"exit {done.returncode}"
+        said += done.stdout
+    return said
+
+
+def upgraded() -> str:
+    """From units, cron and programs that differ from what is shipped; copying the folder stands in for pip."""
+    for file in sorted(map(unit_file, UNITS)):
+        file.write_text(file.read_text() + "# of the release before\n")
+    CRON.write_text("# of the release before\n")
+    release = subprocess.run(
+        ["/bin/sh", "-c", blocks("names")[0] + "echo $release"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    shutil.copytree("/opt/recovery-advisor", f"/opt/recovery-advisor-{release}", symlinks=True)
+    before = {unit: shown(unit, "MainPID") for unit in UNITS}
+    said = typed("keep", "switch", "units", "restart")
+    assert said.count("\n-# of the release before") == len(UNITS) + 1, "each difference is shown"
+    assert all(unit_file(unit).read_bytes() == shipped(unit).read_bytes() for unit in UNITS)
+    assert CRON.read_bytes() == (CODE / "deploy/cron.d" / CRON.name).read_bytes()
+    assert Path("/opt/recovery-advisor").readlink() == Path(f"recovery-advisor-{release}")
+    for unit in UNITS:
+        assert (shown(unit, "ActiveState"), shown(unit, "MainPID") != before[unit]) == ("active", True), unit
+    return "as shipped, by the new folder"
+
+
+def put_back() -> str:
+    typed("back")
+    for path in (*map(unit_file, UNITS), CRON):
+        assert path.read_text().endswith("# of the release before\n"), path
+    assert Path("/opt/recovery-advisor").readlink() == Path("recovery-advisor-first")
+    assert [shown(unit, "ActiveState") for unit in UNITS] == ["active"] * len(UNITS)
+    return "as before, by the folder of before"
+
+
+def unit_file(unit: str) -> Path:
+    return Path("/etc/systemd/system", f"{unit}.service")
+
+
+def shipped(unit: str) -> Path:
+    return CODE / "deploy/systemd" / f"{unit}.service"
 
 
 def handed() -> str:
