@@ -1,6 +1,7 @@
 """The clock of this host, as the Clock port, and one that follows the database's."""
 
 import asyncio
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 
@@ -9,6 +10,14 @@ from advisor.ports import Clock
 FOLLOWED = timedelta(seconds=0.25)
 _SET = timedelta(seconds=2)  # more is no drift between two answers: a clock was set
 _DRIFT = 0.0005  # of the time between them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockSet:
+    """When somebody set a clock: in the new time, and in seconds of the monotonic one, which nobody sets."""
+
+    at: datetime
+    counted: float
 
 
 class SystemClock:
@@ -34,13 +43,13 @@ class FollowingClock:
         self._own = own
         self._known, self._known_at = own.now(), own.monotonic()
         self._told_at: float | None = None
-        self.set_at: datetime | None = None
+        self.set: ClockSet | None = None
 
     def follow(self, now: datetime, asked_at: float) -> bool:
         """The database said `now` in answer to a question that was asked at that monotonic time.
 
         True where that is not the time that was counted here: somebody has set the database's clock. Stored times do
-        not say then how long ago they were: `set_at` is from when on they do.
+        not say then how long ago they were: `set` is from when on they do.
         """
         at = self.monotonic()
         half = timedelta(seconds=max(at - asked_at, 0.0) / 2)
@@ -54,7 +63,7 @@ class FollowingClock:
             self._known, self._known_at = self._own.now() if near else now + half, at
         if not counted or off <= slack:
             return False
-        self.set_at = self.now()
+        self.set = ClockSet(at=self.now(), counted=at)
         return True
 
     @property

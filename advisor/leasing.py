@@ -14,7 +14,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from advisor.board import Board, Elsewhere, SchedulerView
-from advisor.clock import FollowingClock
+from advisor.clock import ClockSet, FollowingClock
 from advisor.core.leases import renew_seconds, stuck_seconds
 from advisor.instruments import Instruments
 from advisor.plain_text import error_text
@@ -91,9 +91,9 @@ class Leasing:
         return self._turn.unwatched if self._turn is not None else 0
 
     @property
-    def clock_set_at(self) -> datetime | None:
+    def clock_set(self) -> ClockSet | None:
         """When somebody set the clock that is followed; None: nobody has, as long as it was looked at."""
-        return self._clock.set_at
+        return self._clock.set
 
     def on_forgotten(self, forget: Callable[[Iterable[str]], None]) -> None:
         """Called with the keys of jobs of which nothing in memory may be believed any more."""

@@ -19,6 +19,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from advisor.board import Board
 from advisor.calm import Calm
+from advisor.clock import ClockSet
 from advisor.core import codec
 from advisor.core.autonomy import Standing
 from advisor.core.decide import decide
@@ -31,6 +32,7 @@ from advisor.core.words import Action, IncidentKind, Mode, Reason
 from advisor.gathering import Gatherer
 from advisor.instruments import Instruments
 from advisor.isolating import Isolating
+from advisor.lasting import Lasting
 from advisor.leasing import Leasing
 from advisor.measuring import Measurer
 from advisor.opining import Opining
@@ -144,6 +146,7 @@ class Pipeline:
             leasing.on_forgotten(self._isolating.forget)
             if measurer is not None:
                 leasing.on_forgotten(measurer.forget)
+        self._lasting = Lasting()
         self._calm = Calm(rulebook.policy)
         if leasing is not None:
             leasing.on_forgotten(self._calm.forget)
@@ -218,14 +221,15 @@ class Pipeline:
             self._begin_anew()
             sightings = await self._sight(keys, now)
         with stage("gather"):
-            await self._gatherer.gather(sightings, set_at=self._set_at)
+            clock = self._clock_set
+            await self._gatherer.gather(sightings, set_at=clock.at if clock is not None else None)
         if self._measurer is not None:
             with stage("measure"):
                 await self._measurer.gather(sightings)
         if self._opining is not None:
             await self._opining.gather(sightings)
         with stage("conclude"):
-            verdicts = await self._conclude(sightings)
+            verdicts = await self._conclude(sightings, began)
         with stage("commit"):
             committed = await self._commit(verdicts)
         with stage("isolate"):
@@ -268,9 +272,9 @@ class Pipeline:
         return self._leasing.fence if self._leasing is not None else None
 
     @property
-    def _set_at(self) -> datetime | None:
+    def _clock_set(self) -> ClockSet | None:
         """When somebody set the clock that is followed, as far as it was looked at."""
-        return self._leasing.clock_set_at if self._leasing is not None else None
+        return self._leasing.clock_set if self._leasing is not None else None
 
     async def _sight(self, keys: Sequence[AttemptKey], now: datetime) -> list[Sighting]:
         if self._leasing is None:
@@ -289,13 +293,13 @@ class Pipeline:
             self._on_passed(job, passed)
         return sightings
 
-    async def _conclude(self, sightings: Sequence[Sighting]) -> list[Verdict]:
-        """Decide for all, off the event loop: streams and reports go on meanwhile."""
+    async def _conclude(self, sightings: Sequence[Sighting], began: float) -> list[Verdict]:
+        """Decide for all, off the event loop: streams and reports go on meanwhile. `began`: the tick did."""
         settings = await self._store.settings()
-        now = self._clock.now()
+        now, counted = self._clock.now(), self._clock.monotonic()
         standing, pauses = self._standing(settings), settings.pauses
         views = self._board.views()
-        set_at = self._set_at
+        clock = self._clock_set
 
         def conclude_all() -> list[Verdict]:
             verdicts = []
@@ -312,8 +316,13 @@ class Pipeline:
                     report = self._gatherer.brought.report(sighting.item)
                     others = () if report is None else (report,)
                     reports = reports_of(sighting, self._sources, view, now, others=others)
-                    said = self._gatherer.rule_signals(sighting, reports, now, set_at=set_at)
-                    snapshot = snapshot_of(sighting, reports, Mode.MONITOR, said, set_at=set_at, now=now)
+                    said = self._gatherer.rule_signals(
+                        sighting, reports, now, set_at=clock.at if clock is not None else None
+                    )
+                    progress = self._lasting.steady(
+                        sighting.key, sighting.progress, now=now, began=began, counted=counted, clock=clock
+                    )
+                    snapshot = snapshot_of(sighting, reports, Mode.MONITOR, said, progress=progress)
                     verdict = self._verdict(sighting, snapshot, standing, pauses, now)
                     verdicts.append(verdict)
                     if not self._gatherer.brought.of(sighting.item):
@@ -324,6 +333,7 @@ class Pipeline:
 
         keys = {sighting.key for sighting in sightings}
         self._calm.keep(keys)
+        self._lasting.keep(keys)
         self._writer.keep(keys)
         verdicts = await asyncio.to_thread(conclude_all)
         for sighting in sightings:

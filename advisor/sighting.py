@@ -16,7 +16,6 @@ from advisor.core.gpu_indices import with_indices
 from advisor.core.job_watch import Watch
 from advisor.core.model import NodeFact, Progress, Signal, Snapshot, SourceReport, Unavailable
 from advisor.core.scan import FileState
-from advisor.core.steady import since_set
 from advisor.core.words import Mode, NodeState, Trust, UnavailableReason
 from advisor.packed import plain
 from advisor.ports import LogSource, MetricsSource, OpinionSource
@@ -187,13 +186,12 @@ def snapshot_of(
     mode: Mode,
     rule_signals: tuple[Signal, ...] = (),
     *,
-    set_at: datetime | None = None,
-    now: datetime,
+    progress: Progress,
 ) -> Snapshot:
     """All that is known about the attempt now: the only input of its decision beside rules and policy.
 
-    `rule_signals`: what log rules say now; not kept, since they are made anew at every tick. `set_at`: when
-    somebody set the clock.
+    `rule_signals`: what log rules say now; not kept, since they are made anew at every tick. `progress`: the
+    sighting's, with its times by the clock as it is now (`advisor.lasting`).
     """
     item = sighting.item
     files = [held for source in sighting.state.sources.values() for held in source.files.values()]
@@ -205,7 +203,7 @@ def snapshot_of(
             *sighting.conditions,
             *rule_signals,
         ),
-        progress=since_set(sighting.progress, set_at, now),
+        progress=progress,
         sources=reports,
         successor=item.successor,
         past=item.past,

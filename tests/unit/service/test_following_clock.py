@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from advisor.clock import FollowingClock
+from advisor.clock import ClockSet, FollowingClock
 
 T0 = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 
@@ -69,11 +69,11 @@ def test_a_database_whose_clock_is_set_is_followed_and_it_is_known_since_when(ho
     assert not clock.follow(T0, clock.monotonic())
     host.seconds = 600.0
     assert not clock.follow(T0 + timedelta(seconds=602.0), clock.monotonic())
-    assert clock.set_at is None
+    assert clock.set is None
     host.seconds = 601.0
     set_to = T0 + timedelta(hours=hours, seconds=603.0)
     assert clock.follow(set_to, clock.monotonic())
-    assert (clock.now(), clock.set_at) == (set_to, set_to)
+    assert (clock.now(), clock.set) == (set_to, ClockSet(at=set_to, counted=601.0))
     host.seconds = 602.0
     assert not clock.follow(set_to + timedelta(seconds=1.0), clock.monotonic())
-    assert clock.set_at == set_to
+    assert clock.set == ClockSet(at=set_to, counted=601.0)
