@@ -50,6 +50,14 @@ def watching(open_advice: object) -> bool:
     return bool(open_advice) and not acting(open_advice)
 
 
+async def earns(world: World, earned: Earned) -> None:
+    """It acts by what it earned. The service's own first look, which finds no evidence for it, is over by then."""
+    await world.advice_where(watching)
+    await world.running.store.set_earned([earned])
+    await world.running.board.refresh((CLUSTER,))
+    await world.advice_where(acting)
+
+
 async def test_an_earned_category_acts_until_a_person_says_monitor(folder: Path) -> None:
     """Nobody has set a mode: the category acts by what it earned; the widest monitor of a person takes it back."""
     async with world_of(folder, configuration(folder, EARNING)) as world:
@@ -63,9 +71,8 @@ async def test_an_earned_category_acts_until_a_person_says_monitor(folder: Path)
             since=now(),
             why="30 of 30",
         )
-        await world.running.store.set_earned([earned])
         await world.fail_on_node2()
-        await world.advice_where(acting)
+        await earns(world, earned)
         modes = await world.operator.ListModes(operator_pb2.ListModesRequest())
         assert [(item.category, item.set_by) for item in modes.earned] == [("gpu_hardware", "earned")]
         assert not modes.settings
@@ -80,9 +87,8 @@ async def test_what_is_lost_and_what_is_switched_off_does_not_act(folder: Path) 
         cluster=CLUSTER, category=Category.GPU_HARDWARE, held=True, agreed=30, counted=30, lower=0.9, since=now()
     )
     async with world_of(folder, configuration(folder, EARNING)) as world:
-        await world.running.store.set_earned([earned])
         await world.fail_on_node2()
-        await world.advice_where(acting)
+        await earns(world, earned)
         await world.running.store.set_earned([replace(earned, held=False)])
         await world.running.board.refresh((CLUSTER,))
         await world.advice_where(watching)
