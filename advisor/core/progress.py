@@ -56,7 +56,10 @@ _PREPARING = re2.compile(
     r"|(?:running |pre-?)?tokeniz(?:e|ed|er|ing|ation)|warm-?up"
     r")\b[^|\n]{0,120}\d{1,3}%(?: completed )?\|"
 )
-_COUNTS_STEPS = re2.compile(r"(?i)^[^|\n]{0,400}\b(?:epochs?|steps?|iter(?:ation)?s?|loss)\b[^|\n]{0,120}%")
+_COUNTS_STEPS = re2.compile(
+    r"(?i)^[^|\n]{0,400}\b(?:epochs?|steps?|iter(?:ation)?s?|loss)\b[^|\n]{0,120}%"
+    r"|\[[0-9:]+<[^\]\n]{0,400}(?:loss\w{0,40}|\blr|\bgrad_norm)[=:]"  # what tqdm shows behind a bar
+)
 STEP_FORMATS = frozenset(_STEP_FORMATS)
 # Not a form of progress: what each rank tells of its own steps.
 RANKS = "rank_step"
@@ -171,6 +174,10 @@ def observe(
         listed = not isinstance(match, _Shifted)
         seen = _Seen(int(match.group(1)), number, seen_at, own, rank, total, match is first, said, late, listed)
         progress = _step(progress, form, seen)
+    others = forms - {RANKS, form}
+    if form == "bar" and progress.last_step is None and others:
+        # They prepare the steps, which are of another form, and may be read with them.
+        return observe(progress, text, others, line, lines, seen_at, printed, late)
     return progress
 
 

@@ -482,6 +482,22 @@ def test_bars_of_preparation_hide_no_step_that_is_read_with_them() -> None:
     assert scan(text + BAR.format(what="Saving: ", share=100, done=4) + "\n").state.progress.first_step == 1
 
 
+def test_bars_of_preparation_hide_no_step_of_another_form_that_is_read_with_them() -> None:
+    """A job that hangs behind its first steps may have been read at once."""
+    text = BAR.format(what="Map: ", share=100, done=4) + "\nEpoch 1 loss 2.0\nEpoch 2 loss 1.9\n"
+    for said in (text, text + BAR.format(what="Saving: ", share=50, done=2) + "\n"):
+        progress = scan(said).state.progress
+        assert (progress.last_step, progress.form, progress.pace.phase) == (2, "epoch_loss", Phase.STEP)
+
+
+@pytest.mark.parametrize("shown", ["loss=2.31", "v_num=0, train_loss=2.31", "loss: 2.31", "lr=1e-05", "grad_norm=0.7"])
+def test_a_bar_that_shows_a_loss_counts_steps_whatever_it_is_called(shown: str) -> None:
+    job = Job()
+    for done in range(1, 4):
+        job.wait(20).say(BAR.format(what="Processing batches: ", share=25 * done, done=done)[:-1] + f", {shown}]")
+    assert (job.world.progress.last_step, job.limit()) == (3, POLICY.hang_seconds)
+
+
 def test_steps_that_are_redrawn_in_place_are_seen_one_drawing_late() -> None:
     """Also where each drawing ends with the carriage return, and no line ever does."""
     job = Job()
