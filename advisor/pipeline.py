@@ -336,6 +336,9 @@ class Pipeline:
         self._lasting.keep(keys)
         self._writer.keep(keys)
         verdicts = await asyncio.to_thread(conclude_all)
+        if self._clock_set is not clock:
+            # Set meanwhile: until when nothing is due was reckoned by the clock as it was, and may be hours from now.
+            self._calm.keep(())
         for sighting in sightings:
             if sighting.failed is not None:
                 self._fail(sighting, sighting.failed)

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import threading
+import time
 from collections.abc import Callable, MutableMapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ from structlog.testing import capture_logs
 
 from advisor.app import Service
 from advisor.config import Config
+from advisor.core.calm import calm_until
+from advisor.core.model import Decision, Snapshot
+from advisor.core.policy import Policy
 from advisor.service.wire import stamp
 from advisor.v1 import agent_pb2, common_pb2
 from tests.integration.replicas.clocks import DatabaseClock
@@ -71,6 +76,37 @@ async def test_no_job_is_restarted_and_no_failure_lost_when_the_databases_clock_
             clock.set(0.0)
             await noticed(logs, 4)
             await _advised(world)
+
+
+async def test_a_hang_is_found_where_the_clock_was_set_back_while_attempts_were_judged(
+    folder: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until when such an attempt needs no look was reckoned by the clock as it was: an hour too long."""
+    (folder / "policy.toml").write_text(POLICY)
+    config = over(folder, url).model_copy(update={"policy_file": folder / "policy.toml"})
+    clock, setting = DatabaseClock(url), threading.Event()
+    with capture_logs() as logs:
+
+        def judged(snapshot: Snapshot, decision: Decision, policy: Policy) -> datetime | None:
+            if setting.is_set():
+                setting.clear()
+                clock.set(-HOUR)
+                while not any(entry["event"] == "clock_set" for entry in logs):
+                    time.sleep(0.05)
+            return calm_until(snapshot, decision, policy)
+
+        monkeypatch.setattr("advisor.calm.calm_until", judged)
+        async with world_of(folder, config) as world:
+            world.log().write_text("".join(map(iteration, range(1, 20))))
+            await world.report(world.job("RUNNING"))
+            await world.ticks(3)
+            setting.set()
+            with world.log().open("a") as file:
+                file.write(iteration(20))
+            await noticed(logs, 1)
+            async with asyncio.timeout(3 * HANG_SECONDS):
+                while not await world.decisions():  # noqa: ASYNC110
+                    await asyncio.sleep(0.2)
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["forward", "back"])
