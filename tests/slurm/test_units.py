@@ -209,7 +209,10 @@ def upgraded() -> str:
     ).stdout.strip()
     shutil.copytree("/opt/recovery-advisor", f"/opt/recovery-advisor-{release}", symlinks=True)
     before = {unit: shown(unit, "MainPID") for unit in UNITS}
+    typed("keep", "switch")
+    Path("/opt/recovery-advisor.new").symlink_to(f"recovery-advisor-{release}")  # the connection broke there: once more
     said = typed("keep", "switch", "units", "restart")
+    typed("keep")
     assert said.count("\n-# of the release before") == len(UNITS) + 1, "each difference is shown"
     assert all(unit_file(unit).read_bytes() == shipped(unit).read_bytes() for unit in UNITS)
     assert CRON.read_bytes() == (CODE / "deploy/cron.d" / CRON.name).read_bytes()
@@ -220,7 +223,15 @@ def upgraded() -> str:
 
 
 def put_back() -> str:
+    config = sorted(path.name for path in Path("/etc/recovery-advisor").iterdir())
+    there = Path("/opt/recovery-advisor").readlink()
+    # Pasted into a new shell, which knows no names.
+    pasted = "".join(line for line in "".join(blocks("back")).splitlines(True) if not line.startswith("systemctl"))
+    subprocess.run(["/bin/bash", "--norc", "-i"], input=pasted, cwd=CODE, text=True, check=False)
+    assert Path("/opt/recovery-advisor").readlink() == there
+    assert sorted(path.name for path in Path("/etc/recovery-advisor").iterdir()) == config
     typed("back")
+    assert sorted(path.name for path in Path("/etc/recovery-advisor").iterdir()) == config
     for path in (*map(unit_file, UNITS), CRON):
         assert path.read_text().endswith("# of the release before\n"), path
     assert Path("/opt/recovery-advisor").readlink() == Path("recovery-advisor-first")
