@@ -127,6 +127,8 @@ async def _still_open(connection: AsyncConnection, name: str) -> int:
 async def drop_part(connection: AsyncConnection, part: Part, ground: Ground) -> int:
     """In the caller's transaction. Returns how many rows went. Raises `TamperedError`."""
     await seals.hold(connection, wait=True)
+    if part not in await parts(connection):
+        return 0  # another replica was first
     table, time = part.table, MONTHLY[part.table]
     # Nothing is dated so far back any more, or next to nothing: it waits, and then goes to the rest.
     await connection.execute(text(f"LOCK TABLE {part.name} IN SHARE ROW EXCLUSIVE MODE"))

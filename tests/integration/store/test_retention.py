@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from structlog.testing import capture_logs
 
 from advisor.retaining import Retention, Went
 from advisor.sealing import Sealer
@@ -187,6 +188,17 @@ async def test_what_is_not_sealed_or_still_watched_is_kept(old: Store, engine: A
     await drop(old, 2)
     assert await count(engine, "decisions") == 2
     assert (await verified(engine))[0] == []
+
+
+async def test_a_month_that_another_replica_has_dropped_is_no_lack(old: Store) -> None:
+    """Each looks once a day, at the same hour where they were started together: one of them comes second."""
+    history = old.history()
+    ground = history.ground(who="root", origin="", why="", key=KEY, now=NOW)
+    chosen = [item for item in await history.too_old(months=2, now=NOW) if item.part.table == "decisions"]
+    assert sum([await history.drop(item, ground) for item in chosen]) == 3
+    with capture_logs() as told:
+        assert [await history.drop(item, ground) for item in chosen] == [0] * len(chosen)
+    assert told == []
 
 
 async def test_content_that_is_used_again_stays(old: Store, engine: AsyncEngine) -> None:
