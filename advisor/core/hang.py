@@ -87,7 +87,8 @@ def _first_step(snapshot: Snapshot, policy: Policy) -> Expected | None:
     at = max(since, announced or since) + timedelta(seconds=policy.hang_startup_seconds)
     if before:
         # Its progress lines are of a form that is known: then other lines put it off for a while, but not for ever.
-        at = min(at, max(started, announced or started) + timedelta(seconds=STARTS_MAX * policy.hang_startup_seconds))
+        began = max(started, announced or started, pace.began_at or started)
+        at = min(at, began + timedelta(seconds=STARTS_MAX * policy.hang_startup_seconds))
     return Expected(at=at, ends_at=at, seconds=(at - started).total_seconds(), phase=Phase.START)
 
 

@@ -39,7 +39,8 @@ def since_set(progress: Progress, set_at: datetime | None, now: datetime, moved:
         news_at = known.news_at
         if news_at is None or progress.news_at not in moved:
             news_at = max(news_at or set_at, set_at)
-        return replace(known, news_at=news_at, pace=pace)
+        # When it started is told by the scheduler's clock.
+        return replace(known, news_at=news_at, pace=replace(pace, began_at=set_at))
     last_at = known.last_at if progress.last_at in moved else max(known.last_at, set_at)
     return replace(known, last_at=last_at, pace=pace)
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from advisor.core import hang
 from advisor.core.course import Pace, Phase
-from advisor.core.model import Attempt, Job, Progress, Snapshot
+from advisor.core.model import Attempt, Job, PastAttempt, Progress, Snapshot
 from advisor.core.policy import Policy
 from advisor.core.steady import since_set
-from advisor.core.words import AttemptState
+from advisor.core.words import AttemptState, Category
 
 T0 = datetime(2026, 11, 1, tzinfo=UTC)
 POLICY = Policy()
@@ -21,8 +21,21 @@ BASE = Snapshot(
 )
 
 
+SEEN = PastAttempt(number=0, category=Category.UNKNOWN, fingerprint="", reason=None, action=None, last_step=40)
+
+
 def at(seconds: float) -> datetime:
     return T0 + timedelta(seconds=seconds)
+
+
+def test_a_start_is_not_late_for_a_step_that_is_longer_than_any_start() -> None:
+    """The scheduler's clock, which says when it began, was not set."""
+    printed = Progress(news_at=at(500.0))
+    set_at = at(600.0 + 86_400.0)
+    snapshot = replace(BASE, progress=since_set(printed, set_at, set_at), past=(SEEN,))
+    due = hang.expected(snapshot, POLICY)
+    assert due is not None
+    assert due.ends_at == set_at + timedelta(seconds=POLICY.hang_startup_seconds)
 
 
 @st.composite
@@ -40,20 +53,27 @@ def silent(draw: st.DrawFn) -> Progress:
     return Progress(pace=replace(pace, phase=Phase.START, began_at=None), news_at=at(newest))
 
 
-@given(progress=silent(), waited=st.floats(0.0, 50.0), step=st.floats(-90_000.0, 90_000.0))
-def test_nobody_is_late_for_a_step_and_every_hang_is_found(progress: Progress, waited: float, step: float) -> None:
+@given(
+    progress=silent(),
+    waited=st.floats(0.0, 50.0),
+    step=st.floats(-90_000.0, 90_000.0),
+    past=st.sampled_from([(), (SEEN,)]),
+)
+def test_nobody_is_late_for_a_step_and_every_hang_is_found(
+    progress: Progress, waited: float, step: float, past: tuple[PastAttempt, ...]
+) -> None:
     """Whoever was not late before the clock was set is not late just after, and is when as long again has passed."""
     newest = progress.last_at or progress.news_at
     assert newest is not None
     set_at = newest + timedelta(seconds=waited + step)
-    before = hang.expected(replace(BASE, progress=progress), POLICY)
+    before = hang.expected(replace(BASE, progress=progress, past=past), POLICY)
     assert before is not None
     limit = before.ends_at - newest
 
     def ends_at(now: datetime) -> datetime:
         # The scheduler tells the start, by its own clock.
         attempt = replace(BASE.attempt, started_at=min(T0, set_at))
-        snapshot = replace(BASE, attempt=attempt, progress=since_set(progress, set_at, now))
+        snapshot = replace(BASE, attempt=attempt, progress=since_set(progress, set_at, now), past=past)
         due = hang.expected(snapshot, POLICY)
         assert due is not None
         return due.ends_at
