@@ -33,6 +33,27 @@ HELD_UP: Mapping[str, str] = {
 }
 
 
+def isolation_state(item: operator_pb2.NodeIsolation) -> str:
+    """How far it is. Drained is what the agent has seen drained by us: until then it is wanted."""
+    if item.ended_by:
+        return "ended"
+    if item.dry_run:
+        return "on paper"
+    return "drained" if item.HasField("drained_at") else "wanted"
+
+
+def drain_withheld(item: operator_pb2.NodeIsolation) -> str:
+    """Why the agent has not drained the node, by what it says; "" where it has, or has not answered."""
+    reason = reason_name(item.reason)
+    if not reason or item.status == common_pb2.RECONCILIATION_STATUS_VERIFIED:
+        return ""
+    if reason == "agent_observes":
+        said = item.detail if "agent.toml" in item.detail else "see mode and [isolation] mode in its agent.toml"
+        return f"the agent does not drain {item.node}: {said}"
+    detail = f": {item.detail}" if item.detail else ""
+    return f"the agent has not drained {item.node}: {HELD_UP.get(reason, reason.replace('_', ' '))}{detail}"
+
+
 def own_tick_age(status: operator_pb2.Status) -> timedelta:
     """Of the replica that answers, whose ticks the rest of it counts. `status.tick_age` may be another's."""
     own = [item.tick_age for item in status.replicas if item.answering]

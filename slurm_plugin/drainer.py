@@ -126,6 +126,7 @@ class Drainer:
             nodes_max=wanted.nodes_max,
             percent_max=wanted.percent_max,
             stopped=stop_file.engaged(self.config.stop_file),
+            off_by=f"[isolation] mode is {wanted.mode} in agent.toml" if acts else "mode is observe in agent.toml",
         )
 
     async def _attend(self, due: Sequence[Wish]) -> None:

@@ -42,12 +42,13 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLimits:
-    """The agent's own configuration. `mode`: "off", "dry_run" or "act"."""
+    """The agent's own configuration. `mode`: "off", "dry_run" or "act". `off_by`: which key says that it is off."""
 
     mode: str
     nodes_max: int
     percent_max: float
     stopped: str = ""
+    off_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,7 @@ def _put_back(
 
 def _not_now(wish: Wish, limits: NodeLimits, *, monotonic: float) -> Told | None:
     if limits.mode != "act":
-        return Told(status=Status.WITHHELD, reason=Reason.AGENT_OBSERVES, detail="its configuration isolates no nodes")
+        return Told(status=Status.WITHHELD, reason=Reason.AGENT_OBSERVES, detail=limits.off_by)
     if limits.stopped:
         return Told(status=Status.PENDING, reason=Reason.STOP_FILE, detail=limits.stopped)
     if monotonic >= wish.expires_monotonic:

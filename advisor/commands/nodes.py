@@ -1,21 +1,25 @@
 """`advisor nodes`: nodes that are isolated or fail again and again, and what an operator does about them."""
 
+import time
 from datetime import UTC
 from typing import Annotated
 
 import typer
 from google.protobuf.json_format import MessageToDict
 
-from advisor.client import reason_name, status_name
+from advisor.client import Client, reason_name, status_name
 from advisor.commands.decisions import connected
 from advisor.commands.events import print_events
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given
-from advisor.commands.output import CommandError, Format, one_line, print_json, print_table, short_time
+from advisor.commands.output import CommandError, Format, complain, one_line, print_json, print_table, short_time
 from advisor.v1 import audit_pb2, operator_pb2
+from advisor.wording import drain_withheld, isolation_state
 
 app = typer.Typer(rich_markup_mode=None, help="Isolated nodes and lemons: see them, reinstate them, reset the breaker.")
 
 EVIDENCE_SHOWN = 5
+ANSWER_SECONDS = 5.0  # an agent that is there answers within a look at the scheduler
+ANSWER_LOOK_SECONDS = 0.25
 
 NodeArgument = Annotated[str, typer.Argument(help="The node's name, as the scheduler has it.")]
 ClusterOption = Annotated[str | None, typer.Option(help="The cluster. Needed where more than one has agents.")]
@@ -64,7 +68,7 @@ def isolations(
         (
             item.node,
             item.cluster,
-            "on paper" if item.dry_run else ("ended" if item.ended_by else "drained" if item.drained_at else "wanted"),
+            isolation_state(item),
             item.category,
             short_time(item.opened_at.ToDatetime(UTC)),
             item.ended_by or f"until {short_time(item.expires_at.ToDatetime(UTC))}",
@@ -201,8 +205,10 @@ def isolate(
 ) -> None:
     """Have a node drained by hand, within the caps on isolated nodes. A drain of others is never touched.
 
-    The agent drains it, where it may act and its own cap allows it, until you reinstate it or its time is over. The
-    caps are isolations_max and isolations_percent_max of the policy: with 2 % none of fewer than 50 nodes.
+    It is recorded, and the agent drains the node where agent.toml says mode = "act" and, under [isolation], mode =
+    "act" (as shipped: "off"), within its own cap, until you reinstate the node or its time is over. What the agent
+    answers within some seconds is shown. The caps are isolations_max and isolations_percent_max of the policy: with 2 %
+    none of fewer than 50 nodes.
 
     \b
     Examples:
@@ -213,13 +219,29 @@ def isolate(
     with connected(socket, configuration) as client:
         whose = client.cluster_or_only(given("--cluster", cluster))
         request = operator_pb2.IsolateNodeRequest(cluster=whose, node=node, why=why, force=force)
-        made = client.call(client.operators.IsolateNode, request)
+        made = _answered(client, client.call(client.operators.IsolateNode, request))
+    if withheld := drain_withheld(made):
+        complain(withheld)
     if form is not Format.TABLE:
         print_json(_document(made), form)
         return
     until = short_time(made.expires_at.ToDatetime(UTC))
-    print(one_line(f"{made.node} is isolated until {until}, by {made.opened_by}"))
-    print("  how far it is: advisor nodes isolations")
+    print(one_line(f"{made.node}: isolation is recorded, until {until}, by {made.opened_by}"))
+    if isolation_state(made) == "drained":
+        print("  the agent has drained it")
+    elif not withheld:
+        print("  the agent has not answered yet; how far it is: advisor nodes isolations")
+
+
+def _answered(client: Client, made: operator_pb2.NodeIsolation) -> operator_pb2.NodeIsolation:
+    """The isolation with what the agent says of it, if it says so soon."""
+    request = operator_pb2.ListIsolationsRequest(cluster=made.cluster, node=made.node)
+    until = time.monotonic() + ANSWER_SECONDS
+    while not made.reason and time.monotonic() < until:
+        time.sleep(ANSWER_LOOK_SECONDS)
+        found = client.isolations(request).isolations
+        made = next((item for item in found if item.isolation_id == made.isolation_id), made)
+    return made
 
 
 @app.command()

@@ -137,7 +137,7 @@ async def _isolate(reads: Reads, form: Form, _now: datetime) -> str:
         cluster=form.get("cluster", ""), node=form.get("node", ""), why=form.get("why", ""), force="force" in form
     )
     made = await reads.ask("OperatorService/IsolateNode", request, operator_pb2.NodeIsolation)
-    return f"{made.node} is isolated: the agent drains it."
+    return f"Isolation of {made.node} is recorded; it is wanted until the agent says that the node is drained."
 
 
 async def _veto(reads: Reads, form: Form, _now: datetime) -> str:

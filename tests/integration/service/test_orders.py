@@ -16,6 +16,7 @@ from advisor.core import codec
 from advisor.replay import Packed, reproduce
 from advisor.service.wire import stamp
 from advisor.v1 import agent_pb2, audit_pb2, common_pb2, operator_pb2
+from tests.integration.service.programs import advisor
 from tests.integration.service.world import CLUSTER, World, configuration, now, short_folder, world_of
 
 pytestmark = pytest.mark.postgres
@@ -235,6 +236,57 @@ async def test_a_node_isolated_by_hand_reaches_the_agent(folder: Path) -> None:
         assert [(item.node, item.dry_run) for item in message.nodes] == [("node3", False)]
         ended = await world.operator.Reinstate(operator_pb2.ReinstateRequest(cluster=CLUSTER, node="node3", why="ok"))
         assert ended.ended_by == "operator"
+
+
+async def test_who_isolates_by_hand_is_told_that_the_agent_does_not_drain(folder: Path) -> None:
+    """Recorded is not drained: the answer and the list say what the agent made of it, and nothing that is not so."""
+    async with world_of(folder) as world:
+        await world.report()
+        isolate = ("nodes", "isolate", "node3", "--force", "--why", "loud")
+        asked = asyncio.create_task(asyncio.to_thread(advisor, folder, *isolate))
+        stream = world.agent.WatchAdvice(agent_pb2.WatchAdviceRequest(cluster=CLUSTER, session=world.session))
+        async for message in stream:
+            if message.nodes:
+                break
+        stream.cancel()
+        (wanted,) = message.nodes
+        await _node_says(
+            world,
+            wanted,
+            status=common_pb2.RECONCILIATION_STATUS_WITHHELD,
+            reason=common_pb2.RECONCILIATION_REASON_AGENT_OBSERVES,
+            detail="[isolation] mode is off in agent.toml",
+        )
+        done = await asked
+        assert (done.returncode, "is isolated" in done.stdout) == (0, False), done.stdout
+        assert "node3: isolation is recorded, until" in done.stdout
+        assert "the agent does not drain node3: [isolation] mode is off in agent.toml" in done.stderr
+        listed = await asyncio.to_thread(advisor, folder, "nodes", "isolations")
+        assert ("wanted" in listed.stdout, "drained" in listed.stdout) == (True, False), listed.stdout
+        await _node_says(
+            world,
+            wanted,
+            status=common_pb2.RECONCILIATION_STATUS_VERIFIED,
+            reason=common_pb2.RECONCILIATION_REASON_OBSERVED,
+        )
+        listed = await asyncio.to_thread(advisor, folder, "nodes", "isolations")
+        assert "drained" in listed.stdout
+        again = await asyncio.to_thread(advisor, folder, *isolate)
+        assert (again.stderr, "the agent has drained it" in again.stdout) == ("", True)
+
+
+async def _node_says(world: World, wanted: agent_pb2.NodeAdvice, **said: Any) -> None:
+    await world.agent.ReportNodeReconciliation(
+        agent_pb2.ReportNodeReconciliationRequest(
+            cluster=CLUSTER,
+            session=world.session,
+            isolation_id=wanted.isolation_id,
+            generation=wanted.generation,
+            node=wanted.node,
+            at=stamp(now()),
+            **said,
+        )
+    )
 
 
 async def test_a_corrected_verdict_is_kept_beside_the_wrong_one(folder: Path) -> None:

@@ -237,3 +237,21 @@ async def test_a_slurm_that_does_not_answer_is_no_answer(world: World) -> None:
     world.hear()
     await world.look()
     assert world.last == ("VERIFIED", "OBSERVED")
+
+
+@pytest.mark.parametrize(
+    ("mode", "isolation", "said"),
+    [
+        ("act", "off", "[isolation] mode is off in agent.toml"),
+        ("observe", "act", "mode is observe in agent.toml"),
+        ("observe", "off", "mode is observe in agent.toml"),
+    ],
+)
+async def test_who_drains_nothing_says_which_key_keeps_it(world: World, mode: str, isolation: str, said: str) -> None:
+    """People who asked for the drain are told what to change."""
+    given = {"cluster": "c", "mode": mode, "isolation": {"mode": isolation}}
+    world.drainer.config = decode(given, {})
+    world.hear()
+    await world.look()
+    assert (world.last, world.said[-1].detail) == (("WITHHELD", "AGENT_OBSERVES"), said)
+    assert not world.slurm.verbs

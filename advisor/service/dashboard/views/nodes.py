@@ -11,6 +11,7 @@ from advisor.service.dashboard.views.jobs import ListedEvent, listed_event
 from advisor.service.dashboard.views.shown import Chip, few, plural, time_of, words
 from advisor.store.node_map import MappedNode
 from advisor.v1 import audit_pb2, operator_pb2
+from advisor.wording import isolation_state
 
 BLOCK_NODES = 100
 WORST_SHOWN = 15
@@ -35,6 +36,7 @@ WORSE = Level(name="worse", sign="!", meaning="at least three times what makes a
 DOWN = Level(name="down", sign="×", meaning="down, drained or not answering, by the scheduler")
 ISOLATED = Level(name="isolated", sign="I", meaning="isolated by the advisor")
 LEVELS = (FINE, TRACE, WATCH, SUSPECT, WORSE, DOWN, ISOLATED)
+_TONE_OF_ISOLATION = {"on paper": "info", "drained": "bad", "wanted": "warn"}
 _AWAY = frozenset({"down", "drained", "draining", "not_responding"})
 
 
@@ -226,12 +228,8 @@ class NodePage:
 
 
 def isolation_line(item: operator_pb2.NodeIsolation) -> IsolationLine:
-    if item.ended_by:
-        state = Chip(text="ended")
-    elif item.dry_run:
-        state = Chip(text="on paper", tone="info")
-    else:
-        state = Chip(text="drained", tone="bad") if item.HasField("drained_at") else Chip(text="wanted", tone="warn")
+    said = isolation_state(item)
+    state = Chip(text=said, tone=_TONE_OF_ISOLATION.get(said, "plain"))
     return IsolationLine(
         node=item.node,
         cluster=item.cluster,
