@@ -48,6 +48,7 @@ def check_referenced(chosen: config.Config) -> None:
         lambda: _check_site_rules(chosen),
         lambda: open_sources(chosen, SystemClock(), by_hand=True),
         lambda: config.read_dsn(chosen.store.dsn_file) if chosen.store.dsn_file is not None else None,
+        lambda: _check_data_folder(chosen) if chosen.store.dsn_file is None else None,
     ):
         try:
             step()
@@ -55,6 +56,19 @@ def check_referenced(chosen: config.Config) -> None:
             problems.extend(error.problems)
     if problems:
         raise config.ConfigError(tuple(problems))
+
+
+def _check_data_folder(chosen: config.Config) -> None:
+    """What nobody can make it of. Who may write there depends on whom the service runs as, and is not looked at."""
+    folder = chosen.service.data_dir
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    found = ""
+    if not there.is_dir():
+        found = f"{there} is not a folder"
+    elif there.resolve().is_relative_to("/proc") or there.resolve().is_relative_to("/sys"):
+        found = f"{there} is the kernel's and keeps no files: choose another folder"
+    if found:
+        raise config.ConfigError((config.Problem(key="service.data_dir", message=found, origin=str(there)),))
 
 
 def _check_site_rules(chosen: config.Config) -> None:

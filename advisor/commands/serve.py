@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from advisor.app import Running, StartError, check_import_names
 from advisor.app import serve as serve_until_stopped
 from advisor.commands.options import ConfigOption, load_config
 from advisor.commands.output import CommandError
-from advisor.config import ConfigError, LogSection
+from advisor.config import Config, ConfigError, LogSection
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -32,11 +33,21 @@ def serve(configuration: ConfigOption = None) -> None:
     """
     loaded = load_config(configuration)
     set_up_logging(loaded.config.log)
+    _tell_root(loaded.config)
     try:
         check_import_names()
         asyncio.run(serve_until_stopped(loaded.config, ready=lambda running: _tell(running, loaded.path)))
     except StartError as error:
         raise CommandError(str(error), code=2 if isinstance(error.__cause__, ConfigError) else 1) from None
+
+
+def _tell_root(chosen: Config) -> None:
+    """Root leaves files that the service's own user cannot use later."""
+    folder = chosen.service.data_dir
+    owner = folder.stat().st_uid if folder.is_dir() else 0
+    if os.geteuid() == 0 and owner == 0 and chosen.store.dsn_file is None:
+        why = "its files will be root's, and a service of another user cannot use them: chown -R first, then run as it"
+        structlog.get_logger(__name__).warning("serving_as_root", data_dir=str(folder), why=why)
 
 
 def _tell(running: Running, path: Path | None) -> None:

@@ -13,6 +13,7 @@ import stat
 import struct
 from pathlib import Path
 
+from advisor.folders import refusal
 from advisor.service.errors import SocketTakenError
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -58,9 +59,13 @@ class OwnedSocket:
         """Take the socket's lock, so that nobody else can serve it. Raises `SocketTakenError`."""
         if self.reserved:
             return
-        if not self.path.parent.is_dir():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.parent.chmod(0o755)  # whatever the umask: agents of other users must pass
+        folder = self.path.parent
+        try:
+            if not folder.is_dir():
+                folder.mkdir(parents=True, exist_ok=True)
+                folder.chmod(0o755)  # whatever the umask: agents of other users must pass
+        except OSError as error:
+            raise SocketTakenError(refusal(error, folder, "service.socket")) from None
         self._take_lock()
 
     def bind(self) -> socket.socket:
@@ -107,7 +112,7 @@ class OwnedSocket:
             try:
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             except OSError as error:
-                raise SocketTakenError(f"{path}: {error.strerror}") from None
+                raise SocketTakenError(refusal(error, path.parent, "service.socket")) from None
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

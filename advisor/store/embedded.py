@@ -32,6 +32,7 @@ from typing import IO, Self
 import psycopg
 from sqlalchemy import URL
 
+from advisor.folders import refusal
 from advisor.store.binaries import Binaries, find_binaries
 from advisor.store.errors import DataFolderRefused, EmbeddedPostgresError, ServerLost
 from advisor.store.leftovers import clear_leftovers
@@ -116,6 +117,9 @@ class EmbeddedPostgres:
         self._process = None
         try:
             self._start()
+        except OSError as error:
+            self.stop()
+            raise DataFolderRefused(refusal(error, self._data_folder, "service.data_dir")) from error
         except BaseException:
             self.stop()
             raise

@@ -148,6 +148,63 @@ def test_unreachable_data_folder_is_a_clear_error(data_folder: Path) -> None:
     assert private.stat().st_mode & 0o777 == 0o700
 
 
+@contextmanager
+def acting_as(name: str) -> Iterator[None]:
+    """For a while we are somebody else, as far as files go."""
+    entry = pwd.getpwnam(name)
+    os.setegid(entry.pw_gid)
+    os.seteuid(entry.pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        ("/proc/foo", r"/proc/foo cannot be made in /proc .*service\.data_dir"),
+        ("/etc/passwd", r"/etc/passwd is not a folder: .*service\.data_dir"),
+        ("/etc/passwd/below", r"/etc/passwd is not a folder: .*service\.data_dir"),
+    ],
+)
+def test_a_folder_that_cannot_be_made_is_a_clear_error(folder: str, said: str) -> None:
+    """It names the folder, and the key that names another one."""
+    with pytest.raises(DataFolderRefused, match=said):
+        EmbeddedPostgres(Path(folder)).start()
+
+
+@as_root
+def test_a_folder_that_we_may_not_make_is_a_clear_error(data_folder: Path) -> None:
+    """It says whose the folder above is, and how we get one of our own."""
+    data_folder.chmod(0o755)
+    wanted = data_folder / "ours" / "data"
+    said = (
+        f"'nobody', whom the advisor runs as, may not make {wanted}: {data_folder} belongs to 'root'. Make it for "
+        f"'nobody' \\(install -d -o nobody {wanted}\\), or name another \\(service\\.data_dir\\)"
+    )
+    with acting_as("nobody"), pytest.raises(DataFolderRefused, match=said):
+        EmbeddedPostgres(wanted).start()
+
+
+@as_root
+def test_a_folder_that_root_has_used_is_given_to_the_service_with_chown(data_folder: Path) -> None:
+    """Run as root once, then as the service's user: it says whose the files are and how to give them away."""
+    data_folder.chmod(0o755)
+    nobody = pwd.getpwnam("nobody")
+    os.chown(data_folder, nobody.pw_uid, nobody.pw_gid)
+    (data_folder / "postgres").mkdir(mode=0o755)
+    lock = data_folder / "postgres" / "lock"
+    lock.touch(mode=0o644)
+    said = (
+        f"'nobody', whom the advisor runs as, may not write to {lock}, which belongs to 'root': .* stop what runs "
+        f"there and give it away \\(chown -R nobody: {data_folder}\\)"
+    )
+    with acting_as("nobody"), pytest.raises(DataFolderRefused, match=said):
+        EmbeddedPostgres(data_folder).start()
+
+
 @as_root
 def test_owner_of_the_data_folder_runs_it(data_folder: Path) -> None:
     """Root runs it as the owner of the data folder, before any configured user."""

@@ -1,6 +1,7 @@
 """How commands speak: harmless text, one-line errors, and a verdict that can be acted on."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -288,6 +289,46 @@ def test_config_check_looks_into_the_files_that_are_named(tmp_path: Path) -> Non
     done = _advisor("config", "check", "--config", str(path), "--format", "json")
     keys = [problem["key"] for problem in json.loads(done.stdout)["problems"]]
     assert (done.returncode, sorted(keys)) == (2, ["policy_file", "rules_files"])
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [("/proc/foo", "/proc is the kernel's"), ("/etc/passwd", "/etc/passwd is not a folder")],
+)
+def test_config_check_tells_of_a_data_folder_that_cannot_be(tmp_path: Path, folder: str, said: str) -> None:
+    """Which `serve` would refuse, whoever runs it."""
+    path = tmp_path / "advisor.toml"
+    path.write_text(f'[service]\ndata_dir = "{folder}"\n')
+    done = _advisor("config", "check", "--config", str(path), "--format", "json")
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert (done.returncode, problem["key"]) == (2, "service.data_dir")
+    assert said in problem["message"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ('socket = "/proc/foo/s"', "/proc/foo cannot be made in /proc (of 'root'): "),
+        ('socket = "/etc/passwd/s"', "/etc/passwd is not a folder: name another (service.socket)"),
+        ('data_dir = "/proc/foo"', "/proc/foo cannot be made in /proc (of 'root'): "),
+    ],
+)
+def test_serve_tells_of_a_folder_that_cannot_be_made_in_one_line(tmp_path: Path, keys: str, said: str) -> None:
+    """Exit 1, and no trace of the program."""
+    path = tmp_path / "advisor.toml"
+    socket = "" if keys.startswith("socket") else f'\nsocket = "{tmp_path}/s"'
+    path.write_text(f"[service]\n{keys}{socket}\n")
+    done = _advisor("serve", "--config", str(path))
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert said in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="what root is told")
+def test_root_is_told_whose_the_files_will_be(tmp_path: Path) -> None:
+    """Before they are made: a service of another user could not use them."""
+    path = tmp_path / "advisor.toml"
+    path.write_text('[service]\nsocket = "/proc/foo/s"\n')
+    assert "serving_as_root" in _advisor("serve", "--config", str(path)).stderr
 
 
 def test_one_socket_is_asked(tmp_path: Path) -> None:
