@@ -138,6 +138,9 @@ class Instruments:
         self.autonomous = gauge("autonomous_settings", "Mode settings that let the agent act.")
         self.agent_seen = gauge("agent_last_seen_timestamp_seconds", "When an agent spoke last.", "cluster", "host")
         self.agent_acts = gauge("agent_may_act", "1 when the agent may act and has the rights.", "cluster", "host")
+        self.agent_stopped = gauge(
+            "agent_stop_file", "1 while the agent's stop file is there: nothing is done.", "cluster", "host"
+        )
         self.as_stored = (
             self.open_advice,
             self.isolated,
@@ -145,6 +148,7 @@ class Instruments:
             self.paused,
             self.agent_seen,
             self.agent_acts,
+            self.agent_stopped,
         )
         self._calls = histogram("call_duration_seconds", "Calls answered.", _CALL_BUCKETS, "method", "code")
 

@@ -1,7 +1,7 @@
 """How people are told of a decision: the sentences that the command line and the dashboard share."""
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, timedelta
 from typing import Any
 
 from advisor.client import action_name, mode_name, reason_name, status_name
@@ -52,6 +52,15 @@ def drain_withheld(item: operator_pb2.NodeIsolation) -> str:
         return f"the agent does not drain {item.node}: {said}"
     detail = f": {item.detail}" if item.detail else ""
     return f"the agent has not drained {item.node}: {HELD_UP.get(reason, reason.replace('_', ' '))}{detail}"
+
+
+def stop_file_text(agent: operator_pb2.AgentStatus) -> str:
+    """That the agent's stop file is there, since when and why; "" where it is not."""
+    if not agent.HasField("stop_file"):
+        return ""
+    said = agent.stop_file
+    since = f", since {said.since.ToDatetime(UTC):%Y-%m-%d %H:%M:%S} UTC" if said.HasField("since") else ""
+    return f"the stop file on {agent.host} keeps the agent of {agent.cluster} from acting{since}: {said.why}"
 
 
 def own_tick_age(status: operator_pb2.Status) -> timedelta:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from advisor.v1 import agent_pb2
+from advisor.v1 import agent_pb2, common_pb2
 from slurm_plugin import guard, notice, observe, stop_file, tick_file, wire
 from slurm_plugin.applier import Apply, apply_in_process
 from slurm_plugin.backfill import Backfill, last_told
@@ -40,6 +40,7 @@ FOLLOW_SECONDS = 15.0  # how long a job whose end was announced is looked at clo
 FOLLOW_PAUSE_SECONDS = 0.06  # the first one; an end takes some 45 ms to become visible, or as long as a node is silent
 FOLLOW_PAUSE_FACTOR = 1.4
 FOLLOWED_MAX = 32
+STOP_WHY_MAX = 1_000  # characters
 
 
 @dataclass(slots=True)
@@ -80,6 +81,7 @@ class Agent:
         self.looks = Looks(self.slurm, self.config, self.clock)
         self.link = self.connect(self.config.reaches, self.config.cluster, self._registration, self, self.clock)
         self.link.scheduler_rpcs = self.scheduler_rpcs
+        self.link.stop_file = self._stop_file
         self.reconciler = Reconciler(
             config=self.config,
             looks=self.looks,
@@ -141,6 +143,15 @@ class Agent:
                     await self._wake.wait()
             except TimeoutError:
                 continue
+
+    def _stop_file(self) -> common_pb2.StopFile | None:
+        """For people far from this host, who see no file here."""
+        why = stop_file.engaged(self.config.stop_file)
+        if not why:
+            return None
+        return common_pb2.StopFile(
+            why=wire.clean(why, STOP_WHY_MAX), since=wire.stamp(stop_file.written_at(self.config.stop_file))
+        )
 
     def _tell_stop(self) -> None:
         stopped = stop_file.engaged(self.config.stop_file)

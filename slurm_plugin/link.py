@@ -81,6 +81,7 @@ class Link:
     jobs_per_report: int = JOBS_PER_REPORT
     nodes_per_report: int = NODES_PER_REPORT
     scheduler_rpcs: Callable[[], int] = lambda: 0  # sent since the start
+    stop_file: Callable[[], common_pb2.StopFile | None] = lambda: None  # while it is there
     _stub: "agent_pb2_grpc.AgentServiceAsyncStub | None" = None  # the class exists in the stubs only
     _outbox: deque[Outgoing] = field(default_factory=lambda: deque(maxlen=OUTBOX_MAX))
     _queued: asyncio.Event = field(default_factory=asyncio.Event)
@@ -175,7 +176,11 @@ class Link:
         while True:
             mode = self.registration().mode
             request = agent_pb2.HeartbeatRequest(
-                cluster=self.cluster, session=self.session, mode=mode, scheduler_rpcs=self.scheduler_rpcs()
+                cluster=self.cluster,
+                session=self.session,
+                mode=mode,
+                scheduler_rpcs=self.scheduler_rpcs(),
+                stop_file=self.stop_file(),
             )
             answer = await stub.Heartbeat(request, timeout=self._patience)
             self.heard.pulse_heard(

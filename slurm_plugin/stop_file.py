@@ -7,6 +7,7 @@ for the file itself, right before its first verb. What it holds is for people; t
 from pathlib import Path
 
 _WHY_CHARACTERS_MAX = 200
+_EPOCH_SECONDS_MAX = 4_102_444_800  # the year 2100: whoever touches a file may give it any time
 STOP_FILE = "/etc/recovery-advisor/stop"
 
 
@@ -23,3 +24,12 @@ def engaged(path: str) -> str:
         return f"{path}: {error.strerror}"
     why = " ".join(said.decode("utf-8", "replace").split())
     return f"{path}: {why}" if why else f"{path} is there"
+
+
+def written_at(path: str) -> float | None:
+    """When it was last written, in seconds of the epoch; None where nobody can tell, or it is no time to speak of."""
+    try:
+        found = Path(path).stat().st_mtime
+    except OSError:
+        return None
+    return found if 0 <= found < _EPOCH_SECONDS_MAX else None

@@ -45,7 +45,7 @@ from advisor.rules.policy import check_timing
 from advisor.schedulers import open_scheduler
 from advisor.service.operator_servicer import SCHEMA_ABSENT
 from advisor.v1 import common_pb2, operator_pb2
-from advisor.wording import TO_DO_ABOUT, own_tick_age, settled
+from advisor.wording import TO_DO_ABOUT, own_tick_age, settled, stop_file_text
 from connectors.logs.root_reader import RootReader
 from slurm_plugin import consequences
 from slurm_plugin.squeue import SlurmConfig
@@ -380,7 +380,7 @@ def _service(client: Client, chosen: Config) -> Iterator[Check]:
     yield from look_at_sources(status, chosen)
     yield from look_at_replicas(status)
     if absent is None or status.agents:
-        yield from _agents(status, chosen)
+        yield from look_at_agents(status, chosen)
     try:
         yield look_at_modes(client.modes())
         yield from _withheld(client)
@@ -492,7 +492,7 @@ def look_at_sources(status: operator_pb2.Status, chosen: Config) -> Iterator[Che
         yield Check(name="source", state=State.WARN, found="no trusted source is configured", to_do=to_do)
 
 
-def _agents(status: operator_pb2.Status, chosen: Config) -> Iterator[Check]:
+def look_at_agents(status: operator_pb2.Status, chosen: Config) -> Iterator[Check]:
     if not status.agents:
         to_do = "start advisor-agent beside slurmctld, as SlurmUser; its user must be in service.agent_users"
         yield Check(name="agent", state=State.WARN, found="none has registered", to_do=to_do)
@@ -515,6 +515,9 @@ def _agent_details(agent: operator_pb2.AgentStatus, chosen: Config) -> Iterator[
         text = f"{agent.cluster}: lacks {'; '.join(agent.missing_rights)}"
         to_do = "run it as SlurmUser or with AdminLevel=Administrator: with less it only observes"
         yield Check(name="agent rights", state=State.FAIL, found=text, to_do=to_do)
+    if stopped := stop_file_text(agent):
+        to_do = "remove it when the agent may act again: docs/nodes.md"
+        yield Check(name="stop file", state=State.WARN, found=stopped, to_do=to_do)
     if not agent.HasField("requeue_delay"):
         return
     delay = agent.requeue_delay.ToTimedelta().total_seconds()

@@ -14,7 +14,7 @@ from advisor.commands.options import ConfigOption, FormatOption, SocketOption
 from advisor.commands.output import Format, one_line, print_json, whole_document
 from advisor.plain_text import seconds_text
 from advisor.v1 import common_pb2, operator_pb2
-from advisor.wording import own_tick_age, settled
+from advisor.wording import own_tick_age, settled, stop_file_text
 
 app = typer.Typer()
 
@@ -83,6 +83,8 @@ def status_lines(found: operator_pb2.Status, now: datetime) -> list[str]:
         heard = seconds_text(max((now - agent.last_seen_at.ToDatetime(UTC)).total_seconds(), 0.0))
         missing = f", lacks: {'; '.join(agent.missing_rights)}" if agent.missing_rights else ""
         lines.append(f"agent of {agent.cluster} on {agent.host}: {agent.mode}, heard {heard} ago{missing}")
+        if stopped := stop_file_text(agent):
+            lines.append(stopped)
     for source in found.sources:
         state = "ok" if source.available else f"{source.reason}: {source.detail}"
         lines.append(f"source {source.name} ({source.kind}): {state}")

@@ -19,7 +19,7 @@ from advisor.service.node_operations import node_advice, node_reconciliation
 from advisor.service.outgoing import advice_message
 from advisor.service.reported import Reported
 from advisor.store import errors as store_errors
-from advisor.store.records import AgentMode, AttemptKey, Milestone
+from advisor.store.records import AgentMode, AttemptKey, Milestone, StopFile
 from advisor.store.store import Store
 from advisor.v1 import agent_pb2, agent_pb2_grpc
 
@@ -86,6 +86,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             session=wire.text_of(request.session, "session", most=wire.NAME_MAX),
             mode=wire.from_wire(AgentMode, request.mode, "mode"),
             now=self._services.clock.now(),
+            stop_file=_stop_file(request),
         )
         if not known:
             raise NotFoundError("session: not known, register again")
@@ -229,3 +230,12 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             log.info("milestones_unknown", cluster=cluster, count=sum(key is None for key in keys))
         await self._services.store.record_milestones(found)
         return agent_pb2.ReportMilestonesResponse()
+
+
+def _stop_file(request: agent_pb2.HeartbeatRequest) -> StopFile | None:
+    if not request.HasField("stop_file"):
+        return None
+    return StopFile(
+        why=wire.text_of(request.stop_file.why, "stop_file.why"),
+        since=wire.moment_of(request.stop_file, "since", "stop_file"),
+    )

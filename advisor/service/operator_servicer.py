@@ -26,7 +26,7 @@ from advisor.store.engines import SchemaAbsentError
 from advisor.store.leases import StoredReplica
 from advisor.store.records import AgentMode, StoredAgent
 from advisor.store.store import Store
-from advisor.v1 import operator_pb2, operator_pb2_grpc
+from advisor.v1 import common_pb2, operator_pb2, operator_pb2_grpc
 
 log = structlog.get_logger(__name__)
 
@@ -348,4 +348,7 @@ def _agent_message(agent: StoredAgent) -> operator_pb2.AgentStatus:
         last_seen_at=wire.stamp(agent.last_seen_at),
         requeue_delay=wire.duration(agent.requeue_delay) if agent.requeue_delay is not None else None,
         missing_rights=agent.missing_rights,
+        stop_file=None
+        if agent.stop_file is None
+        else common_pb2.StopFile(why=wire.clean(agent.stop_file.why), since=wire.stamp(agent.stop_file.since)),
     )

@@ -15,7 +15,7 @@ from advisor.core.codec import CodecError, decode, encode
 from advisor.core.model import Unavailable
 from advisor.store.audit_log import append
 from advisor.store.ids import as_id, new_id
-from advisor.store.records import AgentMode, AuditEvent, StoredAgent
+from advisor.store.records import AgentMode, AuditEvent, StopFile, StoredAgent
 from advisor.store.sql import AnyRow, id_given, storable, time_given
 from advisor.store.tables import agents
 
@@ -68,11 +68,26 @@ async def register_agent(
     return _agent(found.one())
 
 
-async def heartbeat(connection: AsyncConnection, *, cluster: str, session: str, mode: AgentMode, now: datetime) -> bool:
+async def heartbeat(
+    connection: AsyncConnection,
+    *,
+    cluster: str,
+    session: str,
+    mode: AgentMode,
+    now: datetime,
+    stop_file: StopFile | None = None,
+) -> bool:
     known = as_id(session)
     if known is None:
         return False
-    given = {"known": known, "of": storable(cluster), "now": now, "mode_now": mode.value}
+    given = {
+        "known": known,
+        "of": storable(cluster),
+        "now": now,
+        "mode_now": mode.value,
+        "why_stopped": None if stop_file is None else storable(stop_file.why),
+        "stopped_at": None if stop_file is None else stop_file.since,
+    }
     return (await connection.execute(_heard(), given)).one_or_none() is not None
 
 
@@ -81,7 +96,12 @@ def _heard() -> ReturningUpdate[Any]:
     return (
         update(agents)
         .where(agents.c.session == id_given("known"), agents.c.cluster == bindparam("of", type_=Text()))
-        .values(mode=bindparam("mode_now"), last_seen_at=time_given("now"))
+        .values(
+            mode=bindparam("mode_now"),
+            last_seen_at=time_given("now"),
+            stopped_why=bindparam("why_stopped"),
+            stopped_since=time_given("stopped_at"),
+        )
         .returning(agents.c.host)
     )
 
@@ -134,6 +154,7 @@ def _agent(row: AnyRow) -> StoredAgent:
         missing_rights=tuple(row.missing_rights),
         registered_at=row.registered_at,
         last_seen_at=row.last_seen_at,
+        stop_file=None if row.stopped_why is None else StopFile(why=row.stopped_why, since=row.stopped_since),
     )
 
 

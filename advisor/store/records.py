@@ -201,6 +201,14 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StopFile:
+    """On an agent's host: while it is there, the agent acts on nothing. `since` is None where it could not tell."""
+
+    why: str
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredAgent:
     cluster: str
     host: str
@@ -213,6 +221,7 @@ class StoredAgent:
     missing_rights: tuple[str, ...]
     registered_at: datetime
     last_seen_at: datetime
+    stop_file: StopFile | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

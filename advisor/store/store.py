@@ -62,6 +62,7 @@ from advisor.store.records import (
     ObservedNode,
     Reconciliation,
     Recorded,
+    StopFile,
     StoredAgent,
     StoredAttempt,
     StoredBreaker,
@@ -165,10 +166,14 @@ class Store:
                 now=now,
             )
 
-    async def heartbeat(self, *, cluster: str, session: str, mode: AgentMode, now: datetime) -> bool:
-        """False: the session is not known (register again)."""
+    async def heartbeat(
+        self, *, cluster: str, session: str, mode: AgentMode, now: datetime, stop_file: StopFile | None = None
+    ) -> bool:
+        """False: the session is not known (register again). No `stop_file`: it is not there, or no longer."""
         async with self._door.begin() as connection:
-            return await agents.heartbeat(connection, cluster=cluster, session=session, mode=mode, now=now)
+            return await agents.heartbeat(
+                connection, cluster=cluster, session=session, mode=mode, now=now, stop_file=stop_file
+            )
 
     async def agent_says(self, *, cluster: str, session: str, unavailable: Sequence[Unavailable]) -> None:
         """What it cannot read of its scheduler, for replicas that it is not connected to."""

@@ -139,6 +139,8 @@ agents = Table(
     _time("registered_at"),
     _time("last_seen_at"),
     Column("unavailable", LargeBinary(), nullable=True),  # of its scheduler, by its last report: canonical JSON
+    Column("stopped_why", Text(), nullable=True),  # by its stop file, by its last heartbeat; null: it is not there
+    _time("stopped_since", nullable=True),
     UniqueConstraint("session"),
 )
 

@@ -185,11 +185,16 @@ class HeartbeatRequest(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     SCHEDULER_RPCS_FIELD_NUMBER: _builtins.int
+    STOP_FILE_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     session: _builtins.str
     mode: Global___AgentMode.ValueType
     scheduler_rpcs: _builtins.int
     """RPCs that this agent has sent to the scheduler since its start."""
+    @_builtins.property
+    def stop_file(self) -> _common_pb2.StopFile:
+        """Set while it is there; an older agent never says it."""
+
     def __init__(
         self,
         *,
@@ -197,10 +202,11 @@ class HeartbeatRequest(_message.Message):
         session: _builtins.str = ...,
         mode: Global___AgentMode.ValueType = ...,
         scheduler_rpcs: _builtins.int = ...,
+        stop_file: _common_pb2.StopFile | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["stop_file", b"stop_file"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "mode", b"mode", "scheduler_rpcs", b"scheduler_rpcs", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "mode", b"mode", "scheduler_rpcs", b"scheduler_rpcs", "session", b"session", "stop_file", b"stop_file"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -427,6 +427,34 @@ class Evidence(_message.Message):
 Global___Evidence: _TypeAlias = Evidence  # noqa: Y015
 
 @_typing.final
+class StopFile(_message.Message):
+    """The file on the agent's host that stops it: while it is there, nothing is done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHY_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    why: _builtins.str
+    """its path, and what is written into it"""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """when it was last written; unset = not known"""
+
+    def __init__(
+        self,
+        *,
+        why: _builtins.str = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["since", b"since", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopFile: _TypeAlias = StopFile  # noqa: Y015
+
+@_typing.final
 class Unavailable(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

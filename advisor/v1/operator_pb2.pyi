@@ -294,6 +294,7 @@ class AgentStatus(_message.Message):
     LAST_SEEN_AT_FIELD_NUMBER: _builtins.int
     REQUEUE_DELAY_FIELD_NUMBER: _builtins.int
     MISSING_RIGHTS_FIELD_NUMBER: _builtins.int
+    STOP_FILE_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     host: _builtins.str
     mode: _builtins.str
@@ -304,6 +305,10 @@ class AgentStatus(_message.Message):
     def requeue_delay(self) -> _duration_pb2.Duration: ...
     @_builtins.property
     def missing_rights(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def stop_file(self) -> _common_pb2.StopFile:
+        """set while it is there, by what the agent said last"""
+
     def __init__(
         self,
         *,
@@ -314,10 +319,11 @@ class AgentStatus(_message.Message):
         last_seen_at: _timestamp_pb2.Timestamp | None = ...,
         requeue_delay: _duration_pb2.Duration | None = ...,
         missing_rights: _abc.Iterable[_builtins.str] | None = ...,
+        stop_file: _common_pb2.StopFile | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["last_seen_at", b"last_seen_at", "requeue_delay", b"requeue_delay"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_seen_at", b"last_seen_at", "requeue_delay", b"requeue_delay", "stop_file", b"stop_file"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "host", b"host", "last_seen_at", b"last_seen_at", "missing_rights", b"missing_rights", "mode", b"mode", "requeue_delay", b"requeue_delay", "scheduler", b"scheduler"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "host", b"host", "last_seen_at", b"last_seen_at", "missing_rights", b"missing_rights", "mode", b"mode", "requeue_delay", b"requeue_delay", "scheduler", b"scheduler", "stop_file", b"stop_file"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -232,6 +232,7 @@ class ModelLink:
     outbox: list[agent_pb2.ReportReconciliationRequest] = field(default_factory=list)
     queued: asyncio.Event = field(default_factory=asyncio.Event)
     scheduler_rpcs: Callable[[], int] = lambda: 0  # what the heartbeat tells; there is none here
+    stop_file: Callable[[], object] = lambda: None  # likewise
 
     async def run(self) -> None:
         sending = asyncio.create_task(self._send())

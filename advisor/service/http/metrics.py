@@ -85,3 +85,4 @@ async def _ask_store(instruments: Instruments, store: Store, board: Board) -> No
         place = (agent.cluster, agent.host)
         instruments.agent_seen.labels(*place).set(agent.last_seen_at.timestamp())
         instruments.agent_acts.labels(*place).set(agent.mode is AgentMode.ACT and not agent.missing_rights)
+        instruments.agent_stopped.labels(*place).set(agent.stop_file is not None)

@@ -127,6 +127,7 @@ def make_well(instruments: Instruments) -> None:
     instruments.autonomous.set(1)
     instruments.agent_seen.labels("alps", "ctl").set(now)
     instruments.agent_acts.labels("alps", "ctl").set(1)
+    instruments.agent_stopped.labels("alps", "ctl").set(0)
     instruments.tick_completed(0.01, watched=3, failing=0)
     with instruments.stage("gather"):
         pass
@@ -156,6 +157,7 @@ def make_ill(instruments: Instruments) -> None:
     instruments.source_up.labels("job-files").set(0)
     instruments.agent_seen.labels("alps", "ctl").set(now.timestamp() - 600)
     instruments.agent_acts.labels("alps", "ctl").set(0)
+    instruments.agent_stopped.labels("alps", "ctl").set(1)
     instruments.breaker.labels("alps").set(1)
     instruments.paused.labels("alps").set(1)
     instruments.reconciled("withheld", "scheduler_refused")

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from advisor.v1 import common_pb2
+from advisor.v1 import agent_pb2, common_pb2, operator_pb2
 from tests.integration.service.world import configuration, short_folder, world_of
 
 pytestmark = pytest.mark.postgres
@@ -68,3 +68,19 @@ async def test_a_failed_job_is_counted_from_its_signal_to_its_advice(folder: Pat
     assert summed(values, "call_duration_seconds_count", method="AgentService/ReportObservations", code="ok") >= 3
     assert summed(values, "store_up") == 1
     assert "node2" not in answer.text
+
+
+async def test_an_agents_stop_file_is_seen_from_the_service(folder: Path) -> None:
+    """In the status and as a gauge, until a heartbeat no longer names it, as one of an older agent never does."""
+    async with world_of(folder) as world, client_of(folder) as client:
+        beat = agent_pb2.HeartbeatRequest(cluster="test", session=world.session, mode=agent_pb2.AGENT_MODE_ACT)
+        stopped = agent_pb2.HeartbeatRequest()
+        stopped.CopyFrom(beat)
+        stopped.stop_file.why = "/etc/recovery-advisor/stop: fabric"
+        stopped.stop_file.since.FromSeconds(1_700_000_000)
+        for request, there in ((stopped, True), (beat, False)):
+            await world.agent.Heartbeat(request)
+            (agent,) = (await world.operator.GetStatus(operator_pb2.GetStatusRequest())).agents
+            assert (agent.HasField("stop_file"), agent.stop_file) == (there, request.stop_file)
+            values = values_of((await client.get("/metrics")).text)
+            assert summed(values, "agent_stop_file", cluster="test", host="ctl") == there

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from advisor.core.modes import ModeSetting, Subject, effective_mode
 from advisor.core.words import Mode
 from advisor.store.errors import NotFound
-from advisor.store.records import AgentMode, AuditEvent, StoredAgent
+from advisor.store.records import AgentMode, AuditEvent, StopFile, StoredAgent
 from advisor.store.store import Store
 from tests.integration.store.worlds import CLUSTER, at, noted, running, seen
 
@@ -40,6 +40,16 @@ async def test_agent_registers_and_beats(store: Store) -> None:
     assert (listed.requeue_delay, listed.job_memory) == (timedelta(seconds=121), None)
     assert (listed.mode, listed.registered_at, listed.last_seen_at) == (AgentMode.ACT, at(0), at(5))
     assert listed.missing_rights == ("admin_comment",)
+
+
+async def test_a_heartbeat_says_whether_the_stop_file_is_there(store: Store) -> None:
+    """Why and since when, if that is known; gone with the next one that does not name it."""
+    agent = await registered(store)
+    for said in (StopFile(why="/etc/stop is there", since=at(1)), StopFile(why="/etc/stop: noon"), None):
+        beat = {"cluster": CLUSTER, "session": agent.session, "mode": AgentMode.ACT}
+        assert await store.heartbeat(**beat, now=at(5), stop_file=said)
+        (listed,) = await store.agents()
+        assert listed.stop_file == said
 
 
 async def test_new_session_replaces_the_old_one(store: Store) -> None:

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from advisor.clock import SystemClock
 from advisor.commands import watch
-from advisor.commands.doctor import State, look_at_modes, look_at_replicas, look_at_room, look_at_tick
+from advisor.commands.doctor import State, look_at_agents, look_at_modes, look_at_replicas, look_at_room, look_at_tick
 from advisor.commands.events import event_lines
 from advisor.commands.job_ids import job_id
 from advisor.commands.output import CommandError, Format, print_json, whole_document
 from advisor.commands.status import held_lines, status_lines
+from advisor.config import load
 from advisor.explaining import NO_PROGRESS_LINE, explain
+from advisor.service.dashboard.views import now
 from advisor.v1 import audit_pb2, common_pb2, operator_pb2
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -223,6 +226,35 @@ def test_status_says_what_holds_advice_up() -> None:
     ]
     watched = standing(common_pb2.MODE_MONITOR, watching(partition="debug"))
     assert held_lines([], watched) == ["mode: no setting is autonomous (advisor mode get)"]
+
+
+def test_a_stop_file_is_told_wherever_people_look() -> None:
+    """It stops all that the agent does: the status, the doctor and the first page say where it is and since when."""
+    agent = operator_pb2.AgentStatus(cluster="c", host="ctl", mode="act")
+    agent.last_seen_at.FromDatetime(SystemClock().now())
+    status = operator_pb2.Status(version="1", agents=[agent])
+    told = "the stop file on ctl keeps the agent of c from acting, since 2026-05-01 12:00:00 UTC: /etc/stop: fabric"
+
+    def page() -> now.NowPage:
+        return now.now_page(
+            status=status,
+            incidents=(),
+            decisions=(),
+            modes=operator_pb2.ListModesResponse(),
+            pauses=(),
+            nodes=operator_pb2.ListIsolationsResponse(),
+            now=SystemClock().now(),
+        )
+
+    assert not any("stop file" in text for text in (*status_lines(status, NOW), *page().alarms))
+    assert all(check.state is State.OK for check in look_at_agents(status, load(None, {}).config))
+    status.agents[0].stop_file.why = "/etc/stop: fabric"
+    status.agents[0].stop_file.since.FromDatetime(NOW)
+    assert told in status_lines(status, NOW)
+    warned = [check.found for check in look_at_agents(status, load(None, {}).config) if check.state is State.WARN]
+    assert warned == [told]
+    assert page().alarms == ("T" + told[1:] + ". Nothing is done there.",)
+    assert page().agents[0].mode.text == "stopped"
 
 
 def test_status_says_what_is_autonomous_by_default() -> None:

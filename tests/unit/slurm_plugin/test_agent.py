@@ -47,6 +47,7 @@ class FakeAdvisor(agent_pb2_grpc.AgentServiceServicer):
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     incarnation: str = "i"
     scheduler_rpcs: int = 0
+    beats: list[agent_pb2.HeartbeatRequest] = field(default_factory=list)
     server: Any = None
 
     async def start(self, path: Path) -> None:
@@ -68,6 +69,7 @@ class FakeAdvisor(agent_pb2_grpc.AgentServiceServicer):
 
     async def Heartbeat(self, request: agent_pb2.HeartbeatRequest, context: Any) -> agent_pb2.HeartbeatResponse:  # noqa: N802
         self.scheduler_rpcs = request.scheduler_rpcs
+        self.beats.append(request)
         return agent_pb2.HeartbeatResponse(incarnation=self.incarnation, tick_age=wire.duration(0.25), ticks=7)
 
     async def ReportObservations(  # noqa: N802
@@ -147,6 +149,7 @@ class Bench:
             tick_file=str(self.folder / "tick.json"),
             hook_socket=str(self.folder / "hook.sock"),
             mode=self.mode,
+            stop_file=str(self.folder / "stop"),
             poll_seconds=0.05,
             slurm=SlurmSection(),
         )
@@ -755,3 +758,19 @@ async def test_what_ended_while_the_agent_was_down_is_told_before_what_slurm_has
     assert not first.complete
     assert [job.attempt.job_id for job in told].count("7") == 1
     await until(lambda: bench.advisor.scheduler_rpcs == 41)
+
+
+async def test_the_heartbeat_tells_of_the_stop_file_while_it_is_there(bench: Bench) -> None:
+    """With what is written into it and since when; whoever touches it may give it any time, which is then not told."""
+    stop = bench.folder / "stop"
+    await asyncio.to_thread(stop.write_text, "fabric work\n")
+    os.utime(stop, (1_700_000_000, 1_700_000_000))
+    bench.start()
+    await until(lambda: bench.advisor.beats)
+    told = bench.advisor.beats[-1].stop_file
+    assert (told.why, told.since.seconds) == (f"{stop}: fabric work", 1_700_000_000)
+    os.utime(stop, (2**33, 2**33))
+    await until(lambda: not bench.advisor.beats[-1].stop_file.HasField("since"))
+    assert bench.advisor.beats[-1].HasField("stop_file")
+    await asyncio.to_thread(stop.unlink)
+    await until(lambda: not bench.advisor.beats[-1].HasField("stop_file"))

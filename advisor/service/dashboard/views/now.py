@@ -10,7 +10,7 @@ from advisor.service.dashboard.views.incidents import ListedIncident, listed_inc
 from advisor.service.dashboard.views.nodes import IsolationLine, isolation_line
 from advisor.service.dashboard.views.shown import Chip, plural, sentence, span_text, time_of, words
 from advisor.v1 import audit_pb2, operator_pb2
-from advisor.wording import TO_DO_ABOUT, own_tick_age, setting_fields, settled
+from advisor.wording import TO_DO_ABOUT, own_tick_age, setting_fields, settled, stop_file_text
 
 TICK_LATE = timedelta(seconds=30)
 AGENT_SILENT = timedelta(seconds=90)
@@ -206,6 +206,7 @@ def _alarms(
         for agent in agents
         if agent.last_seen_at is not None and now - agent.last_seen_at > AGENT_SILENT
     ]
+    told += [f"{sentence(text)}. Nothing is done there." for text in map(stop_file_text, status.agents) if text]
     broken = [source.name for source in sources if source.state.tone == "bad"]
     if broken:
         told.append(f"{plural(len(broken), 'source')} cannot be read: {', '.join(broken)}.")
@@ -239,7 +240,9 @@ def _agent(item: operator_pb2.AgentStatus, now: datetime) -> AgentLine:
         host=item.host,
         scheduler=item.scheduler,
         state=Chip(text="silent", tone="bad") if silent else Chip(text="ok", tone="good"),
-        mode=Chip(text="acts" if acts else "observes", tone="info" if acts else "plain"),
+        mode=Chip(text="stopped", tone="bad", title=stop_file_text(item))
+        if item.HasField("stop_file")
+        else Chip(text="acts" if acts else "observes", tone="info" if acts else "plain"),
         last_seen_at=seen,
         delay=span_text(item.requeue_delay.ToTimedelta()) if item.HasField("requeue_delay") else "",
         missing_rights=tuple(item.missing_rights),
