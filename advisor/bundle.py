@@ -180,6 +180,7 @@ class _Reading:
     signals: tuple[Signal, ...] = ()
     excerpts: int = 0
     voices: list[Voice | None] = field(default_factory=list)  # of each log, where its end matters
+    unended: set[str] = field(default_factory=set)  # files whose last line has no line end: it counts all the same
 
     def quiet_seconds(self) -> float:
         """How long the logs had nothing but chatter at their end. A log without times could hold anything."""
@@ -200,7 +201,7 @@ class _Reading:
             trust=trust,
             unavailable=None if paths else Unavailable(source=name, reason=UnavailableReason.MISSING),
             newest_at=newest,
-            lines=sum(state.line for state in held),
+            lines=sum(state.line for state in held) + len(self.unended.intersection(labels)),
             foreign=sum(state.foreign for state in held),
             capped=any(state.dropped for state in held),
         )
@@ -227,6 +228,8 @@ class _Reading:
         error = read_error_file(item) if trust is Trust.LOG and is_error_file(item.name) else None
         if error is not None:
             self.files[context.file] = self._scan(context, state, error.text, final=True, at=error.at).state
+            if error.text and not error.text.endswith(b"\n"):
+                self.unended.add(context.file)
             return error.at
         with opened_log(item) as file:
             final = False
@@ -260,6 +263,8 @@ class _Reading:
                 )
                 state = replace(state, progress=known)
         self.files[context.file] = state
+        if tail and not tail.endswith(b"\n"):
+            self.unended.add(context.file)
         if head and trust is Trust.LOG:
             self._wrapped(context, head)
         return newest if newest != self.now else None

@@ -162,6 +162,24 @@ def test_a_bundle_without_logs_knows_nothing(tmp_path: Path, capsys: pytest.Capt
     assert "holds no logs to judge by" in err
 
 
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [(ECC.rstrip(), 1), (f"begin\n{ECC.rstrip()}", 2), ("x" * (3 << 20), 1), (f"begin\n{'x' * (3 << 20)}", 2)],
+)
+def test_a_last_line_without_a_line_end_is_a_line(
+    text: str, lines: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was read, also where it is longer than what is kept of a line: nobody says that there was nothing."""
+    log = tmp_path / "job.log"
+    log.write_text(text)
+    run("analyze", log, "--format", "json")
+    told = capsys.readouterr()
+    document = json.loads(told.out)
+    assert document["attribution"]["sources"]["logs"]["lines"] == lines
+    assert told.err == ""
+    assert "nothing to read" not in told.out
+
+
 @pytest.mark.parametrize("form", ["text", "json", "jsonl"])
 def test_one_bad_path_does_not_swallow_the_other_verdicts(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
