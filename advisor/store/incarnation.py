@@ -174,6 +174,11 @@ async def _known_until(connection: AsyncConnection, before: datetime) -> datetim
         for column in (agents.c.last_seen_at, replicas.c.ticked_at)
     ]
     told.append(select(func.max(audit.c.at)).where(audit.c.at <= before).scalar_subquery())
+    # What one transaction wrote together with the store's lives is the dump's, however new it is: `advisor store
+    # restore` writes all in one.
+    written, lives = literal_column("audit.xmin"), literal_column("incarnations.xmin")
+    by = select(lives).select_from(incarnations).order_by(incarnations.c.seq.desc()).limit(1).scalar_subquery()
+    told.append(select(func.max(audit.c.at)).where(audit.c.at > before, written == by).scalar_subquery())
     found: datetime | None = await connection.scalar(select(func.greatest(*told)))
     return found
 

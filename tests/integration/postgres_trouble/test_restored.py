@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 import signal
+from datetime import UTC
 from functools import partial
 from pathlib import Path
 
@@ -42,6 +43,23 @@ async def test_a_service_that_runs_notices_the_backup_in_its_place(place: Path, 
             await asyncio.to_thread(commands.restore, dump, yes=True, dsn_file=dsn, configuration=None)
             await agent.until(lambda: len(agent.incarnations) == 2)
             assert primary.query("SELECT set_by, cluster FROM pauses") == [("advisor", "")]
+
+
+async def test_the_pause_after_a_restore_names_the_newest_of_the_dump(place: Path, primary: Server) -> None:
+    """Also where it is of a moment before the restore, with the service running all the time."""
+    dump = place / "advisor.dump"
+    write_dsn(place, _url(primary))
+    with serving(place, _url(primary)):
+        async with scripted_agent(place) as agent:
+            await agent.until(lambda: bool(agent.incarnations))
+            set_ = await asyncio.to_thread(programs.advisor, place, "mode", "set", "monitor", "--why", "the newest")
+            assert set_.returncode == 0, set_.stderr
+            ((newest,),) = primary.query("SELECT date_trunc('second', max(at)) FROM audit")
+            await asyncio.to_thread(commands.dump, dump, dsn_file=place / "dsn", configuration=None)
+            await asyncio.to_thread(commands.restore, dump, yes=True, dsn_file=place / "dsn", configuration=None)
+            await agent.until(lambda: len(agent.incarnations) == 2)
+            ((why,),) = primary.query("SELECT why FROM pauses")
+    assert f"what was ordered after {newest.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC may be forgotten" in why
 
 
 def _url(server: Server, database: str = "") -> str:
