@@ -13,7 +13,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from advisor.core.policy import Policy
 from advisor.core.words import Action, AttemptState, Mode, Reason
 from advisor.store.records import AttemptKey, ReconciliationStatus
-from advisor.store.scheduler_memory import forgotten_as_said, remembered_until
+from advisor.store.scheduler_memory import forgotten_as_said
 from advisor.store.sql import id_given, of_advice, of_attempt, time_given, wanted_attempts
 from advisor.store.tables import advice, attempts, decisions, detector_states, incidents, jobs, leases
 
@@ -110,7 +110,7 @@ def _closing(*, among_replicas: bool) -> ReturningUpdate[Any]:
                 and_(
                     attempts.c.over_seen_at < time_given("horizon"),
                     _looked_at_since_its_end(),
-                    or_(~_still_to_be_decided(), forgotten_as_said()),
+                    or_(~or_(_still_to_be_decided(), _still_to_be_applied()), forgotten_as_said(), started),
                 ),
                 and_(
                     or_(~successors.exists(), started),
@@ -227,6 +227,21 @@ def _still_to_be_decided() -> ColumnElement[bool]:
     )
 
 
+def _still_to_be_applied() -> ColumnElement[bool]:
+    """Nobody has taken the newest advice yet. That an hour has gone by, or its time has run out, says as little: the
+    clock may have been an hour ahead just then. It is said again (`verdicts.lapsed`).
+    """
+    return (
+        _newest_decision()
+        .where(
+            decisions.c.mode != Mode.MONITOR.value,
+            decisions.c.action != Action.NONE.value,
+            or_(advice.c.open, advice.c.status == ReconciliationStatus.EXPIRED.value),
+        )
+        .exists()
+    )
+
+
 def _newest_decision() -> Select[Any]:
     return (
         select(decisions.c.id)
@@ -240,8 +255,9 @@ def _decided_for_good() -> Any:
     # A decision that stays as it is while its evidence settles is not committed again, so its row never says that it
     # is settled. Left open, an attempt that failed in monitor mode would be restarted up to an hour later by whoever
     # sets the mode to autonomous. Advice that ran out untaken is left to be said once more, settled or not, for as long
-    # as the scheduler knows the attempt: a restart of what it has forgotten can be applied to nothing.
-    forgotten = remembered_until() <= now
+    # as the scheduler knows the attempt: a restart of what it has forgotten can be applied to nothing. Until when it
+    # does is not reckoned here, since a clock that is an hour ahead for ten seconds would make it forget.
+    forgotten = forgotten_as_said()
     final = or_(
         decisions.c.mode == Mode.MONITOR.value,
         decisions.c.action == Action.NONE.value,

@@ -334,6 +334,19 @@ async def test_a_clock_that_comes_back_ends_no_decision_that_is_to_come(store: S
     assert await store.watched(at(401)) == ()
 
 
+async def test_advice_that_ran_out_while_the_clock_was_ahead_is_said_again(store: Store) -> None:
+    """For ten seconds it was an hour later, by which the scheduler had long forgotten the job. It had not."""
+    key = await running(store)
+    await report(store, FAILED)
+    await store.commit_decision(record(key, created_at=at(62), decision=decision(mode=Mode.AUTONOMOUS)))
+    await store.save_states({key: OVER})
+    assert await store.expire_advice(at(3_670)) == 1
+    await store.watched(at(3_670))
+    assert await store.watched(at(75)) == (key,)
+    await report(store, now=at(400))
+    assert await store.watched(at(401)) == ()
+
+
 async def test_unsettled_advice_is_watched(store: Store) -> None:
     """Advice whose exclusions may still be refined is not final, whatever came of it."""
     key = await running(store)
@@ -383,7 +396,9 @@ async def test_autonomous_advice_that_ran_out_while_refined_is_said_once_more(st
     again = record(key, created_at=at(311), seen_generation=1, decision=replace(unsettled, settled=True))
     await store.commit_decision(again)
     await store.expire_advice(at(600))
-    assert await store.watched(at(600)) == ()
+    assert await store.watched(at(600)) == (key,)
+    await report(store, now=at(601))
+    assert await store.watched(at(602)) == ()
 
 
 @pytest.mark.parametrize("settled", [True, False])
@@ -391,7 +406,9 @@ async def test_autonomous_advice_that_ran_out_while_refined_is_said_once_more(st
 async def test_advice_that_ran_out_is_watched_while_the_scheduler_knows_the_attempt(
     store: Store, settled: bool, memory: timedelta | None, until: float
 ) -> None:
-    """One rule for settled and unsettled: MinJobAge after the end, as the agent said or else 300 s, never beyond."""
+    """One rule for settled and unsettled: until it says that it has forgotten it, as it will MinJobAge after the end
+    (300 s where the agent did not say). By the clock alone nothing is forgotten.
+    """
     await register(store, now=at(0), job_memory=memory)
     key = await running(store)
     await report(store, FAILED)
@@ -402,7 +419,9 @@ async def test_advice_that_ran_out_is_watched_while_the_scheduler_knows_the_atte
     await store.expire_advice(at(310))
     assert await store.watched(at(until - 1)) == (key,)
     assert (await store.load([key], now=at(311)))[key].remembered_until == at(until)
-    assert await store.watched(at(until)) == ()
+    assert await store.watched(at(until)) == (key,)
+    await report(store, now=at(until + 1))
+    assert await store.watched(at(until + 2)) == ()
 
 
 async def test_monitored_advice_is_done(store: Store) -> None:
