@@ -112,9 +112,10 @@ def _disagreements(report: report_pb2.ShadowReport) -> Iterator[str]:
 def _case(case: report_pb2.ShadowCase) -> Iterator[str]:
     who = f"{case.attempt.job_id}#{case.attempt.attempt} of {case.attempt.user}"
     ours = f"{action_name(case.advised)}{' without ' + ', '.join(case.our_nodes) if case.our_nodes else ''}"
-    theirs = f"{case.did}{' without ' + ', '.join(case.their_nodes) if case.their_nodes else ''}"
+    did = "and carried it out" if case.did == "advisor" else f"people {case.did}"
+    theirs = f"{did}{' without ' + ', '.join(case.their_nodes) if case.their_nodes else ''}"
     after = f" {seconds_text(case.delay_seconds)} later" if case.HasField("delay_seconds") else ""
-    head = f"{_when(case.advised_at)}  {who}  {case.category}: we {ours}, people {theirs}{after}"
+    head = f"{_when(case.advised_at)}  {who}  {case.category}: we {ours}, {theirs}{after}"
     yield from _wrapped(head, "  ")
     yield from _wrapped(f"{case.outcome}, {case.sure:.0%} sure: {case.why}", "    ")
     yield f"    decision {case.decision_id}"
@@ -251,8 +252,8 @@ def _share(item: report_pb2.Estimate, what: str) -> tuple[str, str, str]:
 def _ettr(item: report_pb2.Figures) -> tuple[str, str, str]:
     if not item.HasField("ettr"):
         return "-", "-", "no job with readable progress"
-    middle = f"({percent(item.ettr_low_quartile)} to {percent(item.ettr_high_quartile)})"
-    return percent(item.ettr), middle, f"{item.ettr_jobs} jobs"
+    low, high = item.ettr_low_quartile * 100, item.ettr_high_quartile * 100
+    return percent(item.ettr), "-", f"half of {item.ettr_jobs} jobs: {low:.0f} to {high:.0f} %"
 
 
 def _spread(item: report_pb2.Spread) -> tuple[str, str, str]:
@@ -300,7 +301,10 @@ def _bounds(item: report_pb2.Estimate, write: Callable[[float], str]) -> str:
 
 
 def _columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The first column to the left, the others to the right, as wide as they must be and never beyond 80."""
+    """The first column to the left, the others to the right, as wide as they must be and never beyond 80.
+
+    What is longer than the first column can be goes on below.
+    """
     table = [tuple(head), *(tuple(one_line(cell) for cell in row) for row in rows)]
     widths = [max(len(row[at]) for row in table) for at in range(len(head))]
     spare = COLUMNS - sum(widths)
@@ -308,9 +312,11 @@ def _columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str
     over = sum(widths) + gap * (len(widths) - 1) - COLUMNS
     widths[0] = max(8, widths[0] - max(0, over))
     for row in table:
-        cells = [row[0][: widths[0]].ljust(widths[0])]
+        first, *below = textwrap.wrap(row[0], widths[0], subsequent_indent="  ", break_on_hyphens=False) or [""]
+        cells = [first.ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
         yield (" " * gap).join(cells).rstrip()
+        yield from below
 
 
 def _sentences(title: str, sentences: Iterable[str]) -> Iterator[str]:

@@ -38,6 +38,7 @@ _FAILED = frozenset(
 SIZES = (1, 7, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 STEADY_SECONDS = 3600.0  # a restart whose progress nobody can see succeeded when it ran for so long
 PARTS = ("detect", "decide", "act", "slurm_delay", "queue", "start", "catch_up")
+NODE_DAYS_MIN = 1.0  # of less a rate per 1,000 node-days would say nothing
 INTERVAL_FAILURES_MIN = 3  # below, a rate is no ground to advise an interval on
 INTERVAL_SAVES_MIN = 3
 
@@ -169,6 +170,7 @@ def figures(attempts: Sequence[AttemptFacts], window: Window, group: str = "all"
     chains = chains_of(attempts)
     ran = [(attempt, window.run_seconds(attempt)) for attempt in attempts]
     node_days = sum(seconds * attempt.nodes for attempt, seconds in ran) / 86_400
+    exposure = node_days / 1000 if node_days >= NODE_DAYS_MIN else 0.0
     failed = [attempt for attempt in attempts if attempt.failed and window.holds(attempt.ended_at)]
     pairs = [pair for chain in chains for pair in recoveries(chain, window)]
     measured = [run for chain in chains if (run := effective(chain, window)) is not None]
@@ -181,8 +183,8 @@ def figures(attempts: Sequence[AttemptFacts], window: Window, group: str = "all"
         gpu_hours=sum(seconds * (attempt.gpus or 0) for attempt, seconds in ran) / 3600,
         without_gpus=sum(attempt.gpus is None and seconds > 0 for attempt, seconds in ran),
         failures=len(failed),
-        failure_rate=rate(len(failed), node_days / 1000),
-        infrastructure_rate=rate(sum(attempt.by_infrastructure for attempt in failed), node_days / 1000),
+        failure_rate=rate(len(failed), exposure),
+        infrastructure_rate=rate(sum(attempt.by_infrastructure for attempt in failed), exposure),
         sizes=by_size(attempts, window),
         ettr=sum(productive * weight for productive, _, weight in measured) / whole if whole else None,
         ettr_runs=len(measured),

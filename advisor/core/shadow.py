@@ -113,7 +113,7 @@ class CategoryRow:
 
     category: Category
     agreement: Estimate
-    outcomes: Mapping[Outcome, int]
+    outcomes: Mapping[Outcome, int]  # the counted ones of what people did, the others of all cases
     stood: int = 0  # of ours, let stand
     undone: int = 0
     gpu_hours_held: float = 0.0
@@ -362,7 +362,11 @@ def _row(category: Category, cases: Sequence[Case], nodes: Sequence[NodeProof]) 
     return CategoryRow(
         category=category,
         agreement=wilson(len(agreed), len(counted)),
-        outcomes={outcome: n for outcome in Outcome if (n := sum(case.outcome is outcome for case in theirs))},
+        outcomes={
+            outcome: n
+            for outcome in Outcome
+            if (n := sum(case.outcome is outcome for case in (theirs if outcome in COUNTED else own)))
+        },
         stood=sum(case.outcome is Outcome.AGREED for case in ours),
         undone=sum(case.outcome in DISAGREED for case in ours),
         gpu_hours_held=sum(_hours(case) for case in late if case.held),

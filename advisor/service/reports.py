@@ -41,10 +41,12 @@ def assumptions(rules: ShadowRules) -> list[str]:
 DEFINITIONS = (
     "Failures are attempts that ended by a fault; cancels, preemptions and time limits are none. Infrastructure: "
     "attributed to hardware, interconnect, storage or system software, or ended by a node's failure.",
+    "Without a whole node-day there is no rate per 1,000 of them.",
     "MTTF by job size: hours that attempts ran ÷ failures, under the exponential law; attempts that ended otherwise "
     "or run still count with their time (censored). Bounds: chi-square, 95 %.",
     "ETTR: time with new progress ÷ time from the first start to the last end, queues between attempts included, "
-    "weighted by GPUs; of jobs whose progress could be read. In brackets: the middle half of them.",
+    "weighted by GPUs; of jobs whose progress could be read. 'half of': where the middle half of them lies, no "
+    "interval of the figure.",
     "RTO: from the fault's first evidence until the job was back at the step where it had failed. RPO: steps, and the "
     "time that they had taken, that were lost with it. Median with an interval of 95 % from six values on, below the "
     "smallest and largest.",

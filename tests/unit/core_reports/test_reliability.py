@@ -284,6 +284,12 @@ def test_groups_are_parts_of_the_whole() -> None:
     assert {name: len(own) for name, own in grouped(jobs, lambda item: item.user).items()} == {"ada": 1, "bob": 1}
 
 
+def test_of_less_than_a_node_day_there_is_no_rate_per_thousand() -> None:
+    """One failure within seconds is no three million per 1,000 node-days."""
+    found = figures([failed(nodes=1, ended_at=at(0.1))], WINDOW)
+    assert (found.failure_rate.value, found.infrastructure_rate.value, found.failures) == (None, None, 1)
+
+
 def test_nothing_is_made_of_nothing() -> None:
     """No attempts: no figure but counts."""
     found = figures([], WINDOW)

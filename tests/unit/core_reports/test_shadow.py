@@ -198,6 +198,15 @@ def test_every_outcome_is_in_its_categorys_row() -> None:
         case(advised=(stop(),), followers=(follower(),)),
     ]
     hardware, application = tally(cases, []).rows
+def test_what_we_did_and_may_still_be_undone_is_told_as_waiting() -> None:
+    """The table adds up to the list of cases: each is in one of its figures."""
+    ours = (advised(autonomous=True, applied=True),)
+    open_ = compare(watched(advised=ours, followers=(follower(ours=True),)), at(700), RULES)
+    assert open_.outcome is Outcome.WAITING
+    (row,) = tally([open_], []).rows
+    assert (row.agreement.count, row.stood, row.undone, row.outcomes) == (0, 0, 0, {Outcome.WAITING: 1})
+
+
     assert (hardware.category, hardware.agreement.count) == (Category.GPU_HARDWARE, 2)
     assert hardware.outcomes == {Outcome.AGREED: 1, Outcome.WE_RESTART: 1, Outcome.NOBODYS: 1}
     assert application.outcomes == {Outcome.THEY_RESTART: 1}

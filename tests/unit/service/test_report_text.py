@@ -142,6 +142,34 @@ def test_both_kinds_of_disagreement_are_linked_to_their_decisions() -> None:
     assert "67 min later" in flat
 
 
+def test_what_was_carried_out_is_not_told_as_done_by_people() -> None:
+    """Nobody is called "people advisor"."""
+    ours = shadow(cases=[case(did="advisor", outcome="we_restart", advised=common_pb2.ACTION_RESTART, our_nodes=[])])
+    text = " ".join(" ".join(shadow_lines(ours, "alps")).split())
+    assert "we restart, and carried it out" in text
+    assert "people advisor" not in text
+
+
+def test_a_label_is_never_cut() -> None:
+    """A long figure beside it breaks the label over lines."""
+    report = reliability()
+    report.all.failures_per_1000_node_days.CopyFrom(estimate(123456.79, 77567.34, 17070340.23, 1))
+    report.all.rto_seconds.p90 = 31_536_000
+    text = list(reliability_lines(report, "alps", "partition"))
+    assert all(len(line) <= 80 for line in text)
+    at = next(at for at, line in enumerate(text) if line.startswith("failures per"))
+    assert "node-days" in " ".join(text[at : at + 3]).split()
+    assert "infrastructure" in " ".join(text[at : at + 6]).split()
+
+
+def test_the_middle_half_of_the_jobs_is_not_told_as_an_interval_of_the_ettr() -> None:
+    """It is of jobs, and the figure of all their GPU time: that may well lie beside it."""
+    report = reliability()
+    report.all.ettr, report.all.ettr_low_quartile, report.all.ettr_high_quartile = 0.24, 0.31, 0.34
+    (line,) = [line for line in reliability_lines(report, "alps", "partition") if line.startswith("ETTR ")]
+    assert line.split() == ["ETTR", "24", "%", "-", "half", "of", "1234", "jobs:", "31", "to", "34", "%"]
+
+
 def test_without_anything_measured_there_is_no_figure() -> None:
     """An empty report says so, and an unmeasured figure is a dash."""
     assert "nothing to compare" in "\n".join(shadow_lines(report_pb2.ShadowReport(), "all"))

@@ -174,7 +174,7 @@ def _category(row: report_pb2.ShadowCategory) -> CategoryLine:
 
 
 def _case(item: report_pb2.ShadowCase) -> CaseLine:
-    did = words(item.did)
+    did = "it was carried out" if item.did == "advisor" else words(item.did)
     if item.resubmitted_as:
         did = f"{did} as {item.resubmitted_as}"
     if item.their_nodes:
