@@ -16,6 +16,14 @@ from advisor.v1 import audit_pb2, common_pb2
 from advisor.wording import left_out
 
 NODES_MAX = 6
+_ACTED = frozenset({"verified", "applied"})
+_OPERATORS = frozenset({Reason.VETOED, Reason.OPERATOR, Reason.WITHDRAWN, Reason.STOPPED})
+_NEVER_STARTED = frozenset({common_pb2.ATTEMPT_STATE_CANCELLED, common_pb2.ATTEMPT_STATE_COMPLETING})
+_STOPPED: Mapping[str, str] = {
+    Reason.OPERATOR: "It was stopped by order of an operator.",
+    Reason.STOPPED: "It was stopped before it started.",
+    "": "It was stopped, so that it does not fail the same way again.",
+}
 NO_PROGRESS_LINE = (
     "So far no line of its output is recognised as progress, so that a hang of it may not be told: a rule of the job's "
     'own can name its progress lines (docs/rules.md, "Log rules of a job\'s own").'
@@ -84,7 +92,8 @@ def explain(
 ) -> tuple[Sentence, ...]:
     """Of one attempt; its decisions, newest first; the attempts that followed and preceded it, where they are known."""
     newest = decisions[0] if decisions else None
-    told = [Sentence(about="happened", says=_happened(attempt))]
+    stopped = _stopped(decisions)
+    told = [Sentence(about="happened", says=_happened(attempt, stopped))]
     if before is not None:
         told.append(Sentence(about="before", says=_before(before)))
     analysis = json.loads(newest.analysis_json) if newest is not None and newest.analysis_json else {}
@@ -101,9 +110,31 @@ def explain(
     return tuple(told)
 
 
-def _happened(attempt: audit_pb2.Attempt) -> str:
+def _stopped(decisions: Sequence[audit_pb2.Decision]) -> audit_pb2.Decision | None:
+    """By which decision we stopped it. The scheduler shows a cancel, and not whose it was."""
+    return next(
+        (
+            item
+            for item in decisions
+            if item.advice.reason == Reason.STOPPED
+            or (item.advice.action == common_pb2.ACTION_STOP and status_name(item.status) in _ACTED)
+        ),
+        None,
+    )
+
+
+def _by_whom(decision: audit_pb2.Decision) -> str:
+    """The operator, where it was his order; "" where it was the advisor's own advice."""
+    advice = json.loads(decision.analysis_json).get("advice", {}) if decision.analysis_json else {}
+    return str(advice.get("ordered_by") or "")
+
+
+def _happened(attempt: audit_pb2.Attempt, stopped: audit_pb2.Decision | None) -> str:
     ref = attempt.attempt
     how = _ENDS.get(attempt.state, "is in a state that is not known here")
+    if stopped is not None and attempt.state == common_pb2.ATTEMPT_STATE_CANCELLED:
+        who = _by_whom(stopped)
+        how = f"was stopped by order of {who}" if who else "was stopped by the advisor"
     parts = [f"Attempt {ref.attempt} of job {ref.job_id} {how}"]
     if attempt.HasField("ended_at") and attempt.state != common_pb2.ATTEMPT_STATE_RUNNING:
         parts.append(f"at {attempt.ended_at.ToDatetime(UTC):%Y-%m-%d %H:%M:%S} UTC")
@@ -154,12 +185,13 @@ def _done(
     explanation = advice.explanation.strip()
     if explanation:
         yield explanation if explanation.endswith(".") else f"{explanation}."
-    acted = next((item for item in decisions if status_name(item.status) in {"verified", "applied"}), None)
-    if acted is not None:
-        yield {
-            "restart": "It was put back into the queue" + _without(acted) + ".",
-            "stop": "It was stopped, so that it does not fail the same way again.",
-        }.get(action_name(acted.advice.action), "")
+    stopped = _stopped(decisions)
+    acted = next((item for item in decisions if item is stopped or status_name(item.status) in _ACTED), None)
+    if acted is not None and acted is stopped:
+        who = _by_whom(acted)
+        yield f"It was stopped by order of {who}." if who else _STOPPED.get(acted.advice.reason, _STOPPED[""])
+    elif acted is not None and acted.advice.action == common_pb2.ACTION_RESTART:
+        yield "It was put back into the queue" + _without(acted) + "."
     elif action == "none":
         yield "Nothing was done to it."
     elif advice.mode == common_pb2.MODE_MONITOR:
@@ -168,7 +200,9 @@ def _done(
         reasons = [reason_name(item.reason) for item in decision.reconciliations if item.status == decision.status]
         why = reasons[-1].replace("_", " ") if reasons else "it has just been advised"
         yield f"So far nothing was done ({status.replace('_', ' ') or 'pending'}: {why})."
-    if after is not None:
+    if after is not None and acted is not None and acted is stopped and after.state in _NEVER_STARTED:
+        yield f"Attempt {after.attempt.attempt}, its restart, was called off with that."
+    elif after is not None:
         where = f" on {_names(list(after.nodes))}" if after.nodes else ""
         yield f"Attempt {after.attempt.attempt} {_ENDS.get(after.state, 'followed')}{where}."
 
@@ -185,13 +219,15 @@ def _can_do(
     if decision is not None and decision.advice.HasField("resume_step") and category not in {"", Category.NONE}:
         yield f"The newest checkpoint that is known to be good is of step {decision.advice.resume_step}."
     waits = attempt.state in {common_pb2.ATTEMPT_STATE_PENDING, common_pb2.ATTEMPT_STATE_RUNNING}
-    if after is None and not waits and decision is not None and decision.advice.action == common_pb2.ACTION_STOP:
+    advice = decision.advice if decision is not None else None
+    stops = advice is not None and (advice.action == common_pb2.ACTION_STOP or advice.reason == Reason.STOPPED)
+    if after is None and not waits and stops:
         yield f"To run it again all the same: scontrol requeue {ref.job_id}."
     if not attempt.in_scope:
         yield f"To have such jobs restarted, submit them with {_OPT_IN}."
-    elif decision is not None and decision.advice.reason in {Reason.VETOED, Reason.OPERATOR, Reason.WITHDRAWN}:
+    elif advice is not None and advice.reason in _OPERATORS:
         yield "An operator has decided about it: ask there."
-    if category in {"", Category.NONE}:
+    if category in {"", Category.NONE} and not stops:
         yield "There is nothing to do."
 
 

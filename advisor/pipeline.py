@@ -65,6 +65,7 @@ from advisor.verdicts import (
     outline_of,
     own_milestones,
     progress_milestones,
+    stop_stands,
     time_to_live,
 )
 
@@ -414,7 +415,7 @@ class Pipeline:
         item, state = sighting.item, sighting.state
         if item.generation == 0:
             return decision.reason not in QUIET or decision.incident.kind is not IncidentKind.NONE
-        if item.generation >= GENERATIONS_MAX or moved_on(item):
+        if item.generation >= GENERATIONS_MAX or moved_on(item) or stop_stands(item, decision):
             return False
         if state.generation == item.generation:
             return essence != state.essence

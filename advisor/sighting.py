@@ -214,4 +214,5 @@ def snapshot_of(
         other_nodes=item.other_nodes,
         dependents_running=item.dependents_running,
         orders=item.orders,
+        stop=item.stop,
     )

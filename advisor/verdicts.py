@@ -87,8 +87,23 @@ def moved_on(item: StoredAttempt) -> bool:
     """The next attempt has started: what is decided about this one can no longer be applied to anything."""
     successor = item.successor
     return successor is not None and (
-        successor.state.live or (successor.state.ended and successor.state is not AttemptState.CANCELLED)
+        successor.state.live
+        or (successor.state.ended and (successor.state is not AttemptState.CANCELLED or successor.stopped))
     )
+
+
+def stop_stands(item: StoredAttempt, decision: Decision) -> bool:
+    """Our stop was carried out, or an agent may be doing it at this moment: said once more, what comes of it would be
+    told of advice that is replaced.
+    """
+    stop, advice = item.stop, item.advice
+    if stop is None or stop.attempt != item.key.number or advice is None:
+        return False
+    if not decision.action is advice.action is Action.STOP:
+        return False
+    cancelled = item.successor is not None and item.successor.state is AttemptState.CANCELLED
+    over = item.attempt.state in {AttemptState.COMPLETING, AttemptState.OTHER, AttemptState.CANCELLED}
+    return stop.applied or cancelled or over or item.attempt.ended_at is not None
 
 
 def time_to_live(item: StoredAttempt, policy: Policy, now: datetime, paused: datetime | None = None) -> timedelta:

@@ -20,6 +20,7 @@ NAMES_MAX = 16
 _BECAUSE: Mapping[str, str] = {
     Reason.COMPLETED: "its training was done",
     Reason.USER_CANCELLED: "somebody cancelled it, and that stays so",
+    Reason.STOPPED: "we stopped it ourselves, while it waited",
     Reason.HELD_BY_OTHERS: "somebody holds it",
     Reason.ALREADY_REQUEUED: "it is in the queue again already",
     Reason.AWAITING_EXIT: "it still runs: it may recover, or exit",

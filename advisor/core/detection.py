@@ -264,7 +264,7 @@ def scheduler_signals(snapshot: Snapshot, rules: RuleSet, now: datetime) -> tupl
         down = fact.state is NodeState.DOWN
         rule_id = "scheduler.node_down" if down else "scheduler.node_not_responding"
         make(rule_id, fact.since or when, (fact.name,), f"node {fact.name} is {fact.state.value}")
-    state_rule = _STATE_RULES.get(attempt.state)
+    state_rule = None if snapshot.stopped_by_us else _STATE_RULES.get(attempt.state)
     if state_rule is not None:
         make(state_rule, when)
     if attempt.state is AttemptState.FAILED and attempt.exit is not None:

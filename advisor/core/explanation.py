@@ -60,9 +60,10 @@ def _tried(situation: Situation) -> str:
 
 
 def _ordered(order: Order, reason: Reason) -> str:
-    done = {Reason.VETOED: "vetoed", Reason.WITHDRAWN: "taken back"}.get(reason, "ordered")
+    words = {Reason.VETOED: "vetoed", Reason.WITHDRAWN: "taken back", Reason.STOPPED: "stopped by order"}
+    done = words.get(reason, "ordered")
     why = _plain(order.why)
-    return f"{done} by {_plain(order.who)}{f' ({why})' if why else ''}"
+    return f"{done} {'of' if reason is Reason.STOPPED else 'by'} {_plain(order.who)}{f' ({why})' if why else ''}"
 
 
 def _plain(text: str) -> str:

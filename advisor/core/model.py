@@ -158,6 +158,7 @@ class Successor:
     eligible_at: datetime | None = None
     excluded_nodes: tuple[str, ...] = ()
     held: bool = False
+    stopped: bool = False  # by its own advice of ours, or it may just be: its cancel is nobody else's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +224,16 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OurStop:
+    """A stop that we advised, which the scheduler accepted or an agent may be carrying out at this moment."""
+
+    attempt: int  # that was advised on: the snapshot's, or the one before, whose restart by us was to be called off
+    reason: Reason
+    applied: bool  # the scheduler accepted it
+    order: Order | None = None  # of the operator whose stop it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """All that is known about one attempt at one moment: the only input of a decision beside rules and policy."""
 
@@ -241,6 +252,12 @@ class Snapshot:
     dependents_running: bool = False  # a successor that must not run beside it runs
     orders: tuple[Order, ...] = ()  # of operators, in force for this attempt, oldest first
     offline: bool = False  # `analyze` on a bundle: an unknown allocation is taken from launcher and kernel prefixes
+    stop: OurStop | None = None
+
+    @property
+    def stopped_by_us(self) -> bool:
+        """The attempt was cancelled, and that was our doing. The scheduler does not say whose it was."""
+        return self.stop is not None and self.attempt.state is AttemptState.CANCELLED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,6 +84,7 @@ class Run:
     ended_at: datetime | None = None
     excluded: tuple[str, ...] = ()
     ours: bool = False  # our mark was on it when it was seen to wait
+    stopped: bool = False  # by us
     fingerprint: str = ""  # of its own failure, "" for none known
     partition: str = ""
     nodes_requested: int | None = None
@@ -432,4 +433,6 @@ def stands_since(advised: Sequence[Advised], advice: Advised) -> datetime:
 
 
 # Decided because people, or the scheduler, had acted already, or on an operator's word: no opinion of ours.
-_AFTERWARDS = frozenset({Reason.ALREADY_REQUEUED, Reason.USER_CANCELLED, Reason.HELD_BY_OTHERS, Reason.OPERATOR})
+_AFTERWARDS = frozenset(
+    {Reason.ALREADY_REQUEUED, Reason.USER_CANCELLED, Reason.STOPPED, Reason.HELD_BY_OTHERS, Reason.OPERATOR}
+)

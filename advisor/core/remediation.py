@@ -49,6 +49,20 @@ TABLE: tuple[Row, ...] = (
         lambda s: s.complete,
     ),
     Row(
+        Action.STOP,
+        Reason.STOPPED,
+        "our stop was carried out, or may be at this moment: keep it",
+        lambda s: s.our_stop is not None,
+        early=True,
+        keeps_reason=True,
+    ),
+    Row(
+        Action.NONE,
+        Reason.STOPPED,
+        "we stopped it while it waited, by advice of the attempt before",
+        lambda s: s.snapshot.stopped_by_us,
+    ),
+    Row(
         Action.NONE,
         Reason.USER_CANCELLED,
         "the attempt, or its successor, was cancelled",
@@ -80,7 +94,7 @@ TABLE: tuple[Row, ...] = (
         lambda s: (
             s.our_restart is not None
             and not s.ordered_stop
-            and not (s.successor is not None and s.successor.state.ended)
+            and (s.successor is None or not s.successor.state.ended or s.successor_stopped)
         ),
         early=True,
         keeps_reason=True,
@@ -277,8 +291,9 @@ def conclude(
     situation = assess(snapshot, incident, attribution, isolation, policy, now)
     row, order = _with_orders(situation, choose(situation))
     action, reason = row.action, row.reason
-    if row.keeps_reason and situation.our_restart is not None:
-        reason = situation.our_restart.reason
+    kept = situation.our_stop if action is Action.STOP else situation.our_restart
+    if row.keeps_reason and kept is not None:
+        reason = kept.reason
     waits = action is not Action.NONE and not row.early
     if waits and not situation.settled:
         action, reason = Action.NONE, Reason.OUTCOME_NOT_VISIBLE
@@ -312,6 +327,8 @@ def conclude(
 
 def _with_orders(situation: Situation, row: Row) -> tuple[Row, Order | None]:
     """The row that holds, and whose order it follows, if it is somebody's."""
+    if row.reason is Reason.STOPPED:
+        return row, situation.snapshot.stop.order if situation.snapshot.stop is not None else None
     if row.reason is Reason.VETOED:
         return row, situation.veto
     if row.reason is Reason.OPERATOR:

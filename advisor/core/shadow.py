@@ -276,7 +276,7 @@ def _stood(watched: Watched, act: Act, now: datetime, rules: ShadowRules) -> tup
     if stops:
         if after is not None and not after.ours:
             return Outcome.THEY_RESTART, "requeued after our stop"
-    elif after is not None and after.state is AttemptState.CANCELLED:
+    elif after is not None and after.state is AttemptState.CANCELLED and not after.stopped:
         ended = after.ended_at or after.submitted_at
         if (ended - after.submitted_at).total_seconds() <= rules.stands_seconds:
             return Outcome.WE_RESTART, "cancelled soon after our restart"

@@ -12,7 +12,7 @@ from advisor.core.budgets import Spent, durable_progress, spent
 from advisor.core.detection import unsaved
 from advisor.core.divergence import checkpoint_before
 from advisor.core.job_rules import is_asked_hang
-from advisor.core.model import Attribution, Incident, Isolation, OpenAdvice, Order, Signal, Snapshot, Successor
+from advisor.core.model import Attribution, Incident, Isolation, OpenAdvice, Order, OurStop, Signal, Snapshot, Successor
 from advisor.core.policy import Policy
 from advisor.core.traceless import INFRASTRUCTURE, blameless
 from advisor.core.words import Action, AttemptState, Category, IncidentKind, Mode, OrderKind, Role, Trust
@@ -50,9 +50,9 @@ class Situation:
     def cancelled(self) -> bool:
         """By its user or an administrator: this attempt, or the successor that somebody then cancelled."""
         if self.state is AttemptState.CANCELLED:
-            return True
-        if self.snapshot.successor is not None and self.snapshot.successor.state is AttemptState.CANCELLED:
-            return True
+            return not self.snapshot.stopped_by_us
+        if self.successor_cancelled:
+            return not self.successor_stopped
         # The scheduler's own state outranks a log line that says "CANCELLED".
         return self.attribution.category is Category.USER_CANCEL and self.state not in _SCHEDULER_ENDED
 
@@ -87,6 +87,28 @@ class Situation:
         told = self.snapshot.job.mode is Mode.AUTONOMOUS
         begun = (successor is not None and (successor.by_us or told)) or (told and self.outcome_unknown)
         return advice if advice.applied or begun else None
+
+    @property
+    def our_stop(self) -> OurStop | None:
+        """Our stop of this attempt, where it may have been carried out: the end that is seen is ours until an agent
+        says that it had nothing to do.
+        """
+        stop = self.snapshot.stop
+        if stop is None or stop.attempt != self.snapshot.attempt.number:
+            return None
+        if self.successor is not None:
+            return stop if self.successor_cancelled else None
+        return stop if self.state is AttemptState.CANCELLED or self.outcome_unknown else None
+
+    @property
+    def successor_cancelled(self) -> bool:
+        return self.successor is not None and self.successor.state is AttemptState.CANCELLED
+
+    @property
+    def successor_stopped(self) -> bool:
+        """The successor was cancelled by us: by our stop of this attempt, or by one of its own."""
+        after = self.successor
+        return after is not None and self.successor_cancelled and (after.stopped or self.our_stop is not None)
 
     @property
     def veto(self) -> Order | None:

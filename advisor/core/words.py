@@ -178,6 +178,7 @@ class Reason(StrEnum):
     HEALTHY = "healthy"
     COMPLETED = "completed"
     USER_CANCELLED = "user_cancelled"
+    STOPPED = "stopped"  # by us, while it waited: advice of the attempt before
     AWAITING_EXIT = "awaiting_exit"  # a crash in the log of a live attempt is not its end
     IN_JOB_RESTART = "in_job_restart"  # the job restarted its ranks itself
     OUTCOME_NOT_VISIBLE = "outcome_not_visible"  # completing, or evidence of the outcome is unavailable

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 import structlog
-from sqlalchemy import ColumnElement, and_, case, null, select, tuple_
+from sqlalchemy import ColumnElement, and_, case, null, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.codec import CodecError, decode
@@ -16,13 +16,15 @@ from advisor.core.model import (
     NodeFact,
     OpenAdvice,
     Order,
+    OurStop,
     PastAttempt,
     Progress,
     Signal,
     Successor,
 )
+from advisor.core.orders import newest
 from advisor.core.policy import Policy
-from advisor.core.words import Action, AttemptState, Category, Reason
+from advisor.core.words import Action, AttemptState, Category, Mode, OrderKind, Reason
 from advisor.store.documents import unpack_signals
 from advisor.store.node_states import reinstated
 from advisor.store.orders import in_force, orders_for
@@ -98,7 +100,7 @@ async def _load_anew(
     excluded = {name for chain in chains.values() for item in chain for name in item.advised_exclusions or ()}
     avoided = {key: _avoided(chain, rows[key].nodes or ()) for key, chain in chains.items() if key in rows}
     put_back = await reinstated(connection, clusters, excluded) if excluded else {}
-    applied = await _applied(connection, keys)
+    acted = await _acted(connection, keys)
     reached = await _milestones(connection, keys)
     before = await _predecessor_states(connection, keys)
     standing = await in_force(connection, {key.job_key for key in keys})
@@ -109,7 +111,7 @@ async def _load_anew(
                 key,
                 row,
                 chains[key],
-                applied=applied.get(key, frozenset()),
+                acted=acted.get(key, ()),
                 reached=reached.get(key, {}),
                 predecessor=before.get(key, b""),
                 unread=unread.get(key),
@@ -120,6 +122,7 @@ async def _load_anew(
                 dependents_running=memory.beside(row),
                 put_back=put_back.get(row.cluster, {}),
                 orders=orders_for(standing.get(key.job_key, ()), key.number),
+                orders_before=orders_for(standing.get(key.job_key, ()), key.number - 1),
             )
         except ValueError as error:  # a word that only a newer build knows: this attempt is its replicas'
             _log.warning("attempt_unreadable", attempt=str(key), error=str(error)[:300])
@@ -172,18 +175,39 @@ async def _chains(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Ma
     return chains
 
 
-async def _applied(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Mapping[AttemptKey, frozenset[Action]]:
-    """Which actions the scheduler has accepted, by any generation: a refinement does not undo a requeue."""
+async def _acted(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Mapping[AttemptKey, Sequence[AnyRow]]:
+    """What the scheduler has accepted, by any generation: a refinement does not undo a requeue. Of stops, which end an
+    attempt for good, also what an agent may be doing now, and those of the attempts just before and after.
+    """
     wanted = wanted_attempts(keys)
-    accepted: dict[AttemptKey, set[Action]] = defaultdict(set)
-    for row in await connection.execute(
-        select(advice.c.job_key, advice.c.number, advice.c.action)
-        .join(wanted, of_attempt(advice, wanted))
-        .where(advice.c.applied)
-        .distinct()
-    ):
-        accepted[AttemptKey(job_key=row.job_key, number=row.number)].add(Action(row.action))
-    return {key: frozenset(actions) for key, actions in accepted.items()}
+    stop = advice.c.action == Action.STOP.value
+    found = await connection.execute(
+        select(
+            wanted.c.job_key,
+            wanted.c.number.label("wanted_number"),
+            advice.c.number,
+            advice.c.action,
+            advice.c.applied,
+            decisions.c.reason,
+            decisions.c.mode,
+        )
+        .join(wanted, and_(advice.c.job_key == wanted.c.job_key, advice.c.number.between(*_beside(wanted.c.number))))
+        .join(decisions, of_advice(decisions, advice))
+        .where(
+            or_(
+                and_(advice.c.applied, advice.c.number == wanted.c.number), and_(stop, advice.c.applied | advice.c.open)
+            )
+        )
+        .order_by(advice.c.job_key, advice.c.number, advice.c.generation)
+    )
+    acted: dict[AttemptKey, list[AnyRow]] = defaultdict(list)
+    for row in found:
+        acted[AttemptKey(job_key=row.job_key, number=row.wanted_number)].append(row)
+    return acted
+
+
+def _beside(number: ColumnElement[int]) -> tuple[ColumnElement[int], ColumnElement[int]]:
+    return number - 1, number + 1
 
 
 async def _milestones(
@@ -223,7 +247,7 @@ def _stored(
     row: AnyRow,
     chain: Sequence[AnyRow],
     *,
-    applied: frozenset[Action],
+    acted: Sequence[AnyRow],
     reached: Mapping[MilestoneKind, datetime],
     predecessor: bytes,
     unread: bytes | None,
@@ -232,17 +256,22 @@ def _stored(
     dependents_running: bool,
     put_back: Mapping[str, datetime],
     orders: tuple[Order, ...],
+    orders_before: tuple[Order, ...],
 ) -> StoredAttempt:
     own = next(item for item in chain if item.number == key.number)
     later = [item for item in chain if item.number > key.number]
-    newest = chain[-1]
+    latest = chain[-1]
     state, signals, progress = _detector(key, row, unread)
-    ours = set(newest.our_excluded_nodes)
+    ours = set(latest.our_excluded_nodes)
+    stops = {item.number: item for item in acted if _may_be_our_stop(item)}  # the newest generation's
+    # No agent ends a waiting attempt that others put into the queue.
+    called_off = _our_stop(stops.get(key.number - 1), orders_before) if _by_us(own, key.number - 1) else None
+    applied = frozenset(Action(item.action) for item in acted if item.applied and item.number == key.number)
     return StoredAttempt(
         key=key,
         job=_job(row),
         attempt=_attempt(row),
-        successor=_successor(key, later[0]) if later else None,
+        successor=_successor(key, later[0], stopped=later[0].number in stops) if later else None,
         past=tuple(_past(item, put_back) for item in chain if item.number < key.number),
         nodes=nodes,
         other_nodes=other_nodes,
@@ -250,12 +279,13 @@ def _stored(
         advice_expires_at=own.expires_at,
         remembered_until=row.remembered_until,
         generation=row.generation,
-        user_excluded=tuple(name for name in newest.excluded_nodes if name not in ours),
+        user_excluded=tuple(name for name in latest.excluded_nodes if name not in ours),
         dependents_running=dependents_running,
         orders=orders,
         orders_count=row.orders,
         ordered=row.orders != row.orders_decided,
-        nodes_fitting=newest.nodes_fitting,
+        stop=_our_stop(stops.get(key.number), orders) or called_off,
+        nodes_fitting=latest.nodes_fitting,
         job_name=row.name,
         user_id=row.user_id,
         stdout_path=row.stdout_path,
@@ -308,14 +338,32 @@ def _attempt(row: AnyRow) -> Attempt:
     )
 
 
-def _successor(key: AttemptKey, row: AnyRow) -> Successor:
+def _by_us(row: AnyRow, before: int) -> bool:
+    """Our restart of the attempt `before` made it."""
+    return bool(row.marked_generation > 0 and row.marked_attempt == before)
+
+
+def _may_be_our_stop(row: AnyRow) -> bool:
+    return Action(row.action) is Action.STOP and (row.applied or Mode(row.mode) is Mode.AUTONOMOUS)
+
+
+def _our_stop(row: AnyRow | None, orders: Sequence[Order]) -> OurStop | None:
+    if row is None:
+        return None
+    reason, order = Reason(row.reason), newest(orders, OrderKind.OVERRIDE)
+    ordered = reason is Reason.OPERATOR and order is not None and order.action is Action.STOP
+    return OurStop(attempt=row.number, reason=reason, applied=row.applied, order=order if ordered else None)
+
+
+def _successor(key: AttemptKey, row: AnyRow, *, stopped: bool) -> Successor:
     return Successor(
         number=row.number,
         state=AttemptState(row.state),
-        by_us=row.marked_generation > 0 and row.marked_attempt == key.number,
+        by_us=_by_us(row, key.number),
         eligible_at=row.eligible_at,
         excluded_nodes=tuple(row.excluded_nodes),
         held=row.held,
+        stopped=stopped,
     )
 
 

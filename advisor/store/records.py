@@ -18,6 +18,7 @@ from advisor.core.model import (
     NodeFact,
     OpenAdvice,
     Order,
+    OurStop,
     PastAttempt,
     Progress,
     Signal,
@@ -256,6 +257,7 @@ class StoredAttempt:
     orders: tuple[Order, ...] = ()  # of operators, in force for this attempt
     orders_count: int = 0  # given and lifted so far; pass it to commit_decision
     ordered: bool = False  # there were some since the newest decision
+    stop: OurStop | None = None  # of this attempt, or of the one before
     observed_at: datetime | None = None
     forgotten: bool = False  # the scheduler no longer knows the job
 

@@ -214,6 +214,7 @@ def _run(row: AnyRow, owner: AnyRow, advised: Mapping[AttemptKey, list[Advised]]
         excluded=tuple(sorted(set(row.excluded_nodes) - set(row.our_excluded_nodes))),
         # A mark that inherits exclusions only is of generation 0: the job was not restarted by us.
         ours=row.marked_generation > 0,
+        stopped=any(item.applied and item.autonomous and item.action is Action.STOP for item in own),
         fingerprint=next((item.fingerprint for item in reversed(own) if item.fingerprint), ""),
         partition=row.partition,
         nodes_requested=owner.nodes_requested,

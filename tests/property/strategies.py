@@ -18,6 +18,7 @@ from advisor.core.model import (
     NodeFact,
     OpenAdvice,
     Order,
+    OurStop,
     PastAttempt,
     Progress,
     Signal,
@@ -124,6 +125,7 @@ successors = st.builds(
     by_us=st.booleans(),
     eligible_at=maybe(moments),
     held=st.booleans(),
+    stopped=st.booleans(),
 )
 pasts = st.builds(
     PastAttempt,
@@ -171,6 +173,7 @@ orders = st.builds(
     ends_live=st.booleans(),
     ceiling=st.booleans(),
 )
+stops = st.builds(OurStop, attempt=st.integers(0, 2), reason=_of(Reason), applied=st.booleans(), order=maybe(orders))
 source_reports = st.builds(
     SourceReport,
     source=st.just("files"),
@@ -196,6 +199,7 @@ snapshots = st.builds(
     dependents_running=st.booleans(),
     orders=st.one_of(st.just(()), st.lists(orders, max_size=3, unique_by=lambda order: order.id).map(tuple)),
     offline=st.booleans(),
+    stop=st.one_of(st.none(), st.none(), stops),
 )
 incidents = st.builds(
     Incident,

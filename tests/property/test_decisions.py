@@ -107,6 +107,11 @@ def test_people_are_not_overruled(
     cancelled = snapshot.attempt.state is AttemptState.CANCELLED or (
         after is not None and after.state is AttemptState.CANCELLED
     )
+    if snapshot.stop is not None or (after is not None and after.stopped):
+        cancelled = False  # that may have been ourselves: then what was decided stays
+    kept = snapshot.stop is not None and snapshot.stop.attempt == snapshot.attempt.number
+    if kept and decision.action is Action.STOP:
+        return
     if cancelled or snapshot.attempt.held or (after is not None and after.held):
         assert decision.action is Action.NONE
     if after is not None and (decision.reason is not Reason.OPERATOR or not after.by_us):
@@ -129,6 +134,7 @@ def test_nothing_is_concluded_from_what_is_not_visible(
         and not snapshot.offline
         and snapshot.successor is None
         and not (snapshot.advice and snapshot.advice.applied)
+        and snapshot.stop is None
     ):
         assert decision.action is Action.NONE
     if snapshot.job.batch is False and snapshot.successor is None and snapshot.advice is None:

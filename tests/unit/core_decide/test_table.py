@@ -18,6 +18,7 @@ from tests.unit.core_decide.worlds import (
     bad_gpu,
     job,
     order,
+    our_stop,
     past,
     progress,
     signal,
@@ -37,6 +38,8 @@ IN_VAIN = past(0, C.SCHEDULER_EVENT, reason=R.CONFIRMATION_RETRY)
 # One world per row, in the table's order: the plainest one in which that row decides.
 ROWS: tuple[World, ...] = (
     world(S.COMPLETED),
+    world(S.CANCELLED, stop=our_stop()),
+    world(S.CANCELLED, stop=our_stop(attempt=0), attempt=attempt(S.CANCELLED, number=1)),
     world(S.CANCELLED),
     world(S.RUNNING, K.NONE, attempt=attempt(S.RUNNING, held=True)),
     world(orders=(order(OrderKind.VETO),)),
@@ -75,6 +78,18 @@ def _row(action: Action, reason: Reason, nth: int = 0) -> Row:
 # Worlds in which two rows apply and their order decides: the row that must win, the row that must lose, the world.
 CONTESTED: tuple[tuple[Row, Row, World], ...] = (
     (_row(NONE, R.COMPLETED), _row(NONE, R.USER_CANCELLED), world(S.COMPLETED, cause=attribution(C.USER_CANCEL))),
+    (
+        _row(STOP, R.STOPPED),
+        _row(NONE, R.HELD_BY_OTHERS),
+        world(S.CANCELLED, K.NONE, stop=our_stop(), attempt=attempt(S.CANCELLED, held=True)),
+    ),
+    (_row(STOP, R.STOPPED), _row(NONE, R.STOPPED), world(S.CANCELLED, K.NONE, stop=our_stop())),
+    (
+        _row(NONE, R.COMPLETED),
+        _row(STOP, R.STOPPED),
+        world(S.COMPLETED, K.NONE, stop=our_stop(), successor=successor(S.CANCELLED, by_us=True)),
+    ),
+    (_row(STOP, R.STOPPED), _row(NONE, R.OUTCOME_NOT_VISIBLE), world(S.COMPLETING, K.NONE, stop=our_stop())),
     (_row(NONE, R.USER_CANCELLED), _row(NONE, R.HELD_BY_OTHERS), world(S.CANCELLED, successor=successor(held=True))),
     (
         _row(NONE, R.HELD_BY_OTHERS),
@@ -282,8 +297,8 @@ def test_the_printed_table_has_each_row_once() -> None:
 
 
 def test_rows_above_the_failure_rows_never_stop() -> None:
-    """Stops come only after everything that says that nothing may be done, unless a person orders one."""
+    """Stops come only after everything that says that nothing may be done, unless ordered, or done already."""
     stops = [index for index, row in enumerate(TABLE) if row.action is Action.STOP]
-    first_stop = next(index for index in stops if TABLE[index].reason is not Reason.OPERATOR)
+    first_stop = next(index for index in stops if TABLE[index].reason not in {Reason.OPERATOR, Reason.STOPPED})
     not_restartable = next(index for index, row in enumerate(TABLE) if row.reason is Reason.SUCCESSOR_RUNNING)
     assert first_stop > not_restartable

@@ -16,6 +16,7 @@ from advisor.core.model import (
     Job,
     OpenAdvice,
     Order,
+    OurStop,
     PastAttempt,
     Progress,
     Signal,
@@ -136,6 +137,10 @@ def advice(**changes: Any) -> OpenAdvice:
         applied=True,
     )
     return replace(plain, **changes)
+
+
+def our_stop(**changes: Any) -> OurStop:
+    return replace(OurStop(attempt=0, reason=Reason.HANG, applied=True), **changes)
 
 
 def order(kind: OrderKind, who: str = "ada", at: datetime = NOON, **changes: Any) -> Order:

@@ -1,5 +1,6 @@
 """Advice against people: agreement, both kinds of disagreement, nodes proved bad and good, hours saved."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -182,11 +183,28 @@ def test_what_we_did_ourselves_is_judged_by_whether_it_stood() -> None:
     assert evidence_for_autonomy([stood, undone], with_stop=False) == (1, 2)
 
 
+def test_a_stop_of_our_own_undoes_no_restart_of_ours() -> None:
+    """What we cancelled ourselves, as an operator ordered, says nothing of people's against the restart before it."""
+    ours = (advised(autonomous=True, applied=True),)
+    ended = follower(ours=True, state=AttemptState.CANCELLED, ended_at=at(640))
+    assert case(advised=ours, followers=(ended,)).outcome is Outcome.WE_RESTART
+    assert case(advised=ours, followers=(replace(ended, stopped=True),)).outcome is Outcome.AGREED
+
+
 def test_stops_speak_for_autonomy_only_where_stopping_is_included() -> None:
     """A category that is to restart by itself is judged by restarts."""
     cases = [case(followers=(follower(),)), case(advised=(stop(),))]
     assert evidence_for_autonomy(cases, with_stop=False) == (1, 1)
     assert evidence_for_autonomy(cases, with_stop=True) == (2, 2)
+
+
+def test_what_we_did_and_may_still_be_undone_is_told_as_waiting() -> None:
+    """The table adds up to the list of cases: each is in one of its figures."""
+    ours = (advised(autonomous=True, applied=True),)
+    open_ = compare(watched(advised=ours, followers=(follower(ours=True),)), at(700), RULES)
+    assert open_.outcome is Outcome.WAITING
+    (row,) = tally([open_], []).rows
+    assert (row.agreement.count, row.stood, row.undone, row.outcomes) == (0, 0, 0, {Outcome.WAITING: 1})
 
 
 def test_every_outcome_is_in_its_categorys_row() -> None:
@@ -198,15 +216,6 @@ def test_every_outcome_is_in_its_categorys_row() -> None:
         case(advised=(stop(),), followers=(follower(),)),
     ]
     hardware, application = tally(cases, []).rows
-def test_what_we_did_and_may_still_be_undone_is_told_as_waiting() -> None:
-    """The table adds up to the list of cases: each is in one of its figures."""
-    ours = (advised(autonomous=True, applied=True),)
-    open_ = compare(watched(advised=ours, followers=(follower(ours=True),)), at(700), RULES)
-    assert open_.outcome is Outcome.WAITING
-    (row,) = tally([open_], []).rows
-    assert (row.agreement.count, row.stood, row.undone, row.outcomes) == (0, 0, 0, {Outcome.WAITING: 1})
-
-
     assert (hardware.category, hardware.agreement.count) == (Category.GPU_HARDWARE, 2)
     assert hardware.outcomes == {Outcome.AGREED: 1, Outcome.WE_RESTART: 1, Outcome.NOBODYS: 1}
     assert application.outcomes == {Outcome.THEY_RESTART: 1}

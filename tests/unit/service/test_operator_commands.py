@@ -10,9 +10,11 @@ from rich.console import Console
 
 from advisor.clock import SystemClock
 from advisor.commands import watch
+from advisor.commands.audit import affected
 from advisor.commands.doctor import State, look_at_agents, look_at_modes, look_at_replicas, look_at_room, look_at_tick
 from advisor.commands.events import event_lines
 from advisor.commands.job_ids import job_id
+from advisor.commands.mode import holding
 from advisor.commands.output import CommandError, Format, print_json, whole_document
 from advisor.commands.status import held_lines, status_lines
 from advisor.config import load
@@ -120,6 +122,38 @@ def test_a_stop_says_what_to_correct_and_how_to_run_it_again() -> None:
     told = said(attempt(), [decision(2, "application", status=8, explanation="Stop: again.")], None)
     assert "correct the program" in told["do"]
     assert "scontrol requeue 17" in told["do"]
+
+
+def ordered(*, reason: str, action: int = 2, status: int = 3) -> audit_pb2.Decision:
+    """Of an operator who stopped an attempt that nothing was wrong with."""
+    made = decision(action, "none", status=status, reason=reason, explanation="Stop: ordered by root (enough).")
+    made.analysis_json = json.dumps({"attribution": {"category": "none"}, "advice": {"ordered_by": "root"}})
+    return made
+
+
+def test_a_stop_that_an_operator_ordered_is_told_as_his() -> None:
+    """By whom and why, and never that somebody cancelled it, or that it would have failed the same way again."""
+    ended = attempt(common_pb2.ATTEMPT_STATE_CANCELLED)
+    for told in (
+        said(ended, [ordered(reason="operator")], None),
+        said(ended, [ordered(reason="stopped", action=3, status=8)], None, attempt()),
+    ):
+        assert told["happened"].startswith("Attempt 0 of job 17 was stopped by order of root")
+        assert told["done"] == "Stop: ordered by root (enough). It was stopped by order of root."
+        assert told["do"].startswith("To run it again all the same: scontrol requeue 17. An operator has decided")
+        assert not any("cancelled" in text or "fail the same" in text for text in told.values())
+        assert "nothing to do" not in told["do"]
+
+
+def test_a_stop_of_ours_is_no_cancel() -> None:
+    """A hung attempt that we ended was stopped, and why is told; one that its user cancelled was cancelled."""
+    ended = attempt(common_pb2.ATTEMPT_STATE_CANCELLED)
+    mine = said(ended, [decision(2, "unknown", status=3, reason="budget_exhausted", explanation="Stop: spent.")], None)
+    assert mine["happened"].startswith("Attempt 0 of job 17 was stopped by the advisor")
+    assert "so that it does not fail the same way again" in mine["done"]
+    user = said(ended, [decision(3, "user_cancel", reason="user_cancelled", explanation="Nothing to do.")], None)
+    assert user["happened"].startswith("Attempt 0 of job 17 was cancelled")
+    assert "somebody cancelled it" in user["think"]
 
 
 def test_what_was_only_watched_and_what_did_not_ask_say_so() -> None:
@@ -255,6 +289,76 @@ def test_a_stop_file_is_told_wherever_people_look() -> None:
     assert warned == [told]
     assert page().alarms == ("T" + told[1:] + ". Nothing is done there.",)
     assert page().agents[0].mode.text == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("removed", "left", "earned", "said"),
+    [
+        ({}, [], [], "autonomous holds there now (default_mode)"),
+        ({"partition": "train"}, [watching()], [], "monitor holds there now (the setting for everything)"),
+        (
+            {"partition": "train", "category": "loader"},
+            [watching(), acting(partition="train"), watching(category="loader"), acting(partition="debug")],
+            [],
+            "monitor holds there now (the setting for category loader)",
+        ),
+        (
+            {"partition": "train"},
+            [watching(), acting(partition="train", account="physics"), watching(partition="train", account="art")],
+            [],
+            "monitor holds there now (the setting for everything); autonomous for partition train, account physics",
+        ),
+        (
+            {"cluster": "c", "category": "gpu_hardware"},
+            [],
+            [acting(cluster="c", category="gpu_hardware", why="restarts only: 20 of 20 agreed")],
+            "autonomous holds there now (earned; restarts only: 20 of 20 agreed)",
+        ),
+    ],
+)
+def test_who_removes_a_setting_is_told_what_holds_there_now(
+    removed: dict[str, str],
+    left: list[operator_pb2.ModeSetting],
+    earned: list[operator_pb2.ModeSetting],
+    said: str,
+) -> None:
+    """Of what is left the narrowest that covers the place, else what was earned, else the default."""
+    modes = operator_pb2.ListModesResponse(settings=left, earned=earned, default_mode=common_pb2.MODE_AUTONOMOUS)
+    assert holding(watching(**removed), modes).said == said
+
+
+def test_an_older_service_does_not_tell_what_holds_by_default() -> None:
+    """Then it is not guessed."""
+    assert "too old to tell" in holding(watching(), operator_pb2.ListModesResponse()).said
+
+
+@pytest.mark.parametrize(
+    ("what", "subject", "detail", "said"),
+    [
+        (
+            "mode_set",
+            "*/train/*/*",
+            {"mode": "autonomous", "percent": "10"},
+            "mode=autonomous percent=10 for partition train",
+        ),
+        ("mode_removed", "*/*/*/*", {"mode": "monitor"}, "mode=monitor for everything"),
+        (
+            "mode_set",
+            "c/*/17/loader/physics",
+            {"mode": "monitor"},
+            "mode=monitor for cluster c, job 17, category loader, account physics",
+        ),
+        ("paused", "alps", {"until": "2026"}, "alps: until=2026"),
+        ("resumed", "*", {"until": "2026"}, "everything: until=2026"),
+        ("agent_registered", "alps/ctl", {"mode": "act"}, "alps/ctl: mode=act"),
+        ("isolation_opened", "01a2285d-d9dd-7aca-b195-2f157edd838d", {"node": "n1"}, "node=n1"),
+        ("shadow_recorded", "01a2285d-d9dd-7aca-b195-2f157edd838d/0", {"job_id": "17"}, "job_id=17"),
+        ("incarnation_began", "01a2285d-d9dd-7aca-b195-2f157edd838d", {}, "01a2285d-d9dd-7aca-b195-2f157edd838d"),
+    ],
+)
+def test_the_audit_says_what_was_done_to_what(what: str, subject: str, detail: dict[str, str], said: str) -> None:
+    """The scope of a mode and the cluster of a pause beside what was chosen; ids only where there is nothing else."""
+    assert affected(audit_pb2.AuditRecord(what=what, subject=subject, detail=detail)) == said
 
 
 def test_status_says_what_is_autonomous_by_default() -> None:

@@ -1,0 +1,143 @@
+"""A job that we stop ourselves, on an operator's word: never anybody else's cancel, whoever sees it first."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.core import codec
+from advisor.replay import Packed, reproduce
+from advisor.service.wire import stamp
+from advisor.v1 import agent_pb2, audit_pb2, common_pb2, operator_pb2
+from tests.integration.service.world import CLUSTER, World, configuration, now, short_folder, world_of
+
+pytestmark = pytest.mark.postgres
+
+RESTART, STOP, NONE = common_pb2.ACTION_RESTART, common_pb2.ACTION_STOP, common_pb2.ACTION_NONE
+APPLIED = common_pb2.RECONCILIATION_STATUS_APPLIED
+SATISFIED = common_pb2.RECONCILIATION_STATUS_ALREADY_SATISFIED
+OF_17 = operator_pb2.JobTarget(cluster=CLUSTER, job_id="17")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with short_folder() as path:
+        yield path
+
+
+@asynccontextmanager
+async def restarted_world(folder: Path) -> AsyncIterator[World]:
+    """Its first attempt failed on a bad node, and our restart was accepted: the next one waits, with our mark."""
+    policy = folder / "policy.toml"
+    policy.write_text("[settle_seconds]\ngpu_hardware = 0.2\nunknown = 0.2\n")
+    async with world_of(folder, configuration(folder, f'policy_file = "{policy}"')) as world:
+        setting = operator_pb2.ModeSetting(mode=common_pb2.MODE_AUTONOMOUS, why="test")
+        await world.operator.SetMode(operator_pb2.SetModeRequest(setting=setting))
+        await world.fail_on_node2()
+        (advice,) = await world.advice_where(lambda found: [item.action for item in found] == [RESTART])
+        await say(world, advice, APPLIED)
+        await world.report(next_one(world, "PENDING"))
+        await world.ticks(2)
+        yield world
+
+
+def next_one(world: World, state: str, **fields: Any) -> agent_pb2.JobObservation:
+    """The attempt that our restart has put into the queue."""
+    return world.job(state, attempt=1, marked_generation=1, marked_attempt=0, **fields)
+
+
+async def say(world: World, advice: common_pb2.Advice, status: int) -> None:
+    await world.agent.ReportReconciliation(
+        agent_pb2.ReportReconciliationRequest(
+            cluster=CLUSTER,
+            session=world.session,
+            advice_id=advice.advice_id,
+            attempt=advice.attempt,
+            generation=advice.generation,
+            status=status,  # type: ignore[arg-type]  # a number of the contract
+            reason=common_pb2.RECONCILIATION_REASON_OBSERVED,
+            at=stamp(now()),
+        )
+    )
+
+
+async def stop_ordered(world: World) -> common_pb2.Advice:
+    await world.operator.Override(operator_pb2.OverrideRequest(target=OF_17, action=STOP, why="enough", confirm=True))
+    found = await world.advice_where(lambda open_: any(item.action == STOP for item in open_))
+    return next(item for item in found if item.action == STOP)
+
+
+async def told_of(world: World) -> dict[int, list[audit_pb2.Decision]]:
+    """By attempt, oldest first; each of them is made again from what was stored with it."""
+    found: dict[int, list[audit_pb2.Decision]] = {}
+    for item in await world.decisions(job_id="17"):
+        stored = await world.audit.GetDecisionInputs(
+            audit_pb2.GetDecisionInputsRequest(decision_id=item.advice.advice_id)
+        )
+        packed = Packed(inputs=stored.inputs, rules=stored.rules, policy=stored.policy)
+        assert codec.encode(reproduce(packed)) == stored.decision
+        found.setdefault(item.advice.attempt.attempt, []).insert(0, item)
+    return found
+
+
+async def test_a_waiting_restart_that_an_operator_has_stopped_is_nobodys_cancel(folder: Path) -> None:
+    """Its end is visible before the agent has said that it did it: the order stands, and keeps its outcome."""
+    async with restarted_world(folder) as world:
+        advice = await stop_ordered(world)
+        assert advice.attempt.attempt == 0
+        await world.report(next_one(world, "COMPLETING", notice=agent_pb2.NOTICE_HOOK, ended_at=stamp(now())))
+        await world.ticks(2)
+        await world.report(next_one(world, "CANCELLED"))
+        await world.ticks(3)
+        await say(world, advice, APPLIED)
+        await world.ticks(4)
+        found = await told_of(world)
+        assert [(item.advice.action, item.advice.reason) for item in found[0]][-1:] == [(STOP, "operator")]
+        assert found[0][-1].status == APPLIED
+        assert [(item.advice.action, item.advice.reason) for item in found[1]] == [(NONE, "stopped")]
+        assert f"stopped by order of {advice_by(found[0][-1])} (enough)" in found[1][0].advice.explanation
+
+
+async def test_a_running_restart_that_an_operator_has_stopped_is_nobodys_cancel(folder: Path) -> None:
+    """Neither is its own decision replaced, nor is the restart before it decided again."""
+    async with restarted_world(folder) as world:
+        world.log().write_text("")
+        await world.report(next_one(world, "RUNNING"))
+        await world.ticks(2)
+        before = await told_of(world)
+        advice = await stop_ordered(world)
+        assert (advice.attempt.attempt, advice.may_end_live_attempt) == (1, True)
+        await world.report(next_one(world, "COMPLETING", notice=agent_pb2.NOTICE_HOOK, ended_at=stamp(now())))
+        await world.ticks(2)
+        await say(world, advice, APPLIED)
+        await world.ticks(2)
+        await world.report(next_one(world, "CANCELLED"))
+        await world.ticks(4)
+        found = await told_of(world)
+        assert [item.advice.advice_id for item in found[0]] == [item.advice.advice_id for item in before[0]]
+        assert (found[1][-1].advice.action, found[1][-1].advice.reason) == (STOP, "operator")
+        assert (found[1][-1].advice.advice_id, found[1][-1].status) == (advice.advice_id, APPLIED)
+
+
+async def test_a_cancel_that_came_before_our_stop_is_the_users(folder: Path) -> None:
+    """The agent says that it had nothing to do: then somebody else ended it, and so the restart before it is judged."""
+    async with restarted_world(folder) as world:
+        world.log().write_text("")
+        await world.report(next_one(world, "RUNNING"))
+        await world.ticks(2)
+        advice = await stop_ordered(world)
+        await world.report(next_one(world, "CANCELLED"))
+        await world.ticks(3)
+        assert (await told_of(world))[1][-1].advice.advice_id == advice.advice_id
+        await say(world, advice, SATISFIED)
+        await world.ticks(4)
+        found = await told_of(world)
+        assert found[0][-1].advice.reason == "user_cancelled"
+        assert (found[1][-1].advice.advice_id, found[1][-1].status) == (advice.advice_id, SATISFIED)
+
+
+def advice_by(decision: audit_pb2.Decision) -> str:
+    return str(json.loads(decision.analysis_json)["advice"]["ordered_by"])
