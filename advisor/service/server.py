@@ -20,7 +20,7 @@ from advisor.service.access import require
 from advisor.service.authentication import Authentication
 from advisor.service.callers import NOBODY, Caller, Proof
 from advisor.service.calls import Calls
-from advisor.service.errors import BadRequestError, FailureKind, UnauthenticatedError, failure_of
+from advisor.service.errors import BadRequestError, Failure, FailureKind, UnauthenticatedError, failure_of
 from advisor.service.gate import InnerServer
 from advisor.service.limits import RateLimits
 from advisor.service.relaying import Peers
@@ -146,7 +146,8 @@ class Guard(grpc.aio.ServerInterceptor):
             except grpc.aio.AbortError:
                 raise
             except Exception as error:  # the boundary of the process: becomes a status
-                await _abort(context, error, method, NOBODY)
+                failure = _failed(error, method, NOBODY)
+            await _abort(context, failure)
             yield b""  # never reached: makes this a generator, which fits calls of every kind
 
         return grpc.stream_stream_rpc_method_handler(refuse)
@@ -187,7 +188,11 @@ class Guard(grpc.aio.ServerInterceptor):
             except grpc.aio.AbortError:
                 raise
             except Exception as error:  # the boundary of the process: becomes a status
-                return await _abort(context, error, method, caller)
+                failure = _failed(error, method, caller)
+            # gRPC keeps what ends a call in a circle with it, and so everything that this frame or the error's own
+            # frames hold: megabytes of every report that is sent away, until somebody looks for garbage.
+            request = None
+            return await _abort(context, failure)
 
         return answer
 
@@ -203,7 +208,11 @@ class Guard(grpc.aio.ServerInterceptor):
             except grpc.aio.AbortError:
                 raise
             except Exception as error:  # the boundary of the process: becomes a status
-                await _abort(context, error, method, caller)
+                failure = _failed(error, method, caller)
+            else:
+                return
+            request = None  # as above
+            await _abort(context, failure)
 
         return answer
 
@@ -227,10 +236,14 @@ def _check(request: object, method: str) -> None:
         raise BadRequestError(f"{method}: the message is not what the contract says: {request.error}")
 
 
-async def _abort(context: Context, error: Exception, method: str, caller: Caller) -> None:
+def _failed(error: Exception, method: str, caller: Caller) -> Failure:
     failure = failure_of(error)
     if failure.kind is FailureKind.OURS:
         log.exception("call_failed", method=method, user=caller.name)
+    return failure
+
+
+async def _abort(context: Context, failure: Failure) -> None:
     if failure.retry_seconds is not None:
         context.set_trailing_metadata((("retry-after", f"{max(failure.retry_seconds, 1):.0f}"),))
     await context.abort(STATUS_OF[failure.kind], failure.text)

@@ -1,7 +1,9 @@
 """The whole service on its own Postgres, seen through its socket by an agent that is only a script."""
 
 import asyncio
+import gc
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC
@@ -313,6 +315,28 @@ async def test_bad_observations_are_refused_by_place_and_the_good_ones_count(fol
         answer = await world.report(world.job("RUNNING"), bad)
         assert answer.accepted == 1
         assert answer.refused[0].startswith("jobs[1].nodes[4]")
+
+
+async def test_a_report_that_is_refused_is_forgotten_at_once(folder: Path) -> None:
+    """Garbage is looked for seldom, and a hundred reports of megabytes are refused meanwhile: nothing holds them."""
+    async with world_of(folder) as world:
+        await world.report(world.job("RUNNING"))
+        jobs = [world.job("RUNNING", job=f"{1000 + at}", name="x" * 400) for at in range(2_000)]
+        bad = agent_pb2.ReportObservationsRequest(cluster=CLUSTER, session=world.session, jobs=jobs, listed=["17"])
+        gc.collect()
+        gc.disable()
+        try:
+            before = _memory_mb()
+            for _ in range(100):
+                with pytest.raises(grpc.aio.AioRpcError, match="listed"):
+                    await world.agent.ReportObservations(bad)
+            assert _memory_mb() - before < 80
+        finally:
+            gc.enable()
+
+
+def _memory_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 async def test_a_job_is_not_started_beside_one_that_waited_for_its_end(folder: Path) -> None:
