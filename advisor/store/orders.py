@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, func, insert, select, update
+from sqlalchemy import ColumnElement, and_, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.model import Order
@@ -29,6 +29,7 @@ from advisor.store.tables import attempts, decisions, jobs, node_states, orders,
 LISTED_MAX = 250
 _TEXT_MAX = 1000
 _OFFSET_MAX = 2**31 - 1
+_OF_ATTEMPT = sorted(kind.value for kind in OrderKind if kind.of_attempt)
 _ABOUT_NODES = frozenset({OrderKind.EXCLUDE, OrderKind.SPARE})
 
 
@@ -195,8 +196,13 @@ def orders_for(standing: Sequence[StoredOrder], number: int) -> tuple[Order, ...
 async def list_orders(
     connection: AsyncConnection, *, cluster: str, job_id: str, lifted: bool
 ) -> tuple[StoredOrder, ...]:
-    """Newest first, at most LISTED_MAX. `lifted`: also those that hold no longer."""
-    where: list[ColumnElement[bool]] = [orders.c.lifted_at.is_(None)] if not lifted else []
+    """Newest first, at most LISTED_MAX. `lifted`: also those that hold no longer, lifted or of an attempt that is over
+    for good: about that nothing is decided any more.
+    """
+    where: list[ColumnElement[bool]] = []
+    if not lifted:
+        decided_about = select(attempts.c.number).where(of_attempt(attempts, orders), attempts.c.open).exists()
+        where = [orders.c.lifted_at.is_(None), or_(orders.c.kind.not_in(_OF_ATTEMPT), decided_about)]
     if cluster:
         where.append(orders.c.cluster == storable(cluster))
     if job_id:

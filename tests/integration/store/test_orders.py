@@ -12,6 +12,7 @@ from advisor.store.errors import Conflict, NotFound, TooLate
 from advisor.store.order_records import OrderGiven, OrderWanted
 from advisor.store.records import (
     AttemptKey,
+    DetectorState,
     ObservedNode,
     Reconciliation,
     ReconciliationReason,
@@ -191,6 +192,26 @@ async def test_an_attempt_that_was_done_with_is_looked_at_again(store: Store) ->
     made = await order(store, K.RESET_BUDGET, key)
     assert key in await store.watched(at(31))
     assert (await store.since_order(key, made.orders)).decided is False
+
+
+async def test_what_is_listed_as_holding_ends_with_its_attempt(store: Store) -> None:
+    """A veto or an override holds for as long as something may be decided about its attempt; nodes are the job's."""
+    key = await failed(store)
+    await order(store, K.OVERRIDE, key, 30, action=Action.STOP)
+    await order(store, K.EXCLUDE, key, 31, node="node3")
+
+    async def listed(*, lifted: bool = False) -> list[OrderKind]:
+        return [item.order.kind for item in await store.orders(cluster=CLUSTER, lifted=lifted)]
+
+    assert await listed() == [K.EXCLUDE, K.OVERRIDE]
+    loaded = (await store.load([key], now=at(32)))[key]
+    made = await store.commit_decision(record(key, seen_orders=loaded.orders_count, created_at=at(33)))
+    await store.save_states({key: DetectorState(state=b"", progress=loaded.progress, seen_over=True)})
+    news = Reconciliation(status=ReconciliationStatus.VERIFIED, reason=ReconciliationReason.OBSERVED, at=at(34))
+    await store.record_reconciliation(made.decision_id, news, who="agent")
+    assert await store.watched(at(3_000)) == ()
+    assert await listed() == [K.EXCLUDE]
+    assert await listed(lifted=True) == [K.EXCLUDE, K.OVERRIDE]
 
 
 async def test_the_attempt_meant_is_the_newest_that_has_begun(store: Store) -> None:
