@@ -74,7 +74,8 @@ def judge(seen: Seen) -> Account:
     account = Account()
     for item in seen.launched:
         account.verdicts.append(_verdict(seen, item, account))
-        _check_job(seen, item, account)
+        if not _given_again(seen, item):
+            _check_job(seen, item, account)
     for job_id in (*(item.job_id for item in seen.launched), *seen.hostile):
         _check_any(seen, job_id, account)
     _check_nodes(seen, account)
@@ -94,7 +95,7 @@ def _verdict(seen: Seen, item: Launched, account: Account) -> Verdict:
 
 def _outcome(seen: Seen, item: Launched) -> tuple[str, str]:
     story, history = item.plan.story, seen.jobs.get(item.job_id, ())
-    if any(other.job_id == item.job_id and other.at > item.at for other in seen.launched):
+    if _given_again(seen, item):
         return _lost(seen, item, "Slurm gave its id to another job")
     cancelled = [act for act in seen.acts if act.job_id == item.job_id and act.what == "cancel" and act.accepted]
     if not history:
@@ -128,6 +129,11 @@ def _outcome(seen: Seen, item: Launched) -> tuple[str, str]:
     return _explained(seen, item, history[-1])
 
 
+def _given_again(seen: Seen, item: Launched) -> bool:
+    """A killed slurmctld had forgotten it, and gave its id to another job: what is seen is the other's."""
+    return any(other.job_id == item.job_id and other.at > item.at for other in seen.launched)
+
+
 def _blinded(seen: Seen, item: Launched) -> str:
     """How the log of the attempt that runs now was taken away: what it prints goes where nobody reads."""
     book = seen.controller.get(item.job_id, Controller())
@@ -150,6 +156,12 @@ def _unopenable(seen: Seen, item: Launched) -> bool:
     return any(f"job {item.job_id} " in done.note for done in _of(seen, {Kind.LOG}, {"folder", "fifo", "binary"}))
 
 
+def _not_opened(seen: Seen, item: Launched) -> bool:
+    """slurmd said so of one of its attempts."""
+    history = seen.jobs.get(item.job_id, ())
+    return _unopenable(seen, item) and any("53" in one.row.exit_code.split(":") for one in history)
+
+
 def _reason(seen: Seen, item: Launched) -> str:
     """Of the newest advice."""
     mine = _mine(seen, item)
@@ -162,7 +174,7 @@ def _explained(seen: Seen, item: Launched, last: Sighting) -> tuple[str, str]:
     words = f"{last.row.state}, left so; the chain was broken for {share:.0%} of the time to act; {_said(seen, item)}"
     if share >= BROKEN_SHARE:
         return "explained", words
-    if "53" in last.row.exit_code.split(":") and _unopenable(seen, item):
+    if _not_opened(seen, item):
         return "explained", f"slurmd could not open its output any more, which was taken away; {_said(seen, item)}"
     if item.plan.story is Story.CANCELLED_AFTER and any(act.job_id == item.job_id for act in seen.acts):
         return "cancelled by its user", words
@@ -272,6 +284,8 @@ def _cause(seen: Seen, item: Launched, start: Start, until: float) -> str | None
             return f"its log: {done.what.target}"
     if any(act.job_id == item.job_id for act in seen.acts):
         return "its user"
+    if start.attempt and _not_opened(seen, item):
+        return "its output, which slurmd could not open"
     return None
 
 

@@ -200,6 +200,8 @@ _EVENT = re.compile(
     r"|sched: Allocate JobId=(\d+) NodeList=(?P<nodes>\S+)"
     r"|sched/backfill: _start_job: Started JobId=(\d+) in \S+ on (?P<where>\S+))"
 )
+_DUPLICATE = re.compile(r"^\[([0-9T:.-]+)\] error: Duplicate jobid on nodes ")
+_AT_ONCE_SECONDS = 0.5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -207,7 +209,7 @@ class Controller:
     """What slurmctld wrote down of one job. `requeues`: those that somebody asked for."""
 
     requeues: list[float] = field(default_factory=list)
-    own: list[float] = field(default_factory=list)  # Slurm's own, where a node had lost the job
+    own: list[float] = field(default_factory=list)  # Slurm's own, where a node had lost the job, or still ran its id
     starts: list[Start] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
 
@@ -215,11 +217,14 @@ class Controller:
 def read_controller(log: Path) -> Mapping[int, Controller]:
     found: dict[int, Controller] = {}
     own: set[int] = set()
+    refused_at = 0.0  # by a node that still ran a job of that id; which one it was stands nowhere
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        if (refused := _DUPLICATE.match(line)) is not None:
+            refused_at = _epoch(refused[1])
         match = _EVENT.match(line)
         if match is None:
             continue
-        at = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp()  # the namespace runs in UTC
+        at = _epoch(match[1])
         job_id = int(next(text for text in match.groups()[1:] if text is not None and text.isdigit()))
         of = found.setdefault(job_id, Controller())
         if match["own"] or match["lost"]:
@@ -227,8 +232,13 @@ def read_controller(log: Path) -> Mapping[int, Controller]:
         elif match["done"]:
             of.ends.append(at)
         elif match["requeued"]:
-            (of.own if job_id in own else of.requeues).append(at)
+            (of.own if job_id in own or at - refused_at < _AT_ONCE_SECONDS else of.requeues).append(at)
             own.discard(job_id)
         else:
             of.starts.append(Start(at=at, attempt=len(of.starts), nodes=match["nodes"] or match["where"]))
     return found
+
+
+def _epoch(stamp: str) -> float:
+    """The namespace runs in UTC."""
+    return datetime.fromisoformat(stamp).replace(tzinfo=UTC).timestamp()

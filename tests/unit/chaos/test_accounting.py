@@ -219,11 +219,23 @@ def test_slurmctlds_log_is_read_as_it_is_written(tmp_path: Path) -> None:
         "[2026-11-29T23:54:02.148] requeue job JobId=1 due to failure of node node5\n"
         "[2026-11-29T23:54:02.270] Requeuing JobId=1\n"
         "[2026-11-29T23:53:20.000] error: x JobName=Requeuing JobId=2\n"
+        "[2026-11-29T23:55:00.925] error: Duplicate jobid on nodes node3, set to state DRAIN\n"
+        "[2026-11-29T23:55:00.965] Requeuing JobId=1\n"
     )
     of = read_controller(log)
     assert list(of) == [1]
     assert [one.nodes for one in of[1].starts] == ["node[1-2]", "node[2-3]"]
-    assert (len(of[1].requeues), len(of[1].own), len(of[1].ends)) == (1, 2, 1)
+    assert (len(of[1].requeues), len(of[1].own), len(of[1].ends)) == (1, 3, 1)
+
+
+def test_an_id_that_was_given_again_is_of_the_last_job_that_has_it() -> None:
+    """A killed slurmctld had forgotten the first one, which was none of ours: what was done, was done to the other."""
+    first = replace(launched(Story.NOT_OURS), at=60.0)
+    kill = injected(Kind.KILL, "slurmctld", 62.0, 70.0)
+    both = replace(RECOVERED, launched=[first, replace(launched(Story.CRASH), at=100.0)], injected=[kill])
+    account = judge(both)
+    assert breached(account) == set()
+    assert [verdict.outcome for verdict in account.verdicts] == ["explained", "recovered"]
 
 
 def test_what_a_job_wrote_of_its_starts_may_be_cut(tmp_path: Path) -> None:
