@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pwd
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -36,6 +37,9 @@ app.add_typer(keys, name="key", no_args_is_help=True)
 FINDINGS_MAX = 1_000  # shown
 UNSEALED_AFTER = timedelta(minutes=10)
 SEAL_LINE_BYTES_MAX = 8 * 1024 * 1024
+_OF_MODES = frozenset({"mode_set", "mode_removed"})
+_PLACE = ("cluster", "partition", "job", "category", "account")
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 DsnOption = Annotated[
     Path | None, typer.Option("--dsn-file", help="Database to look at. Default: the service's, as configured.")
@@ -100,13 +104,27 @@ def list_records(
             short_time(item.at.ToDatetime(UTC)),
             item.who,
             item.what,
-            " ".join(f"{name}={value}" for name, value in sorted(item.detail.items())) or item.subject,
+            affected(item),
             item.why,
             item.origin,
         )
         for item in found
     )
     print_table(("when", "who", "what", "of", "why", "from"), rows, empty="nothing", least=("from",))
+
+
+def affected(item: audit_pb2.AuditRecord) -> str:
+    """What was done to what, in one cell: ids only where nothing else is known of it."""
+    chosen = " ".join(f"{name}={value}" for name, value in sorted(item.detail.items()))
+    if item.what in _OF_MODES:
+        # Written as cluster/partition/job/category, and the account where there is one; * is any.
+        fields = zip(_PLACE, item.subject.split("/"), strict=False)
+        place = ", ".join(f"{word} {value}" for word, value in fields if value != "*")
+        return f"{chosen} for {place or 'everything'}"
+    subject = "everything" if item.subject == "*" else item.subject
+    if not chosen or not subject:
+        return chosen or subject
+    return chosen if _ID.search(subject) else f"{subject}: {chosen}"
 
 
 @app.command("seals")

@@ -14,7 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from advisor.client import Client, ClientError, action_name, milestone_name, mode_name, reason_name, status_name
 from advisor.commands.job_ids import choose_job
 from advisor.commands.listing import listed
-from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given, open_client
+from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given, given_category, open_client
 from advisor.commands.output import CommandError, Format, harmless, one_line, print_json
 from advisor.commands.tables import terminal_columns
 from advisor.plain_text import seconds_text
@@ -61,7 +61,7 @@ def list_decisions(
         cluster=given("--cluster", cluster),
         partition=given("--partition", partition),
         node=given("--node", node),
-        category=given("--category", category),
+        category=given_category(category),
     )
     choose_job(chosen, given("--job", job))
     if action:
@@ -223,8 +223,11 @@ def _agent(decision: audit_pb2.Decision) -> Iterator[str]:
     if not decision.reconciliations:
         yield "agent    has not answered yet"
         return
+    said: tuple[str, ...] = ()
     for at, item in enumerate(decision.reconciliations):
         words = _outcome(item)
+        if said == (said := (words, item.detail, *item.dropped_nodes)):
+            continue  # what is applied is verified later: in our words that is the same
         detail = f"  {one_line(item.detail)}" if item.detail else ""
         dropped = f"  dropped {', '.join(item.dropped_nodes)}" if item.dropped_nodes else ""
         label = "agent    " if at == 0 else "         "

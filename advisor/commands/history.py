@@ -13,7 +13,7 @@ from advisor.commands.decisions import ago, connected
 from advisor.commands.events import print_events
 from advisor.commands.job_ids import attempt_of, choose_job, named
 from advisor.commands.listing import short_ids
-from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given
+from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given, given_category
 from advisor.commands.output import Format, one_line, print_json, print_table, short_time
 from advisor.plain_text import seconds_text
 from advisor.v1 import audit_pb2, common_pb2
@@ -48,7 +48,7 @@ def _chosen(
         user=given("--user", user),
         cluster=given("--cluster", cluster),
         partition=given("--partition", partition),
-        category=given("--category", category),
+        category=given_category(category),
         node=given("--node", node),
     )
     choose_job(chosen, given("--job", job))

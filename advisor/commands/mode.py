@@ -1,5 +1,6 @@
 """`advisor mode`: where the agent may act and where it only watches."""
 
+from dataclasses import dataclass
 from datetime import UTC
 from typing import Annotated
 
@@ -7,9 +8,9 @@ import typer
 
 from advisor.client import mode_name
 from advisor.commands.decisions import connected
-from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given
+from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given, given_category
 from advisor.commands.output import CommandError, Format, complain, one_line, print_json, print_table, short_time
-from advisor.core.words import Category, Mode
+from advisor.core.words import Mode
 from advisor.v1 import common_pb2, operator_pb2
 from advisor.wording import setting_fields, settled
 
@@ -136,6 +137,8 @@ def unset_mode(
 ) -> None:
     """Remove one setting: the one with exactly these fields. Wider settings, or the default, hold there again.
 
+    What holds there then is said: without the stop (monitor for everything) it is default_mode.
+
     \b
     Examples:
       advisor mode unset --partition train --why "the partition is gone"
@@ -143,10 +146,52 @@ def unset_mode(
     wanted = _wanted(why, cluster, partition, job, category, account)
     with connected(socket, configuration) as client:
         setting = client.unset_mode(wanted)
+        now = holding(setting, client.modes())
     if form is not Format.TABLE:
-        print_json(_document(setting), form)
+        narrower = [_document(item) for item in now.narrower]
+        print_json(_document(setting) | {"holds_now": now.mode, "by": now.by, "narrower": narrower}, form)
         return
-    print(one_line(f"removed: {mode_name(setting.mode)} for {where(setting)}, which {setting.set_by} had set"))
+    removed = f"removed: {mode_name(setting.mode)} for {where(setting)}, which {setting.set_by} had set"
+    print(one_line(f"{removed}; {now.said}"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What holds for a whole place, by which setting; and what holds otherwise in parts of it."""
+
+    mode: str  # "" where the service does not tell its default
+    by: str
+    narrower: tuple[operator_pb2.ModeSetting, ...]
+
+    @property
+    def said(self) -> str:
+        told = (
+            f"{self.mode} holds there now ({self.by})" if self.mode else f"its default_mode holds there now; {NOT_TOLD}"
+        )
+        return "; ".join([told, *(f"{mode_name(item.mode)} for {where(item)}" for item in self.narrower)])
+
+
+def holding(place: operator_pb2.ModeSetting, modes: operator_pb2.ListModesResponse) -> Holding:
+    """Of the settings that cover the whole `place` the narrowest holds, and monitor at a tie; else what was earned."""
+    fields = set(setting_fields(place))
+    covering = [item for item in modes.settings if set(setting_fields(item)) <= fields]
+    earned = [item for item in modes.earned if set(setting_fields(item)) <= fields]
+    if covering:
+        holds = min(covering, key=lambda item: (-len(setting_fields(item)), item.mode == common_pb2.MODE_AUTONOMOUS))
+        mode, by = holds.mode, f"the setting for {where(holds)}"
+    elif earned:
+        mode, by = earned[0].mode, f"earned; {earned[0].why}"
+    else:
+        mode, by = modes.default_mode, "default_mode"
+    parts = modes.settings if covering else [*modes.settings, *modes.earned]  # a setting, however wide, is above those
+    narrower = [item for item in parts if not set(setting_fields(item)) <= fields and _meet(item, place)]
+    return Holding(mode=mode_name(mode), by=by, narrower=tuple(item for item in narrower if item.mode != mode))
+
+
+def _meet(one: operator_pb2.ModeSetting, other: operator_pb2.ModeSetting) -> bool:
+    """Some advice could be of both places."""
+    here, there = dict(setting_fields(one)), dict(setting_fields(other))
+    return all(here[word] == there[word] for word in here.keys() & there.keys())
 
 
 def _wanted(
@@ -159,17 +204,14 @@ def _wanted(
 ) -> operator_pb2.ModeSetting:
     if not why.strip():
         raise CommandError("say why: --why TEXT is kept", code=2)
-    setting = operator_pb2.ModeSetting(
+    return operator_pb2.ModeSetting(
         cluster=given("--cluster", cluster) or None,
         partition=given("--partition", partition) or None,
         job_id=given("--job", job) or None,
-        category=given("--category", category) or None,
+        category=given_category(category) or None,
         account=given("--account", account) or None,
         why=why,
     )
-    if category and category not in list(Category):
-        raise CommandError(f"--category {category}: choose one of {', '.join(Category)}", code=2)
-    return setting
 
 
 def where(item: operator_pb2.ModeSetting) -> str:

@@ -13,6 +13,7 @@ from advisor.client.connection import Client
 from advisor.client.replicas import ReplicaChannel
 from advisor.commands import remote
 from advisor.commands.output import CommandError, Format
+from advisor.core.words import Category
 
 ConfigOption: TypeAlias = Annotated[
     Path | None,
@@ -33,6 +34,14 @@ def given(option: str, value: str | None) -> str:
     if value is not None and not value.strip():
         raise CommandError(f"{option} is empty (an unset variable?): leave it out to mean all", code=2)
     return value or ""
+
+
+def given_category(value: str | None) -> str:
+    """A category's name, "" when it was left out. One that is none would match nothing, and look like good news."""
+    chosen = given("--category", value)
+    if chosen and chosen not in list(Category):
+        raise CommandError(f"--category {chosen}: choose one of {', '.join(Category)}", code=2)
+    return chosen
 
 
 def load_config(path: Path | None) -> config.Loaded:

@@ -13,7 +13,7 @@ import typer
 from advisor.client import action_name
 from advisor.clock import SystemClock
 from advisor.commands.decisions import connected
-from advisor.commands.options import ConfigOption, SocketOption, given
+from advisor.commands.options import ConfigOption, SocketOption, given, given_category
 from advisor.commands.output import CommandError, harmless, print_json, whole_document
 from advisor.commands.pause import when
 from advisor.commands.report_plots import plot_reliability, plot_shadow
@@ -77,7 +77,7 @@ def shadow(
         partition=given("--partition", partition),
         user=given("--user", user),
         job_id=given("--job", job),
-        category=given("--category", category),
+        category=given_category(category),
         cases_max=CASES,
     )
     _span(request, since, until)

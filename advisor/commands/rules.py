@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from advisor.commands.options import given_category
 from advisor.commands.output import CommandError, Format, complain, print_json, print_table
 from advisor.core.rules import Rule, RuleSet
 from advisor.rules.job_rule_cases import CaseError, read_cases, run_case
@@ -27,6 +28,7 @@ def list_rules(
     Examples:
       advisor rules list --category interconnect
     """
+    given_category(category or None)
     rules = [rule for rule in _load(files).rules if not category or rule.category.value == category]
     if output is not Format.TABLE:
         print_json([_document(rule) for rule in rules], output)

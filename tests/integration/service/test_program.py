@@ -115,6 +115,10 @@ def test_the_mode_that_is_told_is_that_of_the_service_that_was_asked(folder: Pat
         assert advisor(folder, "mode", "set", "monitor", "--partition", "debug", "--why", "test").returncode == 0
         said = advisor(folder, "mode", "get").stdout
         assert said.endswith("where nothing fits: autonomous mode, the service's default_mode\n")
+        assert advisor(folder, "mode", "set", "monitor", "--why", "stop").returncode == 0
+        said = advisor(folder, "mode", "unset", "--why", "over").stdout
+        assert said.startswith("removed: monitor for everything, which ")
+        assert said.endswith(" had set; autonomous holds there now (default_mode); monitor for partition debug\n")
 
 
 def test_doctor_without_a_service_says_what_to_do(folder: Path) -> None:

@@ -159,6 +159,16 @@ def test_what_is_left_to_do_depends_on_what_the_agent_did(
     assert any(line.startswith("to do") and words in line for line in verdict(decision))
 
 
+def test_what_was_seen_twice_is_told_once() -> None:
+    """Applied, then verified: in our words that is the same. What else was said in between is told."""
+    decision = _decision()
+    for status in (common_pb2.RECONCILIATION_STATUS_APPLIED, common_pb2.RECONCILIATION_STATUS_VERIFIED):
+        decision.reconciliations.add(status=status, reason=common_pb2.RECONCILIATION_REASON_OBSERVED)
+    assert "\n".join(verdict(decision)).count("applied; the scheduler shows it") == 1
+    decision.reconciliations.add(status=decision.reconciliations[0].status, reason=20, dropped_nodes=["n1"])
+    assert "\n".join(verdict(decision)).count("applied; the scheduler shows it") == 2
+
+
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
@@ -210,6 +220,10 @@ def test_a_service_that_is_not_there_is_one_line_and_exit_1() -> None:
         (("decisions", "list", "--job", ""), "--job is empty"),
         (("decisions", "list", "--since", "yesterday"), "30m, 6h or 2d"),
         (("decisions", "list", "--action", "dance"), "choose one of"),
+        (("decisions", "list", "--category", "foo"), "--category foo: choose one of"),
+        (("incidents", "list", "--category", "foo"), "--category foo: choose one of"),
+        (("report", "shadow", "--category", "foo"), "--category foo: choose one of"),
+        (("rules", "list", "--category", "foo"), "--category foo: choose one of"),
         (("serve", "--config", "/nonexistent.toml"), "cannot be read"),
         (("nonsense",), "No such command"),
     ],
@@ -329,6 +343,28 @@ def test_root_is_told_whose_the_files_will_be(tmp_path: Path) -> None:
     path = tmp_path / "advisor.toml"
     path.write_text('[service]\nsocket = "/proc/foo/s"\n')
     assert "serving_as_root" in _advisor("serve", "--config", str(path)).stderr
+
+
+@pytest.mark.parametrize("module", ["typer", "grpc"])
+def test_an_interrupt_while_modules_are_read_is_no_traceback(tmp_path: Path, module: str) -> None:
+    """Ctrl-C in the first moments: 130, and not a word."""
+    (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt")
+    done = subprocess.run(
+        [sys.executable, "-m", "advisor", "status"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{Path.cwd()}"},
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("words", [("pause", "--until", "2h"), ("resume",)])
+def test_pause_asks_why_as_every_other_command_does(words: tuple[str, ...]) -> None:
+    """`--reason` is taken as well."""
+    done = _advisor(*words)
+    assert (done.returncode, done.stderr) == (2, "advisor: say why: --why TEXT is kept\n")
 
 
 def test_one_socket_is_asked(tmp_path: Path) -> None:
