@@ -10,9 +10,12 @@ from typing import Any
 from advisor.commands.output import CommandError, complain
 from advisor.commands.remote import take_out
 
+INTERRUPTED = 130  # as a shell tells of Ctrl-C
 NEEDS_SERVER = "the service and its command line need: pip install 'recovery-advisor[server]'"
 try:
     import typer
+except KeyboardInterrupt:
+    raise SystemExit(INTERRUPTED) from None
 except ModuleNotFoundError:
     if sys.argv[1:2] == ["slurm"]:
         from slurm_plugin import cli
@@ -113,7 +116,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point. Exit 0 done, 1 failed, 2 wrong usage or unusable input."""
+    """Entry point. Exit 0 done, 1 failed, 2 wrong usage or unusable input, 130 interrupted before it began."""
     # Children (Postgres) are started beside gRPC's threads; its fork handlers only warn about that.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -126,6 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except CommandError as error:
         complain(str(error))
         raise SystemExit(error.code) from None
+    except KeyboardInterrupt:  # while modules were read; what runs ends by itself
+        raise SystemExit(INTERRUPTED) from None
     except BrokenPipeError:
         # `advisor decisions list | head`: the reader has what it wanted.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

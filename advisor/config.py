@@ -16,7 +16,7 @@ from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from advisor.config_values import OptionalPath, Section, absolute, as_tuple
+from advisor.config_values import SHAPES, OptionalPath, Section, absolute, as_tuple
 from advisor.core.leases import LEASE_SECONDS_MIN
 from advisor.core.people import ShadowRules
 from advisor.core.words import Category, Mode
@@ -454,6 +454,8 @@ _PLAIN = {
 
 def _plain(kind: str, message: str, context: Mapping[str, object]) -> str:
     """Words for whoever writes the file, who does not know what checks it."""
+    if kind == "string_pattern_mismatch":
+        return f"write {SHAPES[str(context['pattern'])]}"
     if kind in _PLAIN:
         return _PLAIN[kind].format(**context)
     return message.removeprefix("Value error, ")

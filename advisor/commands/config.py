@@ -15,7 +15,8 @@ app = typer.Typer(rich_markup_mode=None, help="Check and show the configuration.
 
 @app.command()
 def check(configuration: ConfigOption = None, form: FormatOption = Format.TABLE) -> None:
-    """Read everything the service would read and list all problems. Exit 0 when there are none, 2 otherwise.
+    """Read what the service would read and list the problems: all of the file, and where it has none, all of the files
+    and folders that it names. Exit 0 when there are none, 2 otherwise.
 
     \b
     Examples:

@@ -21,7 +21,7 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 @app.command()
 def pause(
     until: Annotated[str, typer.Option(help="2h, 30m, 1d, or a time: 2026-05-01T06:00 (yours), …Z, …+02:00.")],
-    reason: Annotated[str, typer.Option("--reason", "--why", help="Why, kept in the audit. Required.")] = "",
+    reason: Annotated[str, typer.Option("--why", "--reason", help="Why, kept in the audit. Required.")] = "",
     cluster: Annotated[str | None, typer.Option(help="Only this cluster.")] = None,
     socket: SocketOption = None,
     configuration: ConfigOption = None,
@@ -33,12 +33,12 @@ def pause(
 
     \b
     Examples:
-      advisor pause --until 4h --reason "firmware update of rack 7"
-      advisor pause --until 2026-05-01T06:00 --cluster prod --reason maintenance
-      advisor resume --reason done
+      advisor pause --until 4h --why "firmware update of rack 7"
+      advisor pause --until 2026-05-01T06:00 --cluster prod --why maintenance
+      advisor resume --why done
     """
     if not reason.strip():
-        raise CommandError("say why: --reason TEXT is kept", code=2)
+        raise CommandError("say why: --why TEXT is kept", code=2)
     request = operator_pb2.PauseRequest(cluster=given("--cluster", cluster) or None, why=reason)
     request.until.FromDatetime(when(until, SystemClock().now()))
     with connected(socket, configuration) as client:

@@ -15,7 +15,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.command()
 def resume(
-    reason: Annotated[str, typer.Option("--reason", "--why", help="Why, kept in the audit. Required.")] = "",
+    reason: Annotated[str, typer.Option("--why", "--reason", help="Why, kept in the audit. Required.")] = "",
     cluster: Annotated[str | None, typer.Option(help="The cluster that was named when pausing.")] = None,
     socket: SocketOption = None,
     configuration: ConfigOption = None,
@@ -25,10 +25,10 @@ def resume(
 
     \b
     Examples:
-      advisor resume --reason "maintenance is over"
+      advisor resume --why "maintenance is over"
     """
     if not reason.strip():
-        raise CommandError("say why: --reason TEXT is kept", code=2)
+        raise CommandError("say why: --why TEXT is kept", code=2)
     request = operator_pb2.ResumeRequest(cluster=given("--cluster", cluster) or None, why=reason)
     with connected(socket, configuration) as client:
         ended = client.resume(request)

@@ -1,11 +1,13 @@
 """Configuration: strict, complete in its complaints, and overridable key by key."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from advisor import config
+from advisor.config_values import SHAPES
 from advisor.core.words import Mode
 
 
@@ -131,6 +133,28 @@ def test_values_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     assert set(problems) == {"service.socket", "logs", "store.postgres_user"}
 
 
+def test_what_has_the_wrong_shape_is_told_in_words(tmp_path: Path) -> None:
+    """Of every key that has one: nobody reads a pattern."""
+    path = tmp_path / "advisor.toml"
+    path.write_text('[[logs]]\nname = "x"\nkind = "loki"\nurl = "ftp://logs"\n')
+    with pytest.raises(config.ConfigError) as caught:
+        config.load(path, {})
+    (told,) = [problem.message for problem in caught.value.problems if problem.key == "logs[0].url"]
+    assert told == "write an address that begins with http:// or https://, without ? and #"
+
+    def patterns(node: object) -> Iterator[str]:
+        if isinstance(node, dict):
+            if isinstance(node.get("pattern"), str):
+                yield node["pattern"]
+            for value in node.values():
+                yield from patterns(value)
+        elif isinstance(node, list):
+            for value in node:
+                yield from patterns(value)
+
+    assert set(patterns(config.Config.model_json_schema())) == set(SHAPES)
+
+
 def test_what_is_not_toml_says_where(tmp_path: Path) -> None:
     """A syntax error is one problem with its line."""
     problems = _problems(tmp_path, "[service\n")
@@ -180,7 +204,7 @@ def test_every_key_is_documented() -> None:
     [
         ('kind = "loki"\nselector = "{a=\\"b\\"}"', "logs[0].url", "must be given"),
         ('kind = "loki"\nurl = "http://x:1"', "logs[0].selector", "braces"),
-        ('kind = "loki"\nurl = "ftp://x"\nselector = "{a=\\"b\\"}"', "logs[0].url", "pattern"),
+        ('kind = "loki"\nurl = "ftp://x"\nselector = "{a=\\"b\\"}"', "logs[0].url", "http:// or https://"),
         ('url = "http://x:1"', "logs[0].url", "no meaning for files"),
         ('kind = "victorialogs"\nurl = "http://x:1"\ntenant = "team"', "logs[0].tenant", "AccountID:ProjectID"),
         (
