@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
-from sqlalchemy import Text, func, insert, literal_column, select, text
+from sqlalchemy import ColumnElement, Text, func, insert, literal_column, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.modes import Pause
@@ -176,8 +176,8 @@ async def _known_until(connection: AsyncConnection, before: datetime) -> datetim
     told.append(select(func.max(audit.c.at)).where(audit.c.at <= before).scalar_subquery())
     # What one transaction wrote together with the store's lives is the dump's, however new it is: `advisor store
     # restore` writes all in one.
-    written = literal_column("audit.xmin", Text())
-    lives = literal_column("incarnations.xmin", Text())
+    written: ColumnElement[str] = literal_column("audit.xmin", Text())
+    lives: ColumnElement[str] = literal_column("incarnations.xmin", Text())
     by = select(lives).select_from(incarnations).order_by(incarnations.c.seq.desc()).limit(1).scalar_subquery()
     told.append(select(func.max(audit.c.at)).where(audit.c.at > before, written == by).scalar_subquery())
     found: datetime | None = await connection.scalar(select(func.greatest(*told)))
