@@ -30,6 +30,7 @@ SHOWN = frozenset(
         "ReplicaStatus.address",
         # What operators wrote, and what we found about nodes and agents.
         *("ModeSetting.why", "ModeSetting.notes", "PauseInForce.why", "PauseInForce.notes", "Breaker.why"),
+        "StopFile.why",
         *("NodeIsolation.ended_why", "NodeIsolation.opened_by", "MilestoneAt.detail"),
         *("order_id", "lifted_by", "Order.why", "Order.lifted_why"),
         # Figures and what people did, in words of ours.

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from advisor.client import Advisor, BadRequest, ClientError, NotFound, Unreachable, connect
-from advisor.v1 import audit_pb2, audit_pb2_grpc
+from advisor.v1 import audit_pb2, audit_pb2_grpc, common_pb2
 from tests.integration.service.world import CLUSTER, World, short_folder, world_of
 
 pytestmark = pytest.mark.postgres
@@ -30,7 +30,11 @@ async def world() -> AsyncIterator[World]:
     with short_folder() as folder:
         async with world_of(folder) as made:
             await made.fail_on_node2()
-            await made.advice_where(lambda found: any("node2" in item.exclude_nodes for item in found))
+            await made.advice_where(
+                lambda found: any(
+                    item.action == common_pb2.ACTION_RESTART and "node2" in item.exclude_nodes for item in found
+                )
+            )
             yield made
 
 

@@ -21,10 +21,10 @@ def written(folder: Path, text: str) -> Path:
     ("text", "key", "message"),
     [
         ("", "metrics[0].url", "must be given"),
-        ('url = "ftp://x"', "metrics[0].url", "pattern"),
+        ('url = "ftp://x"', "metrics[0].url", "begin with http:// or https://"),
         ('url = "http://x:1 http://y:1"', "metrics[0].url", "one address"),
         ('url = "http://x:1"\nselector = "a} or {b"', "metrics[0].selector", "matchers"),
-        ('url = "http://x:1"\nnode_label = "a b"', "metrics[0].node_label", "pattern"),
+        ('url = "http://x:1"\nnode_label = "a b"', "metrics[0].node_label", "write a label"),
         ('url = "http://x:1"\nquestions_per_second = 50', "metrics[0].questions_per_second", "at most 5"),
         ('url = "http://x:1"\nuser = "a"', "metrics[0].user", "go together"),
         ('url = "http://x:1"\ntoken_file = "/t"', "metrics[0].url", "in the clear"),

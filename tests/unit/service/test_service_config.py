@@ -46,7 +46,7 @@ def test_no_address_is_listened_on_without_tls_or_without_knowing_who_calls(
     [
         ("[service.listen]\n" + 'certificate_file = "/c"\n', "service.listen.key_file", "go together"),
         ('[service.listen]\ngrpc = "host:99999"\n' + TLS + TOKENS, "service.listen.grpc", "port"),
-        ('[service.listen]\ngrpc = "8443"\n' + TLS + TOKENS, "service.listen.grpc", "pattern"),
+        ('[service.listen]\ngrpc = "8443"\n' + TLS + TOKENS, "service.listen.grpc", "HOST:PORT"),
         ('[service.listen]\ngrpc = "a:1"\nhttp = "a:1"\n' + TLS + TOKENS, "service.listen.http", "of its own"),
         (
             '[service.listen]\nclient_certificates = "required"\n',
@@ -72,7 +72,7 @@ def test_no_address_is_listened_on_without_tls_or_without_knowing_who_calls(
         ),
         (OIDC + 'algorithms = ["HS256"]\n', "service.listen.oidc.algorithms", "'HS256' is not one of"),
         (OIDC + 'algorithms = ["none"]\n', "service.listen.oidc.algorithms", "'none' is not one of"),
-        (OIDC.replace("https://", "http://"), "service.listen.oidc.issuer", "pattern"),
+        (OIDC.replace("https://", "http://"), "service.listen.oidc.issuer", "begins with https://"),
         (OIDC.replace("https://", "https://u:p@"), "service.listen.oidc.issuer", "password"),
         (OIDC.replace('audience = "advisor"\n', ""), "service.listen.oidc.audience", "must be given"),
         (
