@@ -105,7 +105,7 @@ def explain(
         told.append(Sentence(about="think", says=_thought(category, attribution)))
         told.append(Sentence(about="sure", says=_sure(attribution)))
     if newest is not None:
-        told.append(Sentence(about="done", says=" ".join(_done(newest, decisions, after))))
+        told.append(Sentence(about="done", says=" ".join(_done(newest, decisions, stopped, after))))
     told.append(Sentence(about="do", says=" ".join(_can_do(attempt, newest, category, after))))
     return tuple(told)
 
@@ -178,14 +178,16 @@ def _sure(attribution: Mapping[str, Any]) -> str:
 
 
 def _done(
-    decision: audit_pb2.Decision, decisions: Sequence[audit_pb2.Decision], after: audit_pb2.Attempt | None
+    decision: audit_pb2.Decision,
+    decisions: Sequence[audit_pb2.Decision],
+    stopped: audit_pb2.Decision | None,
+    after: audit_pb2.Attempt | None,
 ) -> Iterator[str]:
     advice = decision.advice
     action, status = action_name(advice.action) or "none", status_name(decision.status)
     explanation = advice.explanation.strip()
     if explanation:
         yield explanation if explanation.endswith(".") else f"{explanation}."
-    stopped = _stopped(decisions)
     acted = next((item for item in decisions if item is stopped or status_name(item.status) in _ACTED), None)
     if acted is not None and acted is stopped:
         who = _by_whom(acted)

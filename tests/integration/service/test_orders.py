@@ -51,21 +51,6 @@ async def restart_advised(world: World) -> common_pb2.Advice:
     return advice
 
 
-async def say(world: World, advice: common_pb2.Advice, status: int) -> None:
-    await world.agent.ReportReconciliation(
-        agent_pb2.ReportReconciliationRequest(
-            cluster=CLUSTER,
-            session=world.session,
-            advice_id=advice.advice_id,
-            attempt=advice.attempt,
-            generation=advice.generation,
-            status=status,  # type: ignore[arg-type]  # a number of the contract
-            reason=common_pb2.RECONCILIATION_REASON_OBSERVED,
-            at=stamp(now()),
-        )
-    )
-
-
 @asynccontextmanager
 async def an_agent(world: World, holding: common_pb2.Advice, *, accepted: bool) -> AsyncIterator[None]:
     """Says of the next generation what it does about it, after it has finished what it was doing about `holding`."""
@@ -73,8 +58,8 @@ async def an_agent(world: World, holding: common_pb2.Advice, *, accepted: bool) 
     async def answer() -> None:
         found = await world.advice_where(lambda open_: any(item.generation > holding.generation for item in open_))
         if accepted:
-            await say(world, holding, APPLIED)
-        await say(world, found[0], SATISFIED)
+            await world.reconcile(holding, APPLIED)
+        await world.reconcile(found[0], SATISFIED)
 
     task = asyncio.create_task(answer())
     yield
@@ -170,7 +155,7 @@ async def test_what_slurm_has_accepted_is_refused_and_what_nobody_confirmed_is_n
         order_id = vetoed.order.order_id
         await world.operator.LiftOrder(operator_pb2.LiftOrderRequest(order_id=order_id, why="go"))
         (again,) = await world.advice_where(lambda found: [item.action for item in found] == [RESTART])
-        await say(world, again, APPLIED)
+        await world.reconcile(again, APPLIED)
         for call in (
             world.operator.Veto(operator_pb2.VetoRequest(target=OF_17, why="x")),
             world.operator.Withdraw(operator_pb2.WithdrawRequest(target=OF_17, why="x")),
@@ -185,7 +170,7 @@ async def test_an_override_that_slurm_has_accepted_is_not_taken_back(folder: Pat
         await restart_advised(world)
         given = await world.operator.Override(operator_pb2.OverrideRequest(target=OF_17, action=RESTART, why="now"))
         found = await world.advice_where(lambda open_: any(item.generation >= given.generation for item in open_))
-        await say(world, found[0], APPLIED)
+        await world.reconcile(found[0], APPLIED)
         withdrawing = world.operator.Withdraw(operator_pb2.WithdrawRequest(target=OF_17, why="no"))
         assert "the scheduler accepted its restart at" in await refused(withdrawing)
         lifting = operator_pb2.LiftOrderRequest(order_id=given.order.order_id, why="no")

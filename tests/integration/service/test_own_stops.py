@@ -38,7 +38,7 @@ async def restarted_world(folder: Path) -> AsyncIterator[World]:
         await world.operator.SetMode(operator_pb2.SetModeRequest(setting=setting))
         await world.fail_on_node2()
         (advice,) = await world.advice_where(lambda found: [item.action for item in found] == [RESTART])
-        await say(world, advice, APPLIED)
+        await world.reconcile(advice, APPLIED)
         await world.report(next_one(world, "PENDING"))
         await world.ticks(2)
         yield world
@@ -47,21 +47,6 @@ async def restarted_world(folder: Path) -> AsyncIterator[World]:
 def next_one(world: World, state: str, **fields: Any) -> agent_pb2.JobObservation:
     """The attempt that our restart has put into the queue."""
     return world.job(state, attempt=1, marked_generation=1, marked_attempt=0, **fields)
-
-
-async def say(world: World, advice: common_pb2.Advice, status: int) -> None:
-    await world.agent.ReportReconciliation(
-        agent_pb2.ReportReconciliationRequest(
-            cluster=CLUSTER,
-            session=world.session,
-            advice_id=advice.advice_id,
-            attempt=advice.attempt,
-            generation=advice.generation,
-            status=status,  # type: ignore[arg-type]  # a number of the contract
-            reason=common_pb2.RECONCILIATION_REASON_OBSERVED,
-            at=stamp(now()),
-        )
-    )
 
 
 async def stop_ordered(world: World) -> common_pb2.Advice:
@@ -92,7 +77,7 @@ async def test_a_waiting_restart_that_an_operator_has_stopped_is_nobodys_cancel(
         await world.ticks(2)
         await world.report(next_one(world, "CANCELLED"))
         await world.ticks(3)
-        await say(world, advice, APPLIED)
+        await world.reconcile(advice, APPLIED)
         await world.ticks(4)
         found = await told_of(world)
         assert [(item.advice.action, item.advice.reason) for item in found[0]][-1:] == [(STOP, "operator")]
@@ -112,7 +97,7 @@ async def test_a_running_restart_that_an_operator_has_stopped_is_nobodys_cancel(
         assert (advice.attempt.attempt, advice.may_end_live_attempt) == (1, True)
         await world.report(next_one(world, "COMPLETING", notice=agent_pb2.NOTICE_HOOK, ended_at=stamp(now())))
         await world.ticks(2)
-        await say(world, advice, APPLIED)
+        await world.reconcile(advice, APPLIED)
         await world.ticks(2)
         await world.report(next_one(world, "CANCELLED"))
         await world.ticks(4)
@@ -132,7 +117,7 @@ async def test_a_cancel_that_came_before_our_stop_is_the_users(folder: Path) -> 
         await world.report(next_one(world, "CANCELLED"))
         await world.ticks(3)
         assert (await told_of(world))[1][-1].advice.advice_id == advice.advice_id
-        await say(world, advice, SATISFIED)
+        await world.reconcile(advice, SATISFIED)
         await world.ticks(4)
         found = await told_of(world)
         assert found[0][-1].advice.reason == "user_cancelled"

@@ -159,19 +159,7 @@ async def test_advice_closes_when_the_agent_verified_it(folder: Path) -> None:
         await world.fail_on_node2()
         advice = next(a for a in await world.advice_where(_restart_without_node2) if a.exclude_nodes)
         for status in (common_pb2.RECONCILIATION_STATUS_APPLIED, common_pb2.RECONCILIATION_STATUS_VERIFIED):
-            await world.agent.ReportReconciliation(
-                agent_pb2.ReportReconciliationRequest(
-                    cluster=CLUSTER,
-                    session=world.session,
-                    advice_id=advice.advice_id,
-                    attempt=advice.attempt,
-                    generation=advice.generation,
-                    status=status,
-                    reason=common_pb2.RECONCILIATION_REASON_OBSERVED,
-                    at=stamp(now()),
-                    excluded_nodes=["node2"],
-                )
-            )
+            await world.reconcile(advice, status, excluded_nodes=["node2"])
         await world.advice_where(lambda found: not found)
         decision = await world.audit.GetDecision(audit_pb2.GetDecisionRequest(decision_id=advice.advice_id))
         assert decision.status == common_pb2.RECONCILIATION_STATUS_VERIFIED

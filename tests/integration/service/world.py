@@ -184,6 +184,22 @@ class World:
         )
         self.session = answer.session
 
+    async def reconcile(self, advice: common_pb2.Advice, status: int, **fields: Any) -> None:
+        """As an agent that saw in the scheduler what came of it."""
+        await self.agent.ReportReconciliation(
+            agent_pb2.ReportReconciliationRequest(
+                cluster=CLUSTER,
+                session=self.session,
+                advice_id=advice.advice_id,
+                attempt=advice.attempt,
+                generation=advice.generation,
+                status=status,  # type: ignore[arg-type]  # a number of the contract
+                reason=common_pb2.RECONCILIATION_REASON_OBSERVED,
+                at=stamp(now()),
+                **fields,
+            )
+        )
+
     async def advice_where(
         self, wanted: Callable[[Sequence[common_pb2.Advice]], bool], seconds: float = WAIT_SECONDS
     ) -> list[common_pb2.Advice]:
