@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from advisor.board import Board
 from advisor.clock import FollowingClock, SystemClock
+from advisor.core.leases import SLACK_JOBS
 from advisor.core.model import Progress
 from advisor.core.words import AttemptState
 from advisor.instruments import Instruments
@@ -248,24 +249,27 @@ async def test_whoever_has_the_place_of_a_dead_one_does_not_wait_for_its_lease(s
 
 
 async def test_two_takers_at_once_take_each_job_once(store: Store, engine: AsyncEngine) -> None:
-    """Five that come for the same free and orphaned jobs at once: every job is held by one of them."""
+    """Five that come for the same free and orphaned jobs at once: every job is held by one of them, and nobody has more
+    than his share and the slack (he may have taken by a count that was a moment old, and keeps what is within it).
+    """
     keys = {key.job_key for key in await jobs(store, 40)}
     dead = await replica(store)
     await dead.turn()
     await jobs(store, 60)
     await run_out(engine, dead)
     others = [await replica(store) for _ in range(5)]
+    most = 60 // len(others) + SLACK_JOBS
     held: list[Mapping[str, int]] = []
-    for turns in range(20):  # two that want the same one leave another to the next turn, by chance
+    for _ in range(20):  # two that want the same one leave another to the next turn, by chance
         await asyncio.gather(*(one.turn() for one in others))
         held = [one.held.fence.epochs for one in others if one.held is not None]
-        if turns >= 3 and sum(map(len, held)) == 60:
+        if sum(map(len, held)) == 60 and max(map(len, held)) <= most:
             break
     assert sum(map(len, held)) == 60
+    assert max(map(len, held)) <= most
     assert keys <= {job for some in held for job in some}
     epochs = [epoch for some in held for epoch in some.values()]
     assert len(epochs) == len(set(epochs))
-    assert max(map(len, held)) - min(map(len, held)) <= 2
 
 
 async def test_a_job_that_another_takes_at_the_same_moment_is_his(store: Store, engine: AsyncEngine) -> None:
