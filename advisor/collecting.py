@@ -19,6 +19,7 @@ from typing import Any
 
 from advisor.bundle import job_facts, write_bundle
 from advisor.bundle_facts import BundleError, open_regular
+from advisor.core.amounts import many
 from advisor.core.hostlist import fold
 from advisor.core.model import Attempt, PastAttempt, Snapshot, Unavailable
 from advisor.core.words import AttemptState, Trust, UnavailableReason
@@ -119,7 +120,8 @@ async def _ask(scheduler: SchedulerReader | None, job_id: str) -> SchedulerJob |
 def _choose(wanted: Wanted, stored: Sequence[Snapshot] | str, live: SchedulerJob | str) -> _Parts:
     """Which attempt, and the fullest account of it. The service's snapshot goes before Slurm's present view."""
     snapshots = () if isinstance(stored, str) else stored
-    service = stored if isinstance(stored, str) else f"{len(stored)} decisions" if stored else "no decision on this job"
+    found = many(len(snapshots), "decision") if snapshots else "no decision on this job"
+    service = stored if isinstance(stored, str) else found
     sources = {"service": service, "scheduler": live if isinstance(live, str) else "answered"}
     now = None if isinstance(live, str) else live
     if now is not None:

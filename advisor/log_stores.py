@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import assert_never
 
 from advisor.config import AttributionSection, ConfigError, KernelSection, LogsSection, Problem, StoreLimitsSection
+from advisor.core.amounts import many
 from advisor.core.line_filter import LineFilter, line_filter
 from advisor.core.words import UnavailableReason
 from advisor.ports import Clock
@@ -85,9 +86,9 @@ async def look_at_store(section: LogsSection, clock: Clock) -> Look:
     if not seen.lines or seen.newest_ns is None:
         return _nothing(ever)
     age = max(0.0, (now - from_ns(seen.newest_ns)).total_seconds())
-    parts = [f"{seen.streams} streams", f"{seen.jobs} jobs"]
+    parts = [many(seen.streams, "stream"), many(seen.jobs, "job")]
     if section.node_label:
-        parts.append(f"{seen.nodes} nodes")
+        parts.append(many(seen.nodes, "node"))
     parts.append(f"newest line {age:.0f} s old")
     labels = [(section.job_label, seen.of_job), *([(section.node_label, seen.of_node)] if section.node_label else [])]
     parts.extend(f"{_share(count, seen.lines)} of the lines have {label}" for label, count in labels)
@@ -121,7 +122,9 @@ async def look_at_kernel_store(section: KernelSection, nodes: Sequence[str], clo
     if not heard or seen.newest_ns is None:
         return _nothing(bool(seen.lines))
     age = max(0.0, (now - from_ns(seen.newest_ns)).total_seconds())
-    found = f"kernels of {len(heard)} nodes in 7 days, {seen.streams} streams, newest line {age:.0f} s old"
+    found = (
+        f"kernels of {many(len(heard), 'node')} in 7 days, {many(seen.streams, 'stream')}, newest line {age:.0f} s old"
+    )
     silent = [node for node in nodes if node not in heard]
     if nodes and len(silent) == len(nodes):
         to_do = f"node_label must hold the node's name as Slurm spells it: {min(heard)} there, {nodes[0]} in Slurm"

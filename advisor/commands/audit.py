@@ -21,6 +21,7 @@ from advisor.commands.decisions import ago, connected
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given, load_config
 from advisor.commands.output import CommandError, Format, harmless, one_line, print_json, print_table, short_time
 from advisor.commands.progress import Bar
+from advisor.core.amounts import many
 from advisor.retaining import Retention
 from advisor.seals.chain import Chain, Finding, compare_copies
 from advisor.seals.documents import StoredSeal
@@ -155,7 +156,7 @@ def list_seals(
     # Before the database is opened: as root we become the service's user for that.
     with _new_file(export) as file:
         count = asyncio.run(_export(database_url(config, dsn_file), file))
-    print(f"{count} seals in {export}: keep it where nobody who runs the database can write")
+    print(f"{many(count, 'seal')} in {export}: keep it where nobody who runs the database can write")
 
 
 async def _show_chain(url: str) -> None:
@@ -336,13 +337,13 @@ async def _drop_old(url: str, months: int, *, who: str, key: SealKey | None, dry
             for item in found:
                 held = f"  stays: {item.held_back}" if item.held_back else ""
                 print(f"{item.part.name:<28} {item.rows:>10} rows {item.size_bytes / 1e6:>10.1f} MB{held}")
-            print(f"{sum(not item.held_back for item in found)} parts would go, and what only they refer to")
+            print(f"{many(sum(not item.held_back for item in found), 'part')} would go, and what only they refer to")
             return
         went = Retention(history=history, key=key, clock=clock, months=months, who=who, origin="command line")
         refused = 0
         async for piece in went.once():
             refused += bool(piece.refused)
-            print(harmless(f"{piece.what:<28} {piece.refused or f'{piece.rows} rows dropped'}"))
+            print(harmless(f"{piece.what:<28} {piece.refused or many(piece.rows, 'row') + ' dropped'}"))
     if refused:
         raise typer.Exit(1)
 
@@ -368,7 +369,7 @@ def _chain_line(chain: Chain) -> str:
     rows = sum(item.rows.rows for items in chain.sealed.values() for item in items)
     signed = f"{chain.signed} signed" + (f" by {', '.join(chain.keys)}" if chain.keys else "")
     dropped = f", {chain.dropped_rows} of them dropped by retention" if chain.dropped_rows else ""
-    return f"{chain.seals} seals, {signed}; {rows} rows{dropped}"
+    return f"{many(chain.seals, 'seal')}, {signed}; {many(rows, 'row')}{dropped}"
 
 
 def _conclude(findings: list[Finding], chain: Chain, line: str) -> None:
@@ -377,7 +378,7 @@ def _conclude(findings: list[Finding], chain: Chain, line: str) -> None:
     if len(findings) > FINDINGS_MAX:
         print(f"and {len(findings) - FINDINGS_MAX} more: --format json")
     if findings:
-        print(f"NOT as it was: {len(findings)} findings; {line}")
+        print(f"NOT as it was: {many(len(findings), 'finding')}; {line}")
         raise typer.Exit(1)
     print(f"as it was: {line}")
     if chain.seals and not chain.trusted:

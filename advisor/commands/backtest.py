@@ -25,6 +25,7 @@ from advisor.commands.options import ConfigOption, FormatOption, SocketOption, g
 from advisor.commands.output import CommandError, Format, harmless, print_json, print_table
 from advisor.commands.progress import Bar
 from advisor.core import codec
+from advisor.core.amounts import many
 from advisor.replay import Instead, Packed
 from advisor.v1 import audit_pb2
 
@@ -219,7 +220,8 @@ def _evaluator(workers: int, instead: Instead) -> Iterator[Callable[[Iterator[Ca
 def _print(journal: Journal, seconds: float, speed: float) -> None:
     tally = journal.tally
     moved = [(move, count) for move, count in tally.moves.most_common() if move[:2] != move[2:]]
-    print(f"{tally.changed} of {tally.decisions} decisions would be others ({seconds:.1f} s, {speed:.0f} per second)")
+    of = many(tally.decisions, "decision")
+    print(f"{tally.changed} of {of} would be decided otherwise ({seconds:.1f} s, {speed:.0f} per second)")
     if moved:
         print()
         print_table(
@@ -241,8 +243,9 @@ def _print(journal: Journal, seconds: float, speed: float) -> None:
             print(f"and {tally.changed - len(journal.changes)} more")
     print()
     if tally.drifted:
-        print(f"{tally.drifted} decisions are others under this build by itself; compared is what this build decides.")
+        drifted = many(tally.drifted, "decision")
+        print(f"{drifted} would be decided otherwise by this build alone; compared is what this build decides.")
     if tally.unreadable:
-        print(f"{tally.unreadable} decisions of other builds cannot be read by this one, and are left out.")
+        print(f"{many(tally.unreadable, 'decision')} of other builds left out: this one cannot read them.")
     for limit in LIMITS:
         print(f"* {limit}")

@@ -17,6 +17,7 @@ from advisor.commands.listing import listed
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, given, given_category, open_client
 from advisor.commands.output import CommandError, Format, harmless, one_line, print_json
 from advisor.commands.tables import terminal_columns
+from advisor.core.amounts import many
 from advisor.plain_text import seconds_text
 from advisor.v1 import audit_pb2, common_pb2
 from advisor.wording import OUTCOMES, TO_DO_ABOUT, to_do, who
@@ -196,12 +197,12 @@ def _sources(sources: dict[str, Any]) -> Iterator[str]:
             partly = "".join(
                 f", {text}"
                 for text in (
-                    f"{source['foreign']} lines named other nodes and do not count" if source.get("foreign") else "",
+                    f"{many(source['foreign'], 'line')} of other nodes not counted" if source.get("foreign") else "",
                     "more was there than is read" if source.get("capped") else "",
                 )
                 if text
             )
-            yield f"{label}{one_line(name)}: {source.get('lines', 0)} lines{partly}"
+            yield f"{label}{one_line(name)}: {many(source.get('lines', 0), 'line')}{partly}"
             continue
         reason = str(source.get("reason") or "unavailable")
         yield f"{label}{one_line(name)}: not available ({one_line(reason)})"

@@ -10,6 +10,7 @@ from pathlib import Path
 from cryptography import x509
 
 from advisor.commands.service_user import how_to_give, kept_from
+from advisor.core.amounts import many
 from advisor.service import tokens
 from advisor.service.certificates import TlsError, TlsFiles
 from advisor.service_config import ListenSection
@@ -72,6 +73,6 @@ def _tokens(path: Path, now: datetime, service: pwd.struct_passwd | None) -> See
         return Seen(name="tokens", found=f"{path}: {problems[0]}", to_do="correct or remove the line")
     expired = [item.name for item in entries if not item.good_at(now)]
     if expired:
-        found = f"{len(entries)} tokens, expired: {', '.join(expired[:5])}"
+        found = f"{many(len(entries), 'token')}, expired: {', '.join(expired[:5])}"
         return Seen(name="tokens", found=found, to_do="advisor token revoke, and new ones for who needs them")
-    return Seen(name="tokens", found=f"{len(entries)} tokens")
+    return Seen(name="tokens", found=f"{many(len(entries), 'token')}")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from advisor.core.amounts import many
 from advisor.core.measured import (
     CLOCK,
     NVLINK,
@@ -81,7 +82,8 @@ def _judged(
         return
     age = (now - seen.newest_at).total_seconds() if seen.newest_at is not None else None
     every = f", one every {seen.interval_seconds:.0f} s" if seen.interval_seconds is not None else ""
-    text = f"{name}: {seen.gpus} GPUs of {len(seen.nodes)} nodes{every}, the newest sample {age or 0:.0f} s old"
+    gpus = f"{many(seen.gpus, 'GPU')} of {many(len(seen.nodes), 'node')}"
+    text = f"{name}: {gpus}{every}, the newest sample {age or 0:.0f} s old"
     old = age is not None and age > OLD_SECONDS
     yield Finding(found=text, to_do="nothing new comes: look at the exporters and at what scrapes them" if old else "")
     yield from _intervals(source, seen, policy)

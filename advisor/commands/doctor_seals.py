@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from advisor.commands.database import database_url, one_moment, opened
 from advisor.commands.output import CommandError
 from advisor.config import Config
+from advisor.core.amounts import many
 from advisor.store import seals
 from advisor.store.seals import SealStatus
 
@@ -63,7 +64,9 @@ def judge(looked: Looked | None, *, signs: bool, now: datetime) -> Iterator[Seal
     elif signs and status.number and not status.key:
         yield SealFinding(found=f"seal {status.number} is not signed", to_do="restart the service: it has no key yet")
     elif signs:
-        yield SealFinding(found=f"{status.number} seals, signed with key {status.key}" if status.number else "none yet")
+        yield SealFinding(
+            found=f"{many(status.number, 'seal')}, signed with key {status.key}" if status.number else "none yet"
+        )
 
 
 def _look(chosen: Config) -> Looked:

@@ -8,6 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from advisor.client import action_name
 from advisor.commands.output import one_line
+from advisor.core.amounts import many
 from advisor.plain_text import seconds_text
 from advisor.v1 import report_pb2
 
@@ -155,8 +156,8 @@ def reliability_lines(report: report_pb2.ReliabilityReport, where: str, by: str)
 
 def _figures(item: report_pb2.Figures) -> Iterator[str]:
     hours = f"{item.gpu_hours:,.1f} GPU-hours"
-    unknown = f" ({item.without_gpus} attempts with unknown GPUs left out)" if item.without_gpus else ""
-    yield from _wrapped(f"{item.attempts} attempts, {item.node_days:,.2f} node-days, {hours}{unknown}", "")
+    unknown = f" ({many(item.without_gpus, 'attempt')} with unknown GPUs left out)" if item.without_gpus else ""
+    yield from _wrapped(f"{many(item.attempts, 'attempt')}, {item.node_days:,.2f} node-days, {hours}{unknown}", "")
     yield ""
     rows = [
         ("failures per 1,000 node-days", *_estimate(item.failures_per_1000_node_days, "failures")),

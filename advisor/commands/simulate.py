@@ -11,6 +11,7 @@ import typer
 
 from advisor.commands.options import FormatOption
 from advisor.commands.output import CommandError, Format, print_json, print_table
+from advisor.core.amounts import many
 from advisor.simulate.runs import NAMES, USUAL, Lived, Result, run, shorter
 from advisor.simulate.world import DAY, SCENARIOS, WorldError, read_noise, scenario_named
 
@@ -136,10 +137,10 @@ def _show(result: Result) -> None:
     if ours is not None:
         speed = result.scenario.days * DAY / max(ours.took_seconds, 1e-9)
         print(
-            f"advisor: {ours.isolated} nodes isolated, {ours.figures.healthy_nodes_isolated} of them healthy; "
+            f"advisor: {many(ours.isolated, 'node')} isolated, {ours.figures.healthy_nodes_isolated} of them healthy; "
             f"{ours.lemons_found} of {ours.lemons} lemons listed;\n"
             f"  {ours.ticks} ticks, {speed:,.0f} times faster than real; "
-            f"{len(ours.breaches)} invariants broken"
+            f"{many(len(ours.breaches), 'invariant')} broken"
         )
         for shape, delay in ours.detection.items():
             middle = f"{delay.p50:.1f} s at the median, {delay.most:.1f} at most" if delay.seconds else "none"

@@ -12,6 +12,7 @@ from advisor.commands.decisions import connected
 from advisor.commands.mode import NOT_TOLD, acts_by_default
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption
 from advisor.commands.output import Format, one_line, print_json, whole_document
+from advisor.core.amounts import many
 from advisor.plain_text import seconds_text
 from advisor.v1 import common_pb2, operator_pb2
 from advisor.wording import own_tick_age, settled, stop_file_text
@@ -59,7 +60,7 @@ def _acting(modes: operator_pb2.ListModesResponse) -> str:
     if not settings:
         return f"{default} everywhere (default_mode)" if default else f"default_mode everywhere; {NOT_TOLD}"
     acting = sum(setting.mode == common_pb2.MODE_AUTONOMOUS for setting in settings)
-    parts = [f"{_many(acting, 'setting')} autonomous"] if acting else []
+    parts = [f"{many(acting, 'setting')} autonomous"] if acting else []
     parts += ["everything else autonomous by default_mode"] if acts_by_default(modes) else []
     told = f"{', '.join(parts) or 'no setting is autonomous'} (advisor mode get)"
     return told if default or settled(modes) else f"{told}; everything else by default_mode; {NOT_TOLD}"
@@ -70,13 +71,13 @@ def status_lines(found: operator_pb2.Status, now: datetime) -> list[str]:
     # One replica knows what it watches and ticks itself; incidents and agents are the database's.
     by, of = (" by this replica", " of this replica") if len(found.replicas) > 1 else ("", "")
     lines = [
-        f"advisor {found.version}: {_many(found.watched_jobs, 'attempt')} watched{by}, "
-        f"{_many(found.open_incidents, 'open incident')}, last tick{of} {age} ago"
+        f"advisor {found.version}: {many(found.watched_jobs, 'attempt')} watched{by}, "
+        f"{many(found.open_incidents, 'open incident')}, last tick{of} {age} ago"
     ]
     if waits := waiting_text(found):
         lines.append(waits)
     if found.unwatched_jobs:
-        lines.append(f"{_many(found.unwatched_jobs, 'attempt')} not watched: no room (tick.attempts_max)")
+        lines.append(f"{many(found.unwatched_jobs, 'attempt')} not watched: no room (tick.attempts_max)")
     if len(found.replicas) > 1:
         lines += [replica_line(item) for item in found.replicas]
     for agent in found.agents:
@@ -115,10 +116,6 @@ def replica_line(item: operator_pb2.ReplicaStatus) -> str:
     state = state if item.alive else ", dead: others take its jobs"
     this = " (answers this)" if item.answering else ""
     return (
-        f"replica {replica_name(item)}{this}: {_many(item.jobs, 'job')}, last tick {age} ago, "
+        f"replica {replica_name(item)}{this}: {many(item.jobs, 'job')}, last tick {age} ago, "
         f"version {item.version}, schema {item.schema}{state}"
     )
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from advisor.commands.output import one_line
+from advisor.core.amounts import many
 from advisor.core.words import Reason
 
 TIMELINE_MAX = 12
@@ -21,6 +22,7 @@ _BECAUSE: Mapping[str, str] = {
     Reason.COMPLETED: "its training was done",
     Reason.USER_CANCELLED: "somebody cancelled it, and that stays so",
     Reason.STOPPED: "we stopped it ourselves, while it waited",
+    Reason.STOP_UNREPORTED: "our stop was out, and not reported back: ended by it, or by somebody else",
     Reason.HELD_BY_OTHERS: "somebody holds it",
     Reason.ALREADY_REQUEUED: "it is in the queue again already",
     Reason.AWAITING_EXIT: "it still runs: it may recover, or exit",
@@ -126,5 +128,5 @@ def _sources(sources: Mapping[str, Any]) -> str:
         else:
             foreign = f", {source['foreign']} foreign" if source["foreign"] else ""
             wrong = f"; {source['problems'][0]}" if source["problems"] else ""
-            parts.append(f"{name} ({source['lines']} lines{foreign}{wrong})")
+            parts.append(f"{name} ({many(source['lines'], 'line')}{foreign}{wrong})")
     return ", ".join(parts) or "none"

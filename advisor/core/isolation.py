@@ -205,7 +205,7 @@ def _affordable(snapshot: Snapshot, ranked: tuple[str, ...]) -> _Chosen:
             kept.append(node)
             spare -= 1
         else:
-            detail = f"{snapshot.nodes_fitting} nodes fit the job, it needs {needed}"
+            detail = f"nodes that fit the job: {snapshot.nodes_fitting}; it needs {needed}"
             withheld.append(Withheld(node=node, reason=WithheldReason.CAPACITY, detail=detail))
     return _Chosen(nodes=tuple(kept), withheld=tuple(withheld))
 

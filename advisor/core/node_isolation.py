@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from advisor.core.amounts import many
 from advisor.core.model import Decision
 from advisor.core.policy import Policy
 from advisor.core.words import Category, Mode, Trust
@@ -109,7 +110,7 @@ def over_caps(cluster: Cluster, node: str, policy: Policy) -> str:
         return "the breaker has tripped"
     held = {item.node for item in cluster.held} - {node}
     most = cap(cluster.nodes, policy)
-    return "" if len(held) < most else f"{len(held)} nodes are isolated: at most {most} of {cluster.nodes}"
+    return "" if len(held) < most else f"{many(len(held), 'node')} isolated already: at most {most} of {cluster.nodes}"
 
 
 def plan(wants: Sequence[Want], cluster: Cluster, policy: Policy, now: datetime) -> Plan:
@@ -142,12 +143,12 @@ def plan(wants: Sequence[Want], cluster: Cluster, policy: Policy, now: datetime)
     most = cap(cluster.nodes, policy)
     if new and len(held) + len(new) > most:
         names = " ".join(sorted(fresh)[:NAMES_MAX])
-        wanted = f"{len(held)} nodes are isolated and {len(new)} more are wanted ({names})"
+        wanted = f"{many(len(held), 'node')} isolated already and {len(new)} more wanted ({names})"
         why = f"{wanted}: at most {most} of {cluster.nodes}"
         # Where the bounds allow none at all there is nothing to break.
         return Plan(acts_now=changed, refused=new, refused_why=why, trips=why if most else "", young=waits)
     if cluster.opened_today + len(new) > policy.isolations_per_day_max:
-        why = f"{cluster.opened_today} isolations within a day and {len(new)} more are wanted: at most " + str(
+        why = f"{many(cluster.opened_today, 'isolation')} within a day and {len(new)} more wanted: at most " + str(
             policy.isolations_per_day_max
         )
         return Plan(acts_now=changed, refused=new, refused_why=why, trips=why, young=waits)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from advisor.core.amounts import many
 from advisor.core.flight_recorder import Collective, Dump, Group, Standing
 from advisor.core.lines import cap
 from advisor.core.model import Signal
@@ -286,7 +287,7 @@ def signal_of(finding: Finding, rules: Mapping[str, Rule], *, source: str, seen_
     ranks = fold_ranks(finding.ranks[:RANKS_MAX])
     shown = ", ".join(map(str, finding.ranks[:SHOWN])) + (", ..." if len(finding.ranks) > SHOWN else "")
     place = f"{finding.op} #{finding.seq} of group {finding.group!r}" if finding.seq is not None else finding.op
-    text = f"rank {shown}: {finding.how}; {finding.waiting} ranks wait" + (f" in {place}" if place else "")
+    text = f"rank {shown}: {finding.how}; {many(finding.waiting, 'rank')} waiting" + (f" in {place}" if place else "")
     if finding.where:
         text += f"; last seen in {finding.where}"
     fields = {"op": finding.op, "seq": str(finding.seq), "group": finding.group, "how": finding.how, "ranks": ranks}

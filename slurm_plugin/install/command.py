@@ -57,7 +57,7 @@ def run(config: AgentConfig, slurm: Slurm, options: argparse.Namespace) -> int:
             print("nothing to do" if not made.notes else "nothing to do now")
             return 0
         if options.dry_run:
-            print(f"\n{len(made.changes)} files would be changed; --apply does it")
+            print(f"\nfiles that would be changed: {len(made.changes)}; --apply does it")
             return 0
         print()
         for line in carrying_out.carry_out(made, _now()):

@@ -147,7 +147,7 @@ async def test_doctor_asks_the_store_for_real(folder: Path, kind: str) -> None:
         shop.ship("node2", "b")
         well = await check()
         assert (well.state, well.to_do) == (State.OK, "")
-        assert "2 streams, 1 jobs, 2 nodes, newest line 0 s old" in well.found
+        assert "2 streams, 1 job, 2 nodes, newest line 0 s old" in well.found
         assert "all of the lines have job_id, all of the lines have host" in well.found
         assert "none of the lines have node" in (await check(node_label="node")).found
         assert "job_label" in (await check(job_label="jobid")).to_do

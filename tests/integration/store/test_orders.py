@@ -244,7 +244,7 @@ async def test_a_node_is_isolated_by_hand_within_the_caps(url: str) -> None:
     theirs = ObservedNode(name="node4", state=NodeState.DRAINED, observed_at=at(0), reason="bob: DIMM")
     await store.record_observations(CLUSTER, (), (*nodes, theirs), complete=False, now=at(0))
     assert [await isolate(store, "node1") for _ in range(2)] == [("ada", True), ("ada", False)]
-    with pytest.raises(TooLate, match="1 nodes are isolated: at most 1 of 4"):
+    with pytest.raises(TooLate, match="1 node isolated already: at most 1 of 4"):
         await isolate(store, "node2")
     assert await isolate(store, "node2", force=True) == ("ada", True)
     with pytest.raises(TooLate, match=r"drained by others already \(bob: DIMM\)"):

@@ -137,6 +137,14 @@ def test_a_gzip_that_unpacks_without_end_is_refused() -> None:
         list(iter(lambda: text.read(1 << 20), b""))
 
 
+def test_one_line_is_not_told_as_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was read is counted as people count."""
+    for lines, told in (("step 1\n", "logs (1 line)"), ("step 1\nstep 2\n", "logs (2 lines)")):
+        (tmp_path / "job.log").write_text(lines)
+        run("analyze", tmp_path / "job.log")
+        assert told in capsys.readouterr().out
+
+
 def test_no_failure_and_no_end_is_not_called_healthy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A log that simply stops is no proof; a job that the scheduler calls completed is."""
     log = tmp_path / "job.log"

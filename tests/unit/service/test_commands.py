@@ -114,15 +114,17 @@ def test_a_verdict_names_its_sources_and_what_to_do_about_those_it_lacked() -> N
         "kernel": {"available": True, "lines": 7, "foreign": 2, "capped": False},
         "job-output": {"available": False, "reason": "permission", "detail": permission},
         "other": {"available": False, "reason": "timeout", "detail": ""},
+        "pushed": {"available": True, "lines": 1, "foreign": 1, "capped": False},
     }
     decision.analysis_json = json.dumps(analysis)
     lines = list(verdict(decision))
-    at = lines.index("sources  kernel: 7 lines, 2 lines named other nodes and do not count")
-    assert lines[at + 1 : at + 5] == [
+    at = lines.index("sources  kernel: 7 lines, 2 lines of other nodes not counted")
+    assert lines[at + 1 : at + 6] == [
         "         job-output: not available (permission)",
         f"           {permission}",
         "         other: not available (timeout)",
         "           the file system does not answer: check its mount on this host",
+        "         pushed: 1 line, 1 line of other nodes not counted",
     ]
 
 

@@ -158,7 +158,7 @@ def test_a_file_of_the_services_user_is_good_for_root(open_folder: Path) -> None
     listen, file, daemon = _readable(open_folder), open_folder / "tokens", pwd.getpwnam("daemon")
     tokens.add(file, name="a", role="viewer", user="alice", expires=None)
     os.chown(file, daemon.pw_uid, daemon.pw_gid)
-    assert {item.name: item.found for item in look_at_access(listen, NOW, daemon)}["tokens"] == "1 tokens"
+    assert {item.name: item.found for item in look_at_access(listen, NOW, daemon)}["tokens"] == "1 token"
     tokens.revoke(file, "a", service=daemon)
     assert file.stat().st_uid == daemon.pw_uid
     os.chown(file, pwd.getpwnam("nobody").pw_uid, -1)

@@ -156,6 +156,19 @@ def test_a_stop_of_ours_is_no_cancel() -> None:
     assert "somebody cancelled it" in user["think"]
 
 
+def test_a_stop_that_nobody_reported_is_not_told_as_ours_or_anybodys() -> None:
+    """How it ended, that our stop was out, and no word of who did it."""
+    ended = attempt(common_pb2.ATTEMPT_STATE_CANCELLED)
+    words = "Nothing to do: our stop was out, and not reported back: ended by it, or by somebody else."
+    lost = decision(3, "none", status=8, reason="stop_unreported", explanation=words)
+    stop = decision(2, "unknown", status=8, reason="budget_exhausted", explanation="Stop: spent.")
+    told = said(ended, [lost, stop], None)
+    assert told["happened"].startswith("Attempt 0 of job 17 was cancelled while our stop of it was out")
+    assert told["done"] == f"{words} Who cancelled it, the scheduler's accounting may tell."
+    assert told["do"].startswith("To run it again all the same: scontrol requeue 17.")
+    assert not any("somebody cancelled" in text or "was stopped" in text for text in told.values())
+
+
 def test_what_was_only_watched_and_what_did_not_ask_say_so() -> None:
     """Monitor mode touches nothing; a job out of scope is told how to opt in."""
     told = said(attempt(), [decision(1, "unknown", status=7, mode=1)], None)
@@ -475,6 +488,6 @@ def test_attempts_that_nobody_has_room_for_are_told() -> None:
     status = operator_pb2.Status(version="1", watched_jobs=5000, unwatched_jobs=3)
     assert "3 attempts not watched: no room (tick.attempts_max)" in status_lines(status, NOW)
     (check,) = look_at_room(status)
-    assert (check.state, check.found) == (State.WARN, "3 attempts are not watched: no replica has room for them")
+    assert (check.state, check.found) == (State.WARN, "3 attempts not watched: no replica has room")
     assert list(look_at_room(operator_pb2.Status(watched_jobs=5000))) == []
     assert len(status_lines(operator_pb2.Status(version="1"), NOW)) == 1

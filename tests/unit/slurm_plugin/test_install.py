@@ -90,7 +90,7 @@ def test_a_dry_run_shows_everything_and_changes_nothing(site: Site, capsys: pyte
     assert f"+EpilogSlurmctld={site.wrapper}  # the site's\n" in said
     assert "+JobSubmitPlugins=throttle,lua\n" in said
     assert f"+++ {site.folder}/job_submit.lua\n" in said
-    assert "6 files would be changed; --apply does it" in said
+    assert "files that would be changed: 6; --apply does it" in said
     assert f"+++ {site.wrapper.parent}/job_submit_advisor.lua, " in said
     assert "local function judge" not in said, "long files of ours are named, not printed"
 
