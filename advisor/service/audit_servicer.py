@@ -227,9 +227,7 @@ def _page(page: audit_pb2.Page) -> Page:
     return Page(size=page.page_size, cursor=wire.text_of(page.cursor, "page.cursor"))
 
 
-_TEXT_FILTERS = (
-    *("cluster", "job_id", "job_key", "user", "account", "partition", "node", "category", "reason", "array_job_id"),
-)
+_TEXT_FILTERS = (*("cluster", "job_id", "job_key", "user", "account", "partition", "node", "reason", "array_job_id"),)
 
 
 def _filter(message: audit_pb2.Filter) -> AuditFilter:
@@ -237,6 +235,7 @@ def _filter(message: audit_pb2.Filter) -> AuditFilter:
     status = message.status
     return AuditFilter(
         **texts,
+        category=wire.category_of(message.category, "filter.category"),
         action=wire.from_wire(Action, message.action, "filter.action") if message.action else None,
         mode=wire.from_wire(Mode, message.mode, "filter.mode") if message.mode else None,
         status=wire.from_wire(ReconciliationStatus, status, "filter.status") if status else None,

@@ -12,7 +12,7 @@ import structlog
 from advisor.board import Board
 from advisor.core.autonomy import Earned
 from advisor.core.modes import ModeChange, ModeSetting
-from advisor.core.words import Category, Mode
+from advisor.core.words import Mode
 from advisor.plain_text import said
 from advisor.ports import Clock
 from advisor.service import wire
@@ -245,15 +245,13 @@ def _place(given: operator_pb2.ModeSetting, mode: Mode) -> ModeSetting:
         if given.HasField(name) and not value.strip():
             raise BadRequestError(f"setting.{name}: given but empty; leave it out to mean all")
         fields[name] = value
-    if fields["category"] and fields["category"] not in list(Category):
-        raise BadRequestError(f"setting.category: {fields['category'][:64]!r} is not one of {', '.join(Category)}")
     return ModeSetting(
         mode=mode,
         cluster=fields["cluster"],
         partition=fields["partition"],
         account=fields["account"],
         job_id=fields["job_id"],
-        category=fields["category"],
+        category=wire.category_of(fields["category"], "setting.category"),
         percent=_share(given, mode),
     )
 

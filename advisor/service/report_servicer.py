@@ -9,7 +9,7 @@ import grpc
 
 from advisor.core.people import Did, Said
 from advisor.core.reliability import Window
-from advisor.core.words import AttemptState, Category
+from advisor.core.words import AttemptState
 from advisor.ports import Clock
 from advisor.reporting import GROUPINGS, Reporting
 from advisor.service import reports, wire
@@ -59,7 +59,7 @@ class ReportServicer(report_pb2_grpc.ReportServiceServicer):
             partition=_name(request, "partition"),
             user=self._user(request),
             job_id=_name(request, "job_id"),
-            category=_category(request.category),
+            category=wire.category_of(request.category, "category"),
         )
         found = await self._services.reporting.shadow(wanted, now)
         rules = self._services.reporting.rules
@@ -157,12 +157,6 @@ def _window(request: report_pb2.GetShadowReportRequest | report_pb2.GetReliabili
 
 def _name(request: Any, field: str) -> str:
     return wire.text_of(getattr(request, field), field, most=wire.NAME_MAX)
-
-
-def _category(text: str) -> str:
-    if text and text not in list(Category):
-        raise BadRequestError(f"category: {text[:64]!r} is not one of {', '.join(Category)}")
-    return text
 
 
 def _count(given: int, field: str, default: int, most: int) -> int:

@@ -15,7 +15,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from advisor.core.model import ExitStatus, Signal, Unavailable
-from advisor.core.words import Action, AttemptState, Mode, NodeState, UnavailableReason
+from advisor.core.words import Action, AttemptState, Category, Mode, NodeState, UnavailableReason
 from advisor.service.errors import BadRequestError
 from advisor.store.records import (
     AgentMode,
@@ -134,6 +134,13 @@ def text_of(value: str, field: str, *, most: int = TEXT_MAX) -> str:
         raise BadRequestError(f"{field}: longer than {most} characters")
     if "\0" in value:
         raise BadRequestError(f"{field}: holds a NUL character")
+    return value
+
+
+def category_of(value: str, field: str) -> str:
+    """ "" where none is meant. One that is none would match nothing, and look like good news."""
+    if value and value not in list(Category):
+        raise BadRequestError(f"{field}: {value[:64]!r} is not one of {', '.join(Category)}")
     return value
 
 

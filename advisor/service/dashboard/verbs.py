@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from advisor.core.words import Action, Category
+from advisor.core.words import Action
 from advisor.service.dashboard.pages import Dashboard
 from advisor.service.dashboard.reads import Reads
 from advisor.service.dashboard.rendering import THEME_COOKIE, THEMES, Notice, leave_notice
@@ -179,12 +179,9 @@ async def _lift(reads: Reads, form: Form, _now: datetime) -> str:
 
 async def _correct(reads: Reads, form: Form, _now: datetime) -> str:
     """What is left as it was says nothing; "none" as the node's name says that no node was to blame."""
-    category = form.get("category", "")
-    if category and category not in list(Category):
-        raise BadRequestError(f"category: {category[:64]!r} is not one of {', '.join(Category)}")
     request = operator_pb2.CorrectVerdictRequest(
         decision_id=form.get("decision", ""),
-        category=category or None,
+        category=form.get("category") or None,
         action=_action(form, needed=False),
         why=form.get("why", ""),
     )

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from advisor.clock import SystemClock
+from advisor.core.words import Category
 from advisor.service.http.contract import exposed
 from advisor.store.store import Store
 from tests.integration.api.world import SECRET, app_of, decided, served, two_users
@@ -90,6 +91,9 @@ UNANSWERABLE: list[tuple[str, dict[str, Any], int, str | None]] = [
     ("/decisions", {"array_task": "1"}, 400, None),
     ("/decisions", {"cursor": "junk"}, 400, None),
     ("/attempts", {"category": "storage"}, 400, None),
+    ("/decisions", {"category": "gpu_hardwar"}, 400, "category"),
+    ("/incidents", {"category": "GPU_HARDWARE"}, 400, "category"),
+    ("/export/decisions", {"category": "gpu_hardwar"}, 400, "category"),
     ("/isolations", {"ended": "maybe"}, 400, "ended"),
     ("/clusters/a b/nodes/n", {}, 400, "cluster"),
     ("/export/decisions", {"format": "xml"}, 400, "format"),
@@ -123,6 +127,12 @@ async def test_what_cannot_be_answered_is_a_problem_with_its_cause(client: httpx
         assert document["detail"]
         if location is not None:
             assert [item["location"] for item in document["errors"]] == [location], (path, query)
+
+
+async def test_an_unknown_category_is_answered_with_those_there_are(client: httpx.AsyncClient) -> None:
+    """It would match nothing, which looks like good news."""
+    told = (await get(client, "/decisions", category="gpu_hardwar")).json()["detail"]
+    assert told == f"filter.category: 'gpu_hardwar' is not one of {', '.join(Category)}"
 
 
 async def test_a_body_that_cannot_be_used_is_refused(client: httpx.AsyncClient) -> None:
