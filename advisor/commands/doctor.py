@@ -5,7 +5,7 @@ import os
 import pwd
 import shutil
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from enum import StrEnum
@@ -33,6 +33,7 @@ from advisor.commands.output import (
 from advisor.commands.service_user import account_of, how_to_give, kept_from
 from advisor.commands.status import REPLICA_SILENT_SECONDS, replica_name, waiting_text
 from advisor.config import Config, ConfigError
+from advisor.core.amounts import many
 from advisor.core.hostlist import short
 from advisor.core.model import Unavailable
 from advisor.core.policy import Policy
@@ -45,7 +46,7 @@ from advisor.rules.policy import check_timing
 from advisor.schedulers import open_scheduler
 from advisor.service.operator_servicer import SCHEMA_ABSENT
 from advisor.v1 import common_pb2, operator_pb2
-from advisor.wording import TO_DO_ABOUT, own_tick_age, settled, stop_file_text
+from advisor.wording import TO_DO_ABOUT, drain_withheld, isolation_state, own_tick_age, settled, stop_file_text
 from connectors.logs.root_reader import RootReader
 from slurm_plugin import consequences
 from slurm_plugin.squeue import SlurmConfig
@@ -187,8 +188,11 @@ def look_at_data_folder(chosen: Config) -> Check:
 def look_at_watchdog(chosen: Config, folder: Path) -> Iterator[Check]:
     """Whether the watchdog gives another replica the time to take over, by its file beside ours, where one is here.
 
-    What else is wrong with that file it says itself (advisor-watchdog --check).
+    Over the database that an advisor starts for itself there is no other. What else is wrong with that file it says
+    itself (advisor-watchdog --check).
     """
+    if chosen.store.dsn_file is None:
+        return
     file = folder / "watchdog.toml"
     try:
         sections = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -396,7 +400,11 @@ def _withheld(client: Client) -> Iterator[Check]:
         text = f"{item.cluster or 'all clusters'} until {short_time(item.until.ToDatetime(UTC))}: {item.why}"
         to_do = "advisor resume ends it before"
         yield Check(name="pause", state=State.WARN, found=f"paused by {item.set_by}: {text}", to_do=to_do)
-    nodes = client.isolations(operator_pb2.ListIsolationsRequest())
+    yield from look_at_isolations(client.isolations(operator_pb2.ListIsolationsRequest()))
+
+
+def look_at_isolations(nodes: operator_pb2.ListIsolationsResponse) -> Iterator[Check]:
+    """Whether what is wanted of nodes is done; well is only what is, or what a site chose to have on paper."""
     for tripped in nodes.tripped:
         to_do = f"look at the nodes named, then: advisor nodes reset-breaker --cluster {tripped.cluster} --why …"
         yield Check(
@@ -408,18 +416,41 @@ def _withheld(client: Client) -> Iterator[Check]:
     if nodes.orphaned:
         names = " ".join(item.node for item in nodes.orphaned[:MODES_SHOWN])
         to_do = "nobody will undo them: scontrol update NodeName=… State=UNDRAIN when the node is well"
-        found = f"{len(nodes.orphaned)} nodes carry a drain of ours that is not known any more: {names}"
+        found = f"{many(len(nodes.orphaned), 'node')} with a drain of ours that is not known any more: {names}"
         yield Check(name="isolation", state=State.WARN, found=found, to_do=to_do)
-    held = [item for item in nodes.isolations if not item.ended_by]
-    if held:
-        names = " ".join(f"{item.node}{' (on paper)' if item.dry_run else ''}" for item in held[:MODES_SHOWN])
-        yield Check(name="isolation", state=State.OK, found=f"{len(held)} nodes: {names} (advisor nodes isolations)")
+    by_state: dict[str, list[operator_pb2.NodeIsolation]] = {}
+    for item in nodes.isolations:
+        by_state.setdefault(isolation_state(item), []).append(item)
+    if drained := by_state.get("drained"):
+        found = f"{many(len(drained), 'node')} drained: {_names(drained)} (advisor nodes isolations)"
+        yield Check(name="isolation", state=State.OK, found=found)
+    if paper := by_state.get("on paper"):
+        found = f"{many(len(paper), 'node')} on paper only, not drained: {_names(paper)}"
+        why = "monitor mode, or isolate_dry_run of the policy"
+        yield Check(name="isolation", state=State.OK, found=f"{found} ({why})")
+    wanted = by_state.get("wanted", [])
+    withheld = [text for item in wanted if (text := drain_withheld(item))]
+    to_do = "jobs may start there: correct what keeps it, drain the node yourself, or advisor nodes reinstate"
+    for text in withheld[:MODES_SHOWN]:
+        yield Check(name="isolation", state=State.WARN, found=text, to_do=to_do)
+    if (more := len(withheld) - MODES_SHOWN) > 0:
+        yield Check(name="isolation", state=State.WARN, found=f"{more} more", to_do="advisor nodes isolations")
+    if unanswered := [item for item in wanted if not drain_withheld(item)]:
+        names = f"{many(len(unanswered), 'node')} to be drained: {_names(unanswered)}"
+        found = f"the agent has not answered yet about {names}"
+        to_do = "look again in some seconds; does the agent live? advisor nodes isolations"
+        yield Check(name="isolation", state=State.WARN, found=found, to_do=to_do)
+
+
+def _names(isolations: Sequence[operator_pb2.NodeIsolation]) -> str:
+    more = f" and {len(isolations) - MODES_SHOWN} more" if len(isolations) > MODES_SHOWN else ""
+    return " ".join(item.node for item in isolations[:MODES_SHOWN]) + more
 
 
 def look_at_room(status: operator_pb2.Status) -> Iterator[Check]:
     """Attempts that nobody looks at."""
     if status.unwatched_jobs:
-        found = f"{status.unwatched_jobs} attempts are not watched: no replica has room for them"
+        found = f"{many(status.unwatched_jobs, 'attempt')} not watched: no replica has room"
         to_do = "raise tick.attempts_max, start another replica, or narrow the agents' scope: nothing is done for them"
         yield Check(name="room", state=State.WARN, found=found, to_do=to_do)
 
@@ -439,7 +470,7 @@ def look_at_replicas(status: operator_pb2.Status) -> Iterator[Check]:
             to_do = "others take its jobs when its lease has run out: see its log, or start it again"
             yield Check(name="replicas", state=State.WARN, found=found, to_do=to_do)
         if not item.alive and item.jobs:
-            found = f"{replica_name(item)} is dead or frozen, and {item.jobs} jobs wait to be taken over"
+            found = f"{replica_name(item)} is dead or frozen, its {many(item.jobs, 'job')} not taken over yet"
             to_do = "others take them with their next tick: if not, see their logs"
             yield Check(name="replicas", state=State.WARN, found=found, to_do=to_do)
     alive = [item for item in status.replicas if item.alive]
@@ -457,7 +488,7 @@ def look_at_tick(status: operator_pb2.Status) -> Check:
     took = status.tick_took.ToTimedelta().total_seconds()
     whose = " by this replica" if len(status.replicas) > 1 else ""
     own = seconds_text(own_tick_age(status).total_seconds())
-    ticks = f"{status.ticks} ticks, the last {own} ago in {seconds_text(took)}"
+    ticks = f"{many(status.ticks, 'tick')}, the last {own} ago in {seconds_text(took)}"
     waits = f"; {waiting}" if (waiting := waiting_text(status)) else ""
     text = f"{ticks}, {status.watched_jobs} watched{whose}{waits}"
     if age > TICK_SLOW_SECONDS:
@@ -543,7 +574,7 @@ def look_at_modes(modes: operator_pb2.ListModesResponse) -> Check:
     """What is acted on, as the service that was asked says: the configuration here need not be its own."""
     settings, default = [*modes.settings, *modes.earned], mode_name(modes.default_mode)
     if not default and not settled(modes):
-        found = f"{len(settings)} settings, and beside them default_mode; {NOT_TOLD}"
+        found = f"{many(len(settings), 'setting')}, and beside them default_mode; {NOT_TOLD}"
         return Check(name="modes", state=State.WARN, found=found, to_do="upgrade the service: docs/upgrade.md")
     if not settings:
         return Check(name="modes", state=State.OK, found=f"no settings: {default} everywhere")

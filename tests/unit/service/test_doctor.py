@@ -14,6 +14,7 @@ from advisor.commands.doctor import (
     look_at_channels,
     look_at_data_folder,
     look_at_dsn_file,
+    look_at_isolations,
     look_at_root_readers,
     look_at_scheduler,
     look_at_sources,
@@ -23,7 +24,7 @@ from advisor.config import load
 from advisor.core.model import Attempt, Job, NodeFact, Unavailable
 from advisor.core.words import AttemptState, UnavailableReason
 from advisor.ports import SchedulerJob
-from advisor.v1 import operator_pb2
+from advisor.v1 import common_pb2, operator_pb2
 from connectors.scheduler.slurm_cli import SlurmCli
 from slurm_plugin.squeue import Output
 from tests.integration.service.world import short_folder
@@ -175,10 +176,14 @@ def test_with_a_database_of_its_own_no_data_folder_is_missed(tmp_path: Path) -> 
 def test_a_watchdog_that_reckons_with_a_shorter_lease_is_told(
     tmp_path: Path, lease: int, watchdog: str | None, warned: str
 ) -> None:
-    """It would let jobs go, or call the arithmetic right, while another replica may still take over."""
-    (tmp_path / "advisor.toml").write_text(f"[replicas]\nlease_seconds = {lease}\n")
+    """It would let jobs go, or call the arithmetic right, while another replica may still take over; over a database
+    that is its own there is none, and whoever is started again on its socket has its jobs at once."""
+    alone = f"[replicas]\nlease_seconds = {lease}\n"
+    (tmp_path / "alone.toml").write_text(alone)
+    (tmp_path / "advisor.toml").write_text(f'{alone}[store]\ndsn_file = "{tmp_path}/dsn"\n')
     if watchdog is not None:
         (tmp_path / "watchdog.toml").write_text(watchdog)
+    assert not list(look_at_watchdog(load(tmp_path / "alone.toml", {}).config, tmp_path))
     checks = list(look_at_watchdog(load(tmp_path / "advisor.toml", {}).config, tmp_path))
     assert [check.state for check in checks] == ([State.WARN] if warned else [])
     for check in checks:
@@ -206,3 +211,32 @@ def test_a_dsn_file_that_the_services_user_cannot_read_is_told() -> None:
         )
         os.chown(folder / "dsn", nobody.pw_uid, nobody.pw_gid)
         assert list(look_at_dsn_file(chosen, nobody)) == []
+
+
+def test_an_isolation_is_well_only_where_its_node_is_drained() -> None:
+    """What is wanted and not done, and by whose choice, is told as that; what has ended is not told."""
+    drained = operator_pb2.NodeIsolation(node="n1", status=common_pb2.RECONCILIATION_STATUS_VERIFIED)
+    drained.drained_at.FromDatetime(STARTED)
+    withheld, observes = common_pb2.RECONCILIATION_STATUS_WITHHELD, common_pb2.RECONCILIATION_REASON_AGENT_OBSERVES
+    off = operator_pb2.NodeIsolation(
+        node="n3", status=withheld, reason=observes, detail='[isolation] mode = "off" in agent.toml'
+    )
+    paused = operator_pb2.NodeIsolation(node="n4", status=withheld, reason=common_pb2.RECONCILIATION_REASON_PAUSED)
+    answer = operator_pb2.ListIsolationsResponse(
+        isolations=[
+            drained,
+            operator_pb2.NodeIsolation(node="n2", dry_run=True),
+            off,
+            paused,
+            operator_pb2.NodeIsolation(node="n5"),
+            operator_pb2.NodeIsolation(node="n6", ended_by="operator"),
+        ]
+    )
+    assert [(check.state, check.found) for check in look_at_isolations(answer)] == [
+        (State.OK, "1 node drained: n1 (advisor nodes isolations)"),
+        (State.OK, "1 node on paper only, not drained: n2 (monitor mode, or isolate_dry_run of the policy)"),
+        (State.WARN, 'the agent does not drain n3: [isolation] mode = "off" in agent.toml'),
+        (State.WARN, "the agent has not drained n4: a pause holds it up (advisor resume ends it)"),
+        (State.WARN, "the agent has not answered yet about 1 node to be drained: n5"),
+    ]
+    assert all(check.to_do for check in look_at_isolations(answer) if check.state is State.WARN)
