@@ -44,8 +44,8 @@ UNIT_SECONDS = 60.0
 _UNHURRIED_SECONDS = 1200.0  # of looking over a whole month, say
 _RENEW_SECONDS = 5.0
 _CLOSE_SECONDS = 2.0
-_TELL_SECONDS = 60.0  # of what keeps every connection away, so often
-_NEVER_TOLD = (float("-inf"), "")  # when, and what
+_TELL_SECONDS = 60.0  # of each thing that keeps connections away, so often
+_TOLD_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Database:
         self.on_another: Callable[[], None] = lambda: None
         self._incarnation = ""
         self._sure_at: datetime | None = None  # when the life was last seen to be the same
-        self._told_absent = _NEVER_TOLD
+        self._told_absent: dict[str, float] = {}  # what, and when
 
     @property
     def incarnation(self) -> str:
@@ -151,14 +151,18 @@ class Database:
         except NotPrimary as error:
             raise StandbyError(str(error)) from error
         if not self._lives.doubted:  # else whoever asks next finds whether it still lacks something
-            self._told_absent = _NEVER_TOLD
+            self._told_absent.clear()
         self._lives.doubted = False
 
     def _tell_absent(self, why: str) -> None:
+        """Where several things are lacking, each transaction meets the one that it asks for first."""
         now = asyncio.get_running_loop().time()
-        if self._told_absent[1] != why or now - self._told_absent[0] >= _TELL_SECONDS:
-            self._told_absent = now, why
-            _log.error("schema_absent", why=why)
+        if now - self._told_absent.get(why, float("-inf")) < _TELL_SECONDS:
+            return
+        if len(self._told_absent) >= _TOLD_MAX:
+            self._told_absent.clear()
+        self._told_absent[why] = now
+        _log.error("schema_absent", why=why)
 
     def _enter(self, current: Incarnation) -> None:
         self._lives.life = current.life

@@ -49,7 +49,8 @@ async def parts(connection: AsyncConnection) -> tuple[Part, ...]:
         ),
         {"tables": list(MONTHLY)},
     )
-    known = [Part(table=row.parent, name=row.name, until=_until(row.bound)) for row in found]
+    # One whose bound is not known any more was dropped while this was asked.
+    known = [Part(table=row.parent, name=row.name, until=_until(row.bound)) for row in found if row.bound is not None]
     return tuple(sorted(known, key=lambda part: (part.table, part.until is None, part.until or _LATEST)))
 
 

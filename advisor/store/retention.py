@@ -15,6 +15,7 @@ from datetime import datetime
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from advisor.core.amounts import many
 from advisor.seals.chain import within
 from advisor.seals.documents import DroppedRows
 from advisor.seals.keys import SealKey
@@ -100,6 +101,8 @@ async def plan(connection: AsyncConnection, *, months: int, now: datetime) -> tu
     for part in await parts(connection):
         if part.until is None or part.until > until:
             continue
+        if not await _held(connection, part):
+            continue  # another replica was first
         rows, size, last = (
             await connection.execute(
                 text(f"SELECT count(*), pg_total_relation_size('{part.name}'), coalesce(max(seq), 0) FROM {part.name}")
@@ -109,9 +112,20 @@ async def plan(connection: AsyncConnection, *, months: int, now: datetime) -> tu
         if last > heads.get(part.table, 0):
             held = f"rows up to {last} are not sealed yet"
         elif part.table == "decisions" and (still := await _still_open(connection, part.name)):
-            held = f"{still} attempts that it decided about are still watched"
+            held = f"{many(still, 'attempt')} that it decided about still watched"
         found.append(Droppable(part=part, rows=rows, size_bytes=size, held_back=held))
     return tuple(found)
+
+
+async def _held(connection: AsyncConnection, part: Part) -> bool:
+    """Keep the part from being dropped while we look at it. False: it is gone already."""
+    await connection.execute(
+        text(
+            f"DO $$ BEGIN LOCK TABLE {part.name} IN ACCESS SHARE MODE; EXCEPTION WHEN undefined_table THEN NULL; END $$"
+        )
+    )
+    found = await connection.scalar(text("SELECT to_regclass(:name) IS NOT NULL"), {"name": part.name})
+    return bool(found)
 
 
 async def _still_open(connection: AsyncConnection, name: str) -> int:

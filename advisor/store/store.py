@@ -256,10 +256,11 @@ class Store:
         """What the tick leaves for the next one, of all attempts in one transaction."""
         if not states_by_key:
             return
+        remembered = self._memory.attempts  # of the incarnation that it is saved in: another may begin meanwhile
         async with self._door.begin() as connection:
             await self.replicas.hold(connection, fence, (key.job_key for key in states_by_key))
             writer = await states.save_states(connection, states_by_key)
-        self._memory.attempts.saved(states_by_key, writer)
+        remembered.saved(states_by_key, writer)
 
     async def commit_decision(self, record: DecisionRecord) -> CommittedDecision:
         """All of it or nothing. Raises `Conflict` when the newest generation is not `record.seen_generation`."""

@@ -94,9 +94,23 @@ async def test_a_schema_that_lacks_something_is_told_as_what_it_is(
     await database.close()
 
 
-async def _ask(database: Database) -> None:
+async def test_each_thing_that_is_lacking_is_told_once_a_minute(url: str) -> None:
+    """Whoever asks for one and whoever asks for the other take turns, several times a second."""
+    database = Database(url)
+    await database.open()
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as other, capture_logs() as told:
+        other.execute("DROP TABLE pauses, leases CASCADE")
+        for _ in range(3):
+            for table in ("pauses", "leases"):
+                with pytest.raises(SchemaAbsentError, match=f'"{table}" does not exist'):
+                    await _ask(database, f"SELECT 1 FROM {table}")
+    assert [line["event"] for line in told] == ["schema_absent"] * 2
+    await database.close()
+
+
+async def _ask(database: Database, question: str = "SELECT why FROM pauses") -> None:
     async with database.door.begin() as connection:
-        await connection.execute(text("SELECT why FROM pauses"))
+        await connection.execute(text(question))
 
 
 async def _use(*doors: Door) -> None:

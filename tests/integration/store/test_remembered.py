@@ -1,10 +1,12 @@
 """What a store remembers of attempts is what it would read anew, whoever wrote meanwhile."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from psycopg import AsyncConnection
 from sqlalchemy import Engine, event
 
 from advisor.core.model import Progress
@@ -208,5 +210,26 @@ async def test_a_large_state_that_was_saved_last_is_not_read_again(store: Store,
     await store.save_states({key: large})
     store.forget()
     found = (await store.load([key], now=at(65)))[key].detector_state
+    assert found == large.state
+    assert found is not large.state
+
+
+async def test_what_is_saved_while_another_incarnation_begins_is_read_anew(store: Store, url: str) -> None:
+    """It was saved in the former one: the transaction that wrote it names another one there."""
+    key = await running(store)
+    await report(store, seen(AttemptState.FAILED, observed_at=at(60), ended_at=at(59)))
+    large = replace(STATE, state=b"\x01" * LARGE_BYTES)
+    await store.load([key], now=at(61))
+    async with await AsyncConnection.connect(url.replace("+psycopg", "")) as other:
+        await other.execute("LOCK TABLE detector_states")
+        saving = asyncio.create_task(store.save_states({key: large}))
+        waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'detector_states'::regclass"
+        async with asyncio.timeout(10):
+            while (await (await other.execute(waits)).fetchone()) == (0,):
+                assert not saving.done()
+                await asyncio.sleep(0)
+        store.forget()  # as it does when another incarnation begins
+    await saving
+    found = (await store.load([key], now=at(62)))[key].detector_state
     assert found == large.state
     assert found is not large.state

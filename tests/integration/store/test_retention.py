@@ -201,6 +201,32 @@ async def test_a_month_that_another_replica_has_dropped_is_no_lack(old: Store) -
     assert told == []
 
 
+@pytest.mark.parametrize(
+    ("held", "dropped", "left"),
+    [
+        ("decisions_old", "decisions_old", ["decisions_2026_12", "decisions_2027_01"]),  # waits for its bounds
+        ("attempts", "decisions_2027_01", ["decisions_old", "decisions_2026_12"]),  # knows them, and counts another
+    ],
+)
+async def test_a_month_that_another_replica_drops_while_we_look_is_no_lack(
+    old: Store, engine: AsyncEngine, held: str, dropped: str, left: list[str]
+) -> None:
+    """The others are told of, and no table is missed."""
+    waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = cast(:name AS regclass)")
+    with capture_logs() as told:
+        async with engine.begin() as dropping:
+            await dropping.execute(text(f"LOCK TABLE {held}"))
+            looking = asyncio.create_task(old.history().too_old(months=2, now=NOW))
+            async with asyncio.timeout(10), engine.connect() as seeing:
+                while not await seeing.scalar(waits, {"name": held}):
+                    assert not looking.done(), looking
+                    await asyncio.sleep(0)
+            await dropping.execute(text(f"DROP TABLE {dropped} CASCADE"))
+        found = [item.part.name for item in await looking if item.part.table == "decisions"]
+    assert found == left
+    assert told == []
+
+
 async def test_content_that_is_used_again_stays(old: Store, engine: AsyncEngine) -> None:
     """A decision that comes between the look and the deletion keeps its content, whoever commits first."""
     ground = old.history().ground(who="root", origin="", why="", key=KEY, now=NOW)
