@@ -18,6 +18,7 @@ from advisor.wording import left_out
 NODES_MAX = 6
 _ACTED = frozenset({"verified", "applied"})
 _OPERATORS = frozenset({Reason.VETOED, Reason.OPERATOR, Reason.WITHDRAWN, Reason.STOPPED})
+_STOPS = frozenset({Reason.STOPPED, Reason.STOP_UNREPORTED})
 _NEVER_STARTED = frozenset({common_pb2.ATTEMPT_STATE_CANCELLED, common_pb2.ATTEMPT_STATE_COMPLETING})
 _STOPPED: Mapping[str, str] = {
     Reason.OPERATOR: "It was stopped by order of an operator.",
@@ -93,7 +94,8 @@ def explain(
     """Of one attempt; its decisions, newest first; the attempts that followed and preceded it, where they are known."""
     newest = decisions[0] if decisions else None
     stopped = _stopped(decisions)
-    told = [Sentence(about="happened", says=_happened(attempt, stopped))]
+    unreported = newest is not None and newest.advice.reason == Reason.STOP_UNREPORTED
+    told = [Sentence(about="happened", says=_happened(attempt, stopped, unreported=unreported))]
     if before is not None:
         told.append(Sentence(about="before", says=_before(before)))
     analysis = json.loads(newest.analysis_json) if newest is not None and newest.analysis_json else {}
@@ -129,9 +131,11 @@ def _by_whom(decision: audit_pb2.Decision) -> str:
     return str(advice.get("ordered_by") or "")
 
 
-def _happened(attempt: audit_pb2.Attempt, stopped: audit_pb2.Decision | None) -> str:
+def _happened(attempt: audit_pb2.Attempt, stopped: audit_pb2.Decision | None, *, unreported: bool) -> str:
     ref = attempt.attempt
     how = _ENDS.get(attempt.state, "is in a state that is not known here")
+    if unreported:
+        how += " while our stop of it was out"
     if stopped is not None and attempt.state == common_pb2.ATTEMPT_STATE_CANCELLED:
         who = _by_whom(stopped)
         how = f"was stopped by order of {who}" if who else "was stopped by the advisor"
@@ -194,8 +198,10 @@ def _done(
         yield f"It was stopped by order of {who}." if who else _STOPPED.get(acted.advice.reason, _STOPPED[""])
     elif acted is not None and acted.advice.action == common_pb2.ACTION_RESTART:
         yield "It was put back into the queue" + _without(acted) + "."
-    elif action == "none":
+    elif action == "none" and advice.reason != Reason.STOP_UNREPORTED:
         yield "Nothing was done to it."
+    elif action == "none":
+        yield "Who cancelled it, the scheduler's accounting may tell."
     elif advice.mode == common_pb2.MODE_MONITOR:
         yield "Nothing was done: the advisor only watches here."
     else:
@@ -222,7 +228,7 @@ def _can_do(
         yield f"The newest checkpoint that is known to be good is of step {decision.advice.resume_step}."
     waits = attempt.state in {common_pb2.ATTEMPT_STATE_PENDING, common_pb2.ATTEMPT_STATE_RUNNING}
     advice = decision.advice if decision is not None else None
-    stops = advice is not None and (advice.action == common_pb2.ACTION_STOP or advice.reason == Reason.STOPPED)
+    stops = advice is not None and (advice.action == common_pb2.ACTION_STOP or advice.reason in _STOPS)
     if after is None and not waits and stops:
         yield f"To run it again all the same: scontrol requeue {ref.job_id}."
     if not attempt.in_scope:

@@ -122,6 +122,8 @@ def lapsed(item: StoredAttempt, decision: Decision, now: datetime) -> bool:
     advice, expired_at = item.advice, item.advice_expires_at
     if advice is None or advice.applied or decision.action is Action.NONE or decision.mode is Mode.MONITOR:
         return False
+    if item.attempt.state is AttemptState.CANCELLED:
+        return False  # a restart will not be made, and a stop is nothing more to do
     reachable = item.job.in_scope and item.successor is None and not item.forgotten
     known = item.remembered_until is None or now < item.remembered_until
     return reachable and known and expired_at is not None and now >= expired_at

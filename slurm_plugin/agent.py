@@ -31,6 +31,7 @@ from slurm_plugin.looks import Looks
 from slurm_plugin.reconciler import Reconciler
 from slurm_plugin.squeue import JobRow, Slurm, SlurmError
 from slurm_plugin.tender import Tender
+from slurm_plugin.unreported import Unreported
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +59,7 @@ class Agent:
     connect: Callable[..., Link] = Link
     alive: Callable[[], None] = notice.alive
     scheduler_rpcs: Callable[[], int] = lambda: 0  # sent since the start, by whoever counts them
+    user_id: int = field(default_factory=os.geteuid)
     looks: Looks = field(init=False)
     link: Link = field(init=False)
     reconciler: Reconciler = field(init=False)
@@ -89,6 +91,11 @@ class Agent:
             clock=self.clock,
             put=self.link.put,
             told=self._tell_one,
+            unreported=Unreported(
+                accounting=(self.accounting or self.slurm) if self.config.slurm.history_hours else None,
+                clock=self.clock,
+                user_id=self.user_id,
+            ),
         )
         self.tender = Tender(
             briefing=self.reconciler.briefing,

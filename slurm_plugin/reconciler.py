@@ -27,6 +27,7 @@ from slurm_plugin.link import Outgoing
 from slurm_plugin.looks import MAINTENANCE_FRESH_SECONDS, Looks
 from slurm_plugin.saving import Saving
 from slurm_plugin.squeue import JobRow, SlurmError
+from slurm_plugin.unreported import Unreported
 
 log = structlog.get_logger(__name__)
 
@@ -66,6 +67,7 @@ class Reconciler:
     clock: Clock
     put: Callable[[Outgoing], None]
     told: Callable[[JobRow], Awaitable[None]]
+    unreported: Unreported
     missing_right: str = ""
     briefing: Briefing = field(init=False)
     saving: Saving = field(init=False)
@@ -91,6 +93,7 @@ class Reconciler:
     def heard(self, open_advice: Sequence[guard.Advice]) -> None:
         """All open advice, as of now. New advice is attended to at once, the rest at the next pass."""
         before, self._open = self._open, {advice.advice_id: advice for advice in open_advice}
+        self.unreported.heard(open_advice)
         for advice, withdrawn in self._under_way.values():
             if not self._wanted(advice):
                 withdrawn.set()
@@ -118,6 +121,7 @@ class Reconciler:
     def told_nothing(self) -> None:
         """Another store listens, or one that was restored: what it does not know is said again."""
         self._said.clear()
+        self.unreported.told_nothing()
 
     def reconcile(self, rows: Mapping[str, JobRow]) -> None:
         """One pass over all open advice with the rows of a full look."""
@@ -215,13 +219,17 @@ class Reconciler:
         if not isinstance(outcome, guard.Steps) or row is None:
             if row is not None and self._shares(advice, row, outcome):
                 await self._share(advice, row)
+            if row is not None and not self._applied(advice) and self.unreported.unclear(advice, row, outcome):
+                if not await self.unreported.find_out(advice, row):
+                    return False
+                outcome = self.unreported.answered(advice, outcome)
             self._conclude(advice, row, outcome)
             return True
         result = await self._act(advice, row)
         return result.status not in {Status.APPLIED, Status.PENDING}
 
     def _plan(self, advice: guard.Advice, row: JobRow | None) -> guard.Outcome:
-        return guard.plan(
+        outcome = guard.plan(
             advice,
             row,
             self._limits(advice, row),
@@ -229,6 +237,7 @@ class Reconciler:
             monotonic=self.clock.monotonic(),
             around=self.briefing.around(advice, row),
         )
+        return self.unreported.answered(advice, outcome)
 
     def _limits(self, advice: guard.Advice, row: JobRow | None) -> guard.Limits:
         horizon = self.clock.monotonic() - REQUEUE_WINDOW_SECONDS
@@ -292,6 +301,8 @@ class Reconciler:
         self.looks.silence.went_down(sum(verb.name == "down" for verb in result.done), self.clock.monotonic())
         if result.reason is Reason.SAVING:
             self.saving.asked(advice, heard=bool(result.done), now=self.clock.monotonic())
+        if result.reason is Reason.SCHEDULER_UNAVAILABLE:
+            self.unreported.lost(advice)
         if result.reason is Reason.PERMISSION:
             self.missing_right = result.detail or "the scheduler refuses our updates"
             log.error("rights_missing", detail=self.missing_right, mode="observe from now on")

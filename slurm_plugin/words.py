@@ -43,6 +43,7 @@ class Reason(StrEnum):
     TIME_TO_LIVE = "time_to_live"
     ALREADY_REQUEUED = "already_requeued"
     ALREADY_STOPPED = "already_stopped"
+    STOP_UNREPORTED = "stop_unreported"
     IN_JOB_RESTART = "in_job_restart"
     LIVE_ATTEMPT = "live_attempt"
     DEPENDENT_RELEASED = "dependent_released"

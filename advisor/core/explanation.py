@@ -1,6 +1,7 @@
 """The one plain sentence that goes with a decision. Written for people; nothing ever reads it back."""
 
 from advisor.core import orders
+from advisor.core.amounts import many
 from advisor.core.model import Order
 from advisor.core.situation import Situation
 from advisor.core.words import Action, Category, Reason
@@ -20,6 +21,8 @@ def explain(
     if action is not wanted:
         return _sentence(f"Waiting for slower evidence before a {wanted.value} is decided; so far: {_cause(situation)}")
     why = _why(situation, reason, says) if order is None else _ordered(order, reason)
+    if reason is Reason.STOP_UNREPORTED and order is not None:
+        why = f"{says}; {why}"
     if action is Action.NONE:
         return _sentence(f"Nothing to do: {why}")
     cause = _cause(situation)
@@ -37,9 +40,9 @@ def _why(situation: Situation, reason: Reason, says: str) -> str:
     match reason:
         case Reason.RESTART_CEILING:
             ran = f" after {spent.node_days:,.1f} node-days" if spent.node_days >= 0.05 else ""
-            return f"{spent.total} restarts have reached the job's ceiling of {spent.ceiling}{ran}"
+            return f"{many(spent.total, 'restart')} reached the job's ceiling of {spent.ceiling}{ran}"
         case Reason.BUDGET_EXHAUSTED:
-            return f"restarted {spent.root_cause} times for this root cause without progress"
+            return f"restarted {many(spent.root_cause, 'time')} for this root cause without progress"
         case Reason.SAME_FAILURE_SAME_PROGRESS:
             step = situation.snapshot.progress.last_step
             return f"the same failure again {'before the first step' if step is None else f'at step {step}'}"

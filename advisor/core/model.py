@@ -225,12 +225,16 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OurStop:
-    """A stop that we advised, which the scheduler accepted or an agent may be carrying out at this moment."""
+    """A stop that we advised, which the scheduler accepted or an agent may be carrying out at this moment.
+
+    `unreported`: it is closed, and nobody has said, or can say, whether it was carried out.
+    """
 
     attempt: int  # that was advised on: the snapshot's, or the one before, whose restart by us was to be called off
     reason: Reason
     applied: bool  # the scheduler accepted it
     order: Order | None = None  # of the operator whose stop it is
+    unreported: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +260,7 @@ class Snapshot:
 
     @property
     def stopped_by_us(self) -> bool:
-        """The attempt was cancelled, and that was our doing. The scheduler does not say whose it was."""
+        """The attempt was cancelled, and that was our doing, or may have been. The scheduler does not say whose."""
         return self.stop is not None and self.attempt.state is AttemptState.CANCELLED
 
 

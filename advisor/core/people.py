@@ -85,6 +85,7 @@ class Run:
     excluded: tuple[str, ...] = ()
     ours: bool = False  # our mark was on it when it was seen to wait
     stopped: bool = False  # by us
+    unreported: bool = False  # cancelled while our stop was out, and whether by that nobody knows
     fingerprint: str = ""  # of its own failure, "" for none known
     partition: str = ""
     nodes_requested: int | None = None
@@ -200,12 +201,19 @@ _ANYBODYS = frozenset(
 # How somebody would record what we did.
 _LIKE_OURS = {Action.RESTART: Did.REQUEUED, Action.STOP: Did.CANCELLED}
 _NUMBERS = re.compile(r"\d+")
+UNREPORTED = "our stop was out, and not reported back: ended by it, or by somebody else"
 
 
 def infer(watched: Watched, now: datetime, rules: ShadowRules) -> Act:
     """What was done about the attempt. Total: every attempt gets an answer, at the least `WAITING` or `UNKNOWN`."""
     drained = drained_by_people(watched, rules)
-    act = _said(watched) or _by_us(watched) or _of_successor(watched, rules) or _without_successor(watched, now, rules)
+    act = (
+        _said(watched)
+        or _by_us(watched)
+        or _unreported(watched)
+        or _of_successor(watched, rules)
+        or _without_successor(watched, now, rules)
+    )
     return Act(
         did=act.did,
         at=act.at,
@@ -272,6 +280,15 @@ def _ours(watched: Watched) -> Action:
     """What we did; where only our mark tells that we did something, it is on an attempt that follows."""
     ours = _applied(watched)
     return ours[-1].action if ours else Action.RESTART
+
+
+def _unreported(watched: Watched) -> Act | None:
+    """What was cancelled while our stop was out says nothing of people, unless they ran it again since."""
+    after = watched.successor
+    called_off = after is not None and after.state is AttemptState.CANCELLED and after.started_at is None
+    if not watched.run.unreported or not (after is None or called_off):
+        return None
+    return Act(did=Did.UNKNOWN, at=watched.run.ended_at, why=UNREPORTED)
 
 
 def _of_successor(watched: Watched, rules: ShadowRules) -> Act | None:
@@ -434,5 +451,6 @@ def stands_since(advised: Sequence[Advised], advice: Advised) -> datetime:
 
 # Decided because people, or the scheduler, had acted already, or on an operator's word: no opinion of ours.
 _AFTERWARDS = frozenset(
-    {Reason.ALREADY_REQUEUED, Reason.USER_CANCELLED, Reason.STOPPED, Reason.HELD_BY_OTHERS, Reason.OPERATOR}
+    {Reason.ALREADY_REQUEUED, Reason.USER_CANCELLED, Reason.STOPPED, Reason.STOP_UNREPORTED}
+    | {Reason.HELD_BY_OTHERS, Reason.OPERATOR}
 )

@@ -49,12 +49,24 @@ TABLE: tuple[Row, ...] = (
         lambda s: s.complete,
     ),
     Row(
+        Action.NONE,
+        Reason.STOP_UNREPORTED,
+        "our stop was out, and not reported back: ended by it, or by somebody else",
+        lambda s: s.stop_unreported,
+    ),
+    Row(
         Action.STOP,
         Reason.STOPPED,
         "our stop was carried out, or may be at this moment: keep it",
         lambda s: s.our_stop is not None,
         early=True,
         keeps_reason=True,
+    ),
+    Row(
+        Action.NONE,
+        Reason.OUTCOME_NOT_VISIBLE,
+        "it was cancelled while it waited and our stop was out: an agent has still to say whether by that",
+        lambda s: s.snapshot.stopped_by_us and not s.stop_accepted,
     ),
     Row(
         Action.NONE,
@@ -327,7 +339,7 @@ def conclude(
 
 def _with_orders(situation: Situation, row: Row) -> tuple[Row, Order | None]:
     """The row that holds, and whose order it follows, if it is somebody's."""
-    if row.reason is Reason.STOPPED:
+    if row.reason in {Reason.STOPPED, Reason.STOP_UNREPORTED}:
         return row, situation.snapshot.stop.order if situation.snapshot.stop is not None else None
     if row.reason is Reason.VETOED:
         return row, situation.veto

@@ -14,6 +14,7 @@ from typing import assert_never
 
 from advisor.core.intervals import Estimate, wilson
 from advisor.core.people import (
+    UNREPORTED,
     Act,
     Advised,
     Did,
@@ -279,6 +280,8 @@ def _stood(watched: Watched, act: Act, now: datetime, rules: ShadowRules) -> tup
     elif after is not None and after.state is AttemptState.CANCELLED and not after.stopped:
         ended = after.ended_at or after.submitted_at
         if (ended - after.submitted_at).total_seconds() <= rules.stands_seconds:
+            if after.unreported:
+                return Outcome.UNCLEAR, f"cancelled soon after our restart: {UNREPORTED}"
             return Outcome.WE_RESTART, "cancelled soon after our restart"
     if (now - last).total_seconds() < rules.stands_seconds:
         return Outcome.WAITING, "it may still be undone"

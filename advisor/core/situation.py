@@ -94,11 +94,25 @@ class Situation:
         says that it had nothing to do.
         """
         stop = self.snapshot.stop
-        if stop is None or stop.attempt != self.snapshot.attempt.number:
+        if stop is None or stop.unreported or stop.attempt != self.snapshot.attempt.number:
             return None
         if self.successor is not None:
             return stop if self.successor_cancelled else None
         return stop if self.state is AttemptState.CANCELLED or self.outcome_unknown else None
+
+    @property
+    def stop_accepted(self) -> bool:
+        return self.snapshot.stop is not None and self.snapshot.stop.applied
+
+    @property
+    def stop_unreported(self) -> bool:
+        """It was cancelled while our stop was out, and whether by that nobody knows."""
+        stop = self.snapshot.stop
+        if stop is None or not stop.unreported:
+            return False
+        if stop.attempt == self.snapshot.attempt.number and self.successor is not None:
+            return self.successor_cancelled
+        return self.state is AttemptState.CANCELLED
 
     @property
     def successor_cancelled(self) -> bool:

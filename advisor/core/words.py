@@ -179,6 +179,7 @@ class Reason(StrEnum):
     COMPLETED = "completed"
     USER_CANCELLED = "user_cancelled"
     STOPPED = "stopped"  # by us, while it waited: advice of the attempt before
+    STOP_UNREPORTED = "stop_unreported"  # cancelled while our stop was out: by it, or by somebody else
     AWAITING_EXIT = "awaiting_exit"  # a crash in the log of a live attempt is not its end
     IN_JOB_RESTART = "in_job_restart"  # the job restarted its ranks itself
     OUTCOME_NOT_VISIBLE = "outcome_not_visible"  # completing, or evidence of the outcome is unavailable

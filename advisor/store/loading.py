@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import structlog
 from sqlalchemy import ColumnElement, and_, case, null, or_, select, tuple_
@@ -28,7 +28,13 @@ from advisor.core.words import Action, AttemptState, Category, Mode, OrderKind, 
 from advisor.store.documents import unpack_signals
 from advisor.store.node_states import reinstated
 from advisor.store.orders import in_force, orders_for
-from advisor.store.records import AttemptKey, MilestoneKind, StoredAttempt
+from advisor.store.records import (
+    AttemptKey,
+    MilestoneKind,
+    ReconciliationReason,
+    ReconciliationStatus,
+    StoredAttempt,
+)
 from advisor.store.remembered import Remembered
 from advisor.store.scheduler_memory import remembered_until
 from advisor.store.sql import AnyRow, of_advice, of_attempt, wanted_attempts
@@ -39,11 +45,13 @@ from advisor.store.tables import (
     detector_states,
     jobs,
     milestones,
+    reconciliations,
 )
 
 _log = structlog.get_logger(__name__)
 
 _PAST_ATTEMPTS_MAX = 100
+_STOP_SLACK = timedelta(seconds=60)  # the scheduler's clock, and an agent that had just heard of it
 _AVOIDED_MAX = 4096  # excluded nodes of one attempt whose state is looked up
 
 
@@ -177,10 +185,17 @@ async def _chains(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Ma
 
 async def _acted(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Mapping[AttemptKey, Sequence[AnyRow]]:
     """What the scheduler has accepted, by any generation: a refinement does not undo a requeue. Of stops, which end an
-    attempt for good, also what an agent may be doing now, and those of the attempts just before and after.
+    attempt for good, all, and those of the attempts just before and after: an agent may be doing, or have done them.
     """
     wanted = wanted_attempts(keys)
     stop = advice.c.action == Action.STOP.value
+    said = (
+        select(reconciliations.c.reason)
+        .where(reconciliations.c.decision_id == advice.c.decision_id)
+        .order_by(reconciliations.c.seq.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
     found = await connection.execute(
         select(
             wanted.c.job_key,
@@ -188,16 +203,17 @@ async def _acted(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Map
             advice.c.number,
             advice.c.action,
             advice.c.applied,
+            advice.c.open,
+            advice.c.status,
+            advice.c.created_at,
+            advice.c.expires_at,
+            case((stop, said)).label("said"),  # what came of it last
             decisions.c.reason,
             decisions.c.mode,
         )
         .join(wanted, and_(advice.c.job_key == wanted.c.job_key, advice.c.number.between(*_beside(wanted.c.number))))
         .join(decisions, of_advice(decisions, advice))
-        .where(
-            or_(
-                and_(advice.c.applied, advice.c.number == wanted.c.number), and_(stop, advice.c.applied | advice.c.open)
-            )
-        )
+        .where(or_(and_(advice.c.applied, advice.c.number == wanted.c.number), stop))
         .order_by(advice.c.job_key, advice.c.number, advice.c.generation)
     )
     acted: dict[AttemptKey, list[AnyRow]] = defaultdict(list)
@@ -263,7 +279,8 @@ def _stored(
     latest = chain[-1]
     state, signals, progress = _detector(key, row, unread)
     ours = set(latest.our_excluded_nodes)
-    stops = {item.number: item for item in acted if _may_be_our_stop(item)}  # the newest generation's
+    ends = {item.number: item.ended_at for item in chain}
+    stops = _stops(acted, {item.number: ends.get(item.number + 1, item.ended_at) for item in chain})
     # No agent ends a waiting attempt that others put into the queue.
     called_off = _our_stop(stops.get(key.number - 1), orders_before) if _by_us(own, key.number - 1) else None
     applied = frozenset(Action(item.action) for item in acted if item.applied and item.number == key.number)
@@ -347,12 +364,41 @@ def _may_be_our_stop(row: AnyRow) -> bool:
     return Action(row.action) is Action.STOP and (row.applied or Mode(row.mode) is Mode.AUTONOMOUS)
 
 
+def _stops(acted: Sequence[AnyRow], ends: Mapping[int, datetime | None]) -> Mapping[int, AnyRow]:
+    """By attempt, the newest stop that was accepted or may just be; where there is none, the newest whose end nobody
+    reported. `ends`: when what such a stop would have ended did.
+    """
+    mine = [item for item in acted if _may_be_our_stop(item)]
+    since = {item.number: item.created_at for item in reversed(mine)}
+    unreported = {
+        number: item
+        for number, item in {item.number: item for item in mine}.items()
+        if _unreported(item, since[number], ends.get(number))
+    }
+    return unreported | {item.number: item for item in mine if item.applied or item.open}
+
+
+def _unreported(row: AnyRow, since: datetime, ended_at: datetime | None) -> bool:
+    """Whether it may have been carried out, and no agent says so or that it was not. `since`: it was out then."""
+    status, said = ReconciliationStatus(row.status), ReconciliationReason(row.said or ReconciliationReason.UNSPECIFIED)
+    gone = status is ReconciliationStatus.ABANDONED and said is ReconciliationReason.GONE
+    if status is not ReconciliationStatus.EXPIRED and not gone and said is not ReconciliationReason.STOP_UNREPORTED:
+        return False
+    return ended_at is None or since - _STOP_SLACK <= ended_at <= row.expires_at + _STOP_SLACK
+
+
 def _our_stop(row: AnyRow | None, orders: Sequence[Order]) -> OurStop | None:
     if row is None:
         return None
     reason, order = Reason(row.reason), newest(orders, OrderKind.OVERRIDE)
     ordered = reason is Reason.OPERATOR and order is not None and order.action is Action.STOP
-    return OurStop(attempt=row.number, reason=reason, applied=row.applied, order=order if ordered else None)
+    return OurStop(
+        attempt=row.number,
+        reason=reason,
+        applied=row.applied,
+        order=order if ordered else None,
+        unreported=not row.applied and not row.open,
+    )
 
 
 def _successor(key: AttemptKey, row: AnyRow, *, stopped: bool) -> Successor:

@@ -97,6 +97,7 @@ class ReconciliationReason(StrEnum):
     REPAIR_SEEN = "repair_seen"
     DEPENDENT_RELEASED = "dependent_released"
     OPERATOR = "operator"
+    STOP_UNREPORTED = "stop_unreported"
 
 
 class MilestoneKind(StrEnum):

@@ -215,6 +215,7 @@ def _run(row: AnyRow, owner: AnyRow, advised: Mapping[AttemptKey, list[Advised]]
         # A mark that inherits exclusions only is of generation 0: the job was not restarted by us.
         ours=row.marked_generation > 0,
         stopped=any(item.applied and item.autonomous and item.action is Action.STOP for item in own),
+        unreported=bool(own) and own[-1].reason is Reason.STOP_UNREPORTED,
         fingerprint=next((item.fingerprint for item in reversed(own) if item.fingerprint), ""),
         partition=row.partition,
         nodes_requested=owner.nodes_requested,

@@ -12,10 +12,19 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from advisor.core.policy import Policy
 from advisor.core.words import Action, AttemptState, Mode, Reason
-from advisor.store.records import AttemptKey, ReconciliationStatus
+from advisor.store.records import AttemptKey, ReconciliationReason, ReconciliationStatus
 from advisor.store.scheduler_memory import forgotten_as_said
 from advisor.store.sql import id_given, of_advice, of_attempt, time_given, wanted_attempts
-from advisor.store.tables import advice, attempts, decisions, detector_states, incidents, jobs, leases
+from advisor.store.tables import (
+    advice,
+    attempts,
+    decisions,
+    detector_states,
+    incidents,
+    jobs,
+    leases,
+    reconciliations,
+)
 
 # An attempt that is over is looked at for this long at most, whatever is still missing.
 WATCH_HORIZON = timedelta(hours=1)
@@ -250,6 +259,19 @@ def _newest_decision() -> Select[Any]:
     )
 
 
+def _stop_unreported() -> Any:
+    """An agent cannot say whether it carried it out: that is still to be decided about."""
+    return and_(
+        decisions.c.action == Action.STOP.value,
+        select(reconciliations.c.seq)
+        .where(
+            reconciliations.c.decision_id == advice.c.decision_id,
+            reconciliations.c.reason == ReconciliationReason.STOP_UNREPORTED.value,
+        )
+        .exists(),
+    )
+
+
 def _decided_for_good() -> Any:
     now = time_given("now")
     # A decision that stays as it is while its evidence settles is not committed again, so its row never says that it
@@ -264,6 +286,7 @@ def _decided_for_good() -> Any:
         and_(
             advice.c.status != ReconciliationStatus.EXPIRED.value,
             or_(~advice.c.open, advice.c.expires_at > now),
+            ~_stop_unreported(),
         ),
         forgotten,
     )

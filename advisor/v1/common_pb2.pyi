@@ -208,6 +208,8 @@ class _ReconciliationReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_
     """who waited for its end was let go: not started beside it"""
     RECONCILIATION_REASON_OPERATOR: _ReconciliationReason.ValueType  # 36
     """an operator spoke against it"""
+    RECONCILIATION_REASON_STOP_UNREPORTED: _ReconciliationReason.ValueType  # 37
+    """cancelled while our stop was out: by it, or by somebody else"""
 
 class ReconciliationReason(_ReconciliationReason, metaclass=_ReconciliationReasonEnumTypeWrapper): ...
 
@@ -273,6 +275,8 @@ RECONCILIATION_REASON_DEPENDENT_RELEASED: ReconciliationReason.ValueType  # 35
 """who waited for its end was let go: not started beside it"""
 RECONCILIATION_REASON_OPERATOR: ReconciliationReason.ValueType  # 36
 """an operator spoke against it"""
+RECONCILIATION_REASON_STOP_UNREPORTED: ReconciliationReason.ValueType  # 37
+"""cancelled while our stop was out: by it, or by somebody else"""
 Global___ReconciliationReason: _TypeAlias = ReconciliationReason  # noqa: Y015
 
 class _MilestoneKind:

@@ -173,7 +173,14 @@ orders = st.builds(
     ends_live=st.booleans(),
     ceiling=st.booleans(),
 )
-stops = st.builds(OurStop, attempt=st.integers(0, 2), reason=_of(Reason), applied=st.booleans(), order=maybe(orders))
+stops = st.builds(
+    OurStop,
+    attempt=st.integers(0, 2),
+    reason=_of(Reason),
+    applied=st.booleans(),
+    order=maybe(orders),
+    unreported=st.booleans(),
+)
 source_reports = st.builds(
     SourceReport,
     source=st.just("files"),

@@ -110,6 +110,9 @@ def test_people_are_not_overruled(
     if snapshot.stop is not None or (after is not None and after.stopped):
         cancelled = False  # that may have been ourselves: then what was decided stays
     kept = snapshot.stop is not None and snapshot.stop.attempt == snapshot.attempt.number
+    if snapshot.stop is not None and snapshot.stop.unreported and after is None:
+        # By it, or by somebody else.
+        assert snapshot.attempt.state is not AttemptState.CANCELLED or decision.action is Action.NONE
     if kept and decision.action is Action.STOP:
         return
     if cancelled or snapshot.attempt.held or (after is not None and after.held):

@@ -40,6 +40,11 @@ class Knife:
 
     file: Path
 
+    @property
+    def cancel(self) -> "Knife":
+        """The same behind a cancel that Slurm accepted: of `scancel`."""
+        return Knife(file=self.file.with_name("knife-cancel"))
+
     def arm(self, *pids: int) -> None:
         self.file.write_text(" ".join(map(str, pids)), encoding="ascii")
         shutil.chown(self.file, SLURM_USER, SLURM_USER)
@@ -128,7 +133,21 @@ def knife(runtime: Runtime) -> Knife:
         encoding="ascii",
     )
     script.chmod(0o755)
-    return Knife(file=file)
+    made = Knife(file=file)
+    script = folder / "scancel"
+    script.unlink()
+    script.write_text(
+        "#!/bin/sh\n"
+        '/usr/bin/scancel "$@"\n'
+        "code=$?\n"
+        f"if [ $code = 0 ] && [ -f {made.cancel.file} ]; then\n"
+        f"  pids=$(/bin/cat {made.cancel.file}); /bin/rm -f {made.cancel.file}; kill -9 $pids $PPID\n"
+        "fi\n"
+        "exit $code\n",
+        encoding="ascii",
+    )
+    script.chmod(0o755)
+    return made
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,6 +138,36 @@ def test_what_ended_while_the_service_was_down_is_on_record_afterwards(books: Cl
         known = wait_for("its end", ended, seconds=30, every_seconds=0.2)
         assert known.state == common_pb2.ATTEMPT_STATE_FAILED
         assert len(known.nodes) == 2
+    finally:
+        stack.stop()
+
+
+@pytest.mark.long
+def test_accounting_tells_that_a_stop_nobody_reported_was_ours(books: Cluster, knife: Any) -> None:
+    """The agent is killed between its cancel and its word; the next one asks who cancelled, and that is its account."""
+    stack = Stack(cluster=books, policy={}, mode="monitor", slurm_bin=knife.file.parent)
+    stack.prepare()
+    try:
+        stack.start()
+        stack.set_mode("autonomous", cluster="demo")
+        opt_in = '--comment={"advisor": {"enabled": true}}'
+        job = books.submit("alice", "#!/bin/sh\nexec sleep 600\n", "-N1", "--output=/dev/null", opt_in)
+        books.wait_state(job, "RUNNING", seconds=30)
+        wait_for("the job at the advisor", lambda: _attempt(stack, job), seconds=30, every_seconds=0.2)
+        knife.cancel.arm(stack.agent.pid)
+        ordered = stack.cli("override", str(job), "stop", "--confirm", "--why", "enough")
+        assert ordered.returncode == 0, ordered.stderr
+        wait_for("the cancel that kills the agent", lambda: not stack.agent.running, seconds=40)
+        stack.agent.start()
+
+        def verified() -> list[dict[str, Any]] | None:
+            found = stack.decisions(job)
+            return found if any(item["status"].endswith("VERIFIED") for item in found) else None
+
+        found = wait_for("the agent's word", verified, seconds=60, every_seconds=0.3)
+        assert found[-1]["advice"]["action"] == "ACTION_STOP"
+        assert not {item["advice"]["reason"] for item in found} & {"stop_unreported", "user_cancelled"}
+        assert "was stopped by order of root" in stack.cli("explain", str(job)).stdout
     finally:
         stack.stop()
 

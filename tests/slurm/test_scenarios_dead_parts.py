@@ -42,6 +42,28 @@ def test_g_the_agent_dies_between_requeue_and_update_and_stays_dead(world: World
     assert row.excluded == frozenset()
 
 
+def test_g_the_agent_dies_between_a_cancel_and_its_word(world: World, knife: Any) -> None:
+    """g: an operator's stop was carried out, and nobody said so: not told as his, nor as the user's; it stays over."""
+    run = world.launch("alice", Training(name="scenario-g6", steps=400))
+    run.wait_step(3)
+    knife.cancel.arm(world.stack.agent.pid)
+    ordered = world.stack.cli("override", str(run.job_id), "stop", "--confirm", "--why", "enough")
+    assert ordered.returncode == 0, ordered.stderr
+    wait_for("the cancel that kills the agent", lambda: not world.stack.agent.running, seconds=40)
+    assert knife.cancel.used
+    run.wait("CANCELLED", restarts=0, seconds=40)
+    world.stack.agent.start()
+    made = run.wait_decision(
+        "what is known of it", lambda item: item["advice"]["reason"] == "stop_unreported", seconds=60
+    )
+    assert made["advice"]["action"] == "ACTION_NONE"
+    assert "ended by it, or by somebody else; ordered by root (enough)" in made["advice"]["explanation"]
+    told = world.stack.cli("explain", str(run.job_id)).stdout
+    assert "was cancelled while our stop of it was out" in told
+    assert "somebody cancelled it" not in told
+    assert holds_for(lambda: (run.row.state, run.row.restarts) == ("CANCELLED", 0), seconds=5)
+
+
 def test_g_the_advisor_dies_before_deciding(world: World) -> None:
     """g: killed before the failure and back within MinJobAge: one requeue, without the bad node."""
     run = world.launch("alice", Training(name="scenario-g3", steps=12, faults=[_FAULT]))

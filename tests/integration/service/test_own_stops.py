@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ pytestmark = pytest.mark.postgres
 RESTART, STOP, NONE = common_pb2.ACTION_RESTART, common_pb2.ACTION_STOP, common_pb2.ACTION_NONE
 APPLIED = common_pb2.RECONCILIATION_STATUS_APPLIED
 SATISFIED = common_pb2.RECONCILIATION_STATUS_ALREADY_SATISFIED
+UNREPORTED = common_pb2.RECONCILIATION_REASON_STOP_UNREPORTED
+SHORT = "advice_time_to_live_seconds = 3"
 OF_17 = operator_pb2.JobTarget(cluster=CLUSTER, job_id="17")
 
 
@@ -29,11 +32,12 @@ def folder() -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def restarted_world(folder: Path) -> AsyncIterator[World]:
+async def restarted_world(folder: Path, rules: str = "", submitted: datetime | None = None) -> AsyncIterator[World]:
     """Its first attempt failed on a bad node, and our restart was accepted: the next one waits, with our mark."""
     policy = folder / "policy.toml"
-    policy.write_text("[settle_seconds]\ngpu_hardware = 0.2\nunknown = 0.2\n")
-    async with world_of(folder, configuration(folder, f'policy_file = "{policy}"')) as world:
+    policy.write_text(f"{rules}\n[settle_seconds]\ngpu_hardware = 0.2\nunknown = 0.2\n")
+    config = configuration(folder, f'policy_file = "{policy}"')
+    async with world_of(folder, config, submitted=submitted) as world:
         setting = operator_pb2.ModeSetting(mode=common_pb2.MODE_AUTONOMOUS, why="test")
         await world.operator.SetMode(operator_pb2.SetModeRequest(setting=setting))
         await world.fail_on_node2()
@@ -122,6 +126,61 @@ async def test_a_cancel_that_came_before_our_stop_is_the_users(folder: Path) -> 
         found = await told_of(world)
         assert found[0][-1].advice.reason == "user_cancelled"
         assert (found[1][-1].advice.advice_id, found[1][-1].status) == (advice.advice_id, SATISFIED)
+
+
+@pytest.mark.parametrize("how", ["unreported", "expired"])
+async def test_a_stop_that_nobody_reported_is_neither_ours_nor_the_users(folder: Path, how: str) -> None:
+    """The agent died over it: one that is back cannot tell, or none comes. Said so; the restart before it stands."""
+    async with restarted_world(folder, SHORT if how == "expired" else "") as world:
+        world.log().write_text("")
+        await world.report(next_one(world, "RUNNING"))
+        await world.ticks(2)
+        before = await told_of(world)
+        advice = await stop_ordered(world)
+        await world.report(next_one(world, "CANCELLED"))
+        await world.ticks(3)
+        assert (await told_of(world))[1][-1].advice.advice_id == advice.advice_id
+        if how == "unreported":
+            await world.reconcile(advice, SATISFIED, reason=UNREPORTED)
+        else:
+            await world.advice_where(lambda found: not any(item.action == STOP for item in found))
+        await world.ticks(4)
+        found = await told_of(world)
+        assert [item.advice.advice_id for item in found[0]] == [item.advice.advice_id for item in before[0]]
+        last = found[1][-1]
+        assert (last.advice.action, last.advice.reason, last.advice.category) == (NONE, "stop_unreported", "none")
+        assert last.advice.explanation == (
+            "Nothing to do: our stop was out, and not reported back: ended by it, or by somebody else; "
+            f"ordered by {advice_by(last)} (enough)."
+        )
+
+
+async def test_a_waiting_restart_whose_stop_nobody_reported_is_not_undone_by_people(folder: Path) -> None:
+    """Both attempts say that it is not known."""
+    async with restarted_world(folder) as world:
+        advice = await stop_ordered(world)
+        await world.report(next_one(world, "CANCELLED"))
+        await world.ticks(2)
+        await world.reconcile(advice, SATISFIED, reason=UNREPORTED)
+        await world.ticks(4)
+        found = await told_of(world)
+        assert [(item.advice.action, item.advice.reason) for item in (found[0][-1], found[1][-1])] == [
+            (NONE, "stop_unreported"),
+            (NONE, "stop_unreported"),
+        ]
+
+
+async def test_a_cancel_from_long_before_a_stop_is_the_users(folder: Path) -> None:
+    """It was seen late, and no agent says a word: our stop cannot have been it."""
+    async with restarted_world(folder, SHORT, submitted=now() - timedelta(minutes=10)) as world:
+        world.log().write_text("")
+        await world.report(next_one(world, "RUNNING"))
+        await world.ticks(2)
+        await stop_ordered(world)
+        await world.report(next_one(world, "CANCELLED", ended_at=stamp(now() - timedelta(minutes=5))))
+        await world.advice_where(lambda found: not any(item.action == STOP for item in found))
+        await world.ticks(4)
+        assert (await told_of(world))[1][-1].advice.reason == "user_cancelled"
 
 
 def advice_by(decision: audit_pb2.Decision) -> str:

@@ -184,7 +184,13 @@ class World:
         )
         self.session = answer.session
 
-    async def reconcile(self, advice: common_pb2.Advice, status: int, **fields: Any) -> None:
+    async def reconcile(
+        self,
+        advice: common_pb2.Advice,
+        status: int,
+        reason: int = common_pb2.RECONCILIATION_REASON_OBSERVED,
+        **fields: Any,
+    ) -> None:
         """As an agent that saw in the scheduler what came of it."""
         await self.agent.ReportReconciliation(
             agent_pb2.ReportReconciliationRequest(
@@ -194,7 +200,7 @@ class World:
                 attempt=advice.attempt,
                 generation=advice.generation,
                 status=status,  # type: ignore[arg-type]  # a number of the contract
-                reason=common_pb2.RECONCILIATION_REASON_OBSERVED,
+                reason=reason,  # type: ignore[arg-type]  # a number of the contract
                 at=stamp(now()),
                 **fields,
             )

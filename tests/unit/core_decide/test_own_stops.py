@@ -7,7 +7,7 @@ import pytest
 
 from advisor.core.codec import decode, encode
 from advisor.core.decide import decide
-from advisor.core.model import Snapshot
+from advisor.core.model import Order, Snapshot
 from advisor.core.policy import Policy
 from advisor.core.words import Action, AttemptState, Category, IncidentKind, OrderKind, Reason
 from advisor.rules.loader import load_rules
@@ -70,6 +70,42 @@ def test_what_we_cancelled_has_no_cause_of_the_users() -> None:
     assert decide(seen, RULES, Policy(), LATER).attribution.category is Category.USER_CANCEL
     made = decide(replace(seen, stop=ORDERED), RULES, Policy(), LATER)
     assert (made.attribution.category, made.incident.signals) == (Category.NONE, ())
+
+
+def test_a_stop_that_nobody_reported_is_told_as_far_as_it_is_known() -> None:
+    """Neither as ours nor as the user's: of the attempt, and of the restart that was called off with it."""
+    lost = replace(ORDERED, applied=False, unreported=True)
+    made = world(S.CANCELLED, IncidentKind.NONE, stop=lost).decide()
+    assert (made.action, made.reason, made.ordered_by, made.order) == (NONE, R.STOP_UNREPORTED, "ada", ORDER.id)
+    assert made.explanation == (
+        "Nothing to do: our stop was out, and not reported back: ended by it, or by somebody else; "
+        "ordered by ada (told so)."
+    )
+    assert outcome(stop=lost, advice=advice(), successor=CALLED_OFF) == (NONE, R.STOP_UNREPORTED)
+    never = attempt(S.CANCELLED, number=1, started_at=None)
+    assert outcome(S.CANCELLED, attempt=never, stop=lost) == (NONE, R.STOP_UNREPORTED)
+    mine = replace(lost, reason=R.HANG, order=None)
+    assert outcome(S.CANCELLED, stop=mine) == (NONE, R.STOP_UNREPORTED)
+    decided = decide(replace(snapshot(S.CANCELLED), stop=mine), RULES, Policy(), LATER)
+    assert (decided.attribution.category, decided.incident.signals) == (Category.NONE, ())
+
+
+@pytest.mark.parametrize("order", [None, order(OrderKind.OVERRIDE, action=RESTART)])
+@pytest.mark.parametrize("state", list(S))
+def test_nothing_that_was_cancelled_is_restarted_for_a_stop_that_nobody_reported(
+    state: AttemptState, order: Order | None
+) -> None:
+    """Only a cancel may be ours: what ended otherwise is judged as if no stop had been out."""
+    lost = our_stop(applied=False, unreported=True)
+    orders = () if order is None else (order,)
+    expected = (NONE, R.STOP_UNREPORTED) if state is S.CANCELLED else outcome(state, orders=orders)
+    assert outcome(state, stop=lost, orders=orders) == expected
+
+
+def test_a_waiting_restart_that_is_cancelled_while_our_stop_is_out_waits_for_the_agents_word() -> None:
+    """It may be somebody else's cancel."""
+    never = attempt(S.CANCELLED, number=1, started_at=None)
+    assert outcome(S.CANCELLED, attempt=never, stop=replace(ORDERED, applied=False)) == (NONE, R.OUTCOME_NOT_VISIBLE)
 
 
 def test_what_was_stored_before_is_read_as_it_was() -> None:

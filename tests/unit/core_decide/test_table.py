@@ -38,7 +38,9 @@ IN_VAIN = past(0, C.SCHEDULER_EVENT, reason=R.CONFIRMATION_RETRY)
 # One world per row, in the table's order: the plainest one in which that row decides.
 ROWS: tuple[World, ...] = (
     world(S.COMPLETED),
+    world(S.CANCELLED, stop=our_stop(applied=False, unreported=True)),
     world(S.CANCELLED, stop=our_stop()),
+    world(S.CANCELLED, stop=our_stop(attempt=0, applied=False), attempt=attempt(S.CANCELLED, number=1)),
     world(S.CANCELLED, stop=our_stop(attempt=0), attempt=attempt(S.CANCELLED, number=1)),
     world(S.CANCELLED),
     world(S.RUNNING, K.NONE, attempt=attempt(S.RUNNING, held=True)),
@@ -83,13 +85,23 @@ CONTESTED: tuple[tuple[Row, Row, World], ...] = (
         _row(NONE, R.HELD_BY_OTHERS),
         world(S.CANCELLED, K.NONE, stop=our_stop(), attempt=attempt(S.CANCELLED, held=True)),
     ),
+    (
+        _row(NONE, R.COMPLETED),
+        _row(NONE, R.STOP_UNREPORTED),
+        world(S.COMPLETED, K.NONE, stop=our_stop(unreported=True), successor=successor(S.CANCELLED, by_us=True)),
+    ),
+    (
+        _row(NONE, R.STOP_UNREPORTED),
+        _row(NONE, R.HELD_BY_OTHERS),
+        world(S.CANCELLED, K.NONE, stop=our_stop(unreported=True), attempt=attempt(S.CANCELLED, held=True)),
+    ),
     (_row(STOP, R.STOPPED), _row(NONE, R.STOPPED), world(S.CANCELLED, K.NONE, stop=our_stop())),
     (
         _row(NONE, R.COMPLETED),
         _row(STOP, R.STOPPED),
         world(S.COMPLETED, K.NONE, stop=our_stop(), successor=successor(S.CANCELLED, by_us=True)),
     ),
-    (_row(STOP, R.STOPPED), _row(NONE, R.OUTCOME_NOT_VISIBLE), world(S.COMPLETING, K.NONE, stop=our_stop())),
+    (_row(STOP, R.STOPPED), _row(NONE, R.OUTCOME_NOT_VISIBLE, 1), world(S.COMPLETING, K.NONE, stop=our_stop())),
     (_row(NONE, R.USER_CANCELLED), _row(NONE, R.HELD_BY_OTHERS), world(S.CANCELLED, successor=successor(held=True))),
     (
         _row(NONE, R.HELD_BY_OTHERS),
@@ -106,9 +118,9 @@ CONTESTED: tuple[tuple[Row, Row, World], ...] = (
         _row(NONE, R.ALREADY_REQUEUED),
         world(successor=successor(), exclude=("node2",), cause=bad_gpu("node2")),
     ),
-    (_row(NONE, R.ALREADY_REQUEUED), _row(NONE, R.OUTCOME_NOT_VISIBLE), world(S.COMPLETING, successor=successor())),
+    (_row(NONE, R.ALREADY_REQUEUED), _row(NONE, R.OUTCOME_NOT_VISIBLE, 1), world(S.COMPLETING, successor=successor())),
     (
-        _row(NONE, R.OUTCOME_NOT_VISIBLE),
+        _row(NONE, R.OUTCOME_NOT_VISIBLE, 1),
         _row(NONE, R.IN_JOB_RESTART),
         world(S.RUNNING, attempt=attempt(S.RUNNING, ended_at=after(0)), progress=progress(5, in_job_restarts=1)),
     ),

@@ -191,6 +191,23 @@ def test_a_stop_of_our_own_undoes_no_restart_of_ours() -> None:
     assert case(advised=ours, followers=(replace(ended, stopped=True),)).outcome is Outcome.AGREED
 
 
+def test_a_cancel_that_may_be_our_own_stop_is_held_against_nobody() -> None:
+    """Our stop was out and nobody reported it: no agreement of people's with it, and no restart of ours undone."""
+    mine = (stop(autonomous=True), advised(action=Action.NONE, reason=Reason.STOP_UNREPORTED, at=at(60)))
+    cancelled = run(state=AttemptState.CANCELLED, ended_at=at(10))
+    assert case(run=cancelled, advised=mine[:1]).outcome is Outcome.AGREED
+    lost = case(run=replace(cancelled, unreported=True), advised=mine)
+    assert (lost.outcome, lost.why) == (
+        Outcome.UNCLEAR,
+        "our stop was out, and not reported back: ended by it, or by somebody else",
+    )
+    again = case(run=replace(cancelled, unreported=True), advised=mine, followers=(follower(),))
+    assert again.outcome is Outcome.THEY_RESTART
+    ours = (advised(autonomous=True, applied=True),)
+    ended = follower(ours=True, state=AttemptState.CANCELLED, ended_at=at(640), unreported=True)
+    assert case(advised=ours, followers=(ended,)).outcome is Outcome.UNCLEAR
+
+
 def test_stops_speak_for_autonomy_only_where_stopping_is_included() -> None:
     """A category that is to restart by itself is judged by restarts."""
     cases = [case(followers=(follower(),)), case(advised=(stop(),))]

@@ -19,6 +19,7 @@ import structlog
 from advisor.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 from slurm_plugin import apply, mark, tick_file, wire
 from slurm_plugin.agent import COMPLETE_REPORT_SECONDS, Agent
+from slurm_plugin.applier import Apply
 from slurm_plugin.config import AgentConfig, SlurmSection
 from slurm_plugin.hook_socket import HookSocket, HookSocketError
 from slurm_plugin.hook_watch import SILENT_ENDS
@@ -26,6 +27,7 @@ from slurm_plugin.looks import NODES_SECONDS
 from slurm_plugin.reconciler import ATTENDED_MAX
 from slurm_plugin.squeue import Output, Slurm, SlurmError
 from slurm_plugin.tender import CONFIRM_SECONDS
+from slurm_plugin.unreported import ASKED_SECONDS
 from slurm_plugin.words import Reason, Status
 from tests.unit.slurm_plugin.fake_slurm import FakeJob, FakeSlurm
 from tests.unit.slurm_plugin.test_backfill import Sacct
@@ -33,6 +35,7 @@ from tests.unit.slurm_plugin.test_backfill import Sacct
 APPLIED = common_pb2.RECONCILIATION_STATUS_APPLIED
 VERIFIED = common_pb2.RECONCILIATION_STATUS_VERIFIED
 WITHHELD = common_pb2.RECONCILIATION_STATUS_WITHHELD
+SLURM = 64030  # SlurmUser, as whom the agent runs
 
 
 @dataclass
@@ -138,6 +141,8 @@ class Bench:
     advisor: FakeAdvisor = field(default_factory=FakeAdvisor)
     mode: str = "act"
     accounting: Sacct | None = None
+    carry_out: Apply | None = None
+    user_id: int = SLURM
     _running: asyncio.Task[None] | None = None
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -165,9 +170,10 @@ class Bench:
             self.config,
             Slurm(run=self.slurm),
             accounting=Slurm(run=self.accounting) if self.accounting is not None else None,
-            apply=self._apply,
+            apply=self.carry_out or self._apply,
             clock=clock,
             scheduler_rpcs=lambda: 41,
+            user_id=self.user_id,
         )
         self._running = asyncio.create_task(agent.run(self._stop))
         return agent
@@ -519,6 +525,103 @@ async def test_jobs_that_are_ended_count_like_requeues(bench: Bench) -> None:
     capped = common_pb2.RECONCILIATION_REASON_CAP_REQUEUES
     await until(lambda: sum(item.reason == capped for item in bench.advisor.reconciled) >= 3)
     assert sum(verb[0] == "cancel" for verb in bench.slurm.verbs) == most
+
+
+def stop(**changes: Any) -> common_pb2.Advice:
+    made = advice(action=common_pb2.ACTION_STOP, may_end_live_attempt=True, **changes)
+    del made.exclude_nodes[:]
+    return made
+
+
+def cancelled_by(uid: int | None) -> Sacct:
+    """What accounting says of job 17; None: that it runs."""
+    state, end = ("RUNNING", "Unknown") if uid is None else (f"CANCELLED by {uid}", "1200")
+    return Sacct({"JobIDRaw": "17", "JobID": "17", "State": state, "Submit": "1000", "End": end})
+
+
+@pytest.mark.parametrize(
+    ("uid", "said"),
+    [
+        (SLURM, ("VERIFIED", "OBSERVED")),
+        (1000, ("ALREADY_SATISFIED", "ALREADY_STOPPED")),
+        (0, ("ALREADY_SATISFIED", "ALREADY_STOPPED")),
+        (None, ("ALREADY_SATISFIED", "STOP_UNREPORTED")),
+    ],
+)
+async def test_a_stop_that_an_agent_died_over_is_told_as_far_as_it_is_known(
+    bench: Bench, uid: int | None, said: tuple[str, str]
+) -> None:
+    """The job is cancelled, and our stop was out before this agent came: by whom, only accounting may say."""
+    bench.slurm.add(FakeJob(state="CANCELLED"))
+    bench.accounting = cancelled_by(uid)
+    bench.advisor.advise(stop())
+    clock = WorldClock(bench.slurm)
+    bench.start(clock)
+    await until(lambda: bench.accounting is not None and bench.accounting.asked)
+    clock.later = ASKED_SECONDS
+    await until(bench.advisor.reconciled.__len__)
+    assert [words(item) for item in bench.advisor.reconciled] == [said]
+    asked = bench.accounting.asked
+    await asyncio.sleep(0.2)
+    assert bench.accounting.asked == asked
+    assert bench.slurm.verbs == []
+
+
+async def test_what_root_cancelled_may_be_anybodys_where_the_agent_is_root(bench: Bench) -> None:
+    """Operators are root too: that it was root says nothing."""
+    bench.user_id = 0
+    bench.slurm.add(FakeJob(state="CANCELLED"))
+    bench.accounting = cancelled_by(0)
+    bench.advisor.advise(stop())
+    bench.start()
+    await until(bench.advisor.reconciled.__len__)
+    assert words(bench.advisor.reconciled[0]) == ("ALREADY_SATISFIED", "STOP_UNREPORTED")
+
+
+async def test_where_no_accounting_is_kept_it_stays_unknown_whose_it_was(bench: Bench) -> None:
+    """Told as such, at once."""
+    bench.slurm.add(FakeJob(state="CANCELLED"))
+    bench.accounting = Sacct(error="Slurm accounting storage is disabled")
+    bench.advisor.advise(stop())
+    bench.start()
+    await until(bench.advisor.reconciled.__len__)
+    assert words(bench.advisor.reconciled[0]) == ("ALREADY_SATISFIED", "STOP_UNREPORTED")
+
+
+async def test_a_cancel_before_a_stop_that_this_agent_heard_of_first_is_not_ours(bench: Bench) -> None:
+    """Nobody can have acted on it before: somebody else cancelled the job, and accounting is not asked."""
+    bench.slurm.add(FakeJob(state="CANCELLED"))
+    bench.accounting = cancelled_by(SLURM)
+    bench.start()
+    await until(bench.advisor.jobs)
+    bench.advisor.advise(stop())
+    await until(bench.advisor.reconciled.__len__)
+    assert words(bench.advisor.reconciled[0]) == ("ALREADY_SATISFIED", "ALREADY_STOPPED")
+    assert bench.accounting.asked == 0
+
+
+async def test_a_cancel_whose_answer_was_lost_may_be_ours(bench: Bench) -> None:
+    """Slurm did it and its word did not arrive: the next look shows a cancelled job, and not that it was others."""
+    job = bench.slurm.add(FakeJob(state="RUNNING", end=None))
+    carried_out = bench._apply
+
+    async def lost(request: apply.Request, withdrawn: asyncio.Event) -> apply.Result:
+        await carried_out(request, withdrawn)
+        return apply.Result(status=Status.PENDING, reason=Reason.SCHEDULER_UNAVAILABLE, detail="timed out")
+
+    bench.carry_out = lost
+    bench.accounting = Sacct(error="Slurm accounting storage is disabled")
+    bench.start()
+    await until(bench.advisor.jobs)
+    bench.advisor.advise(stop())
+    await until(bench.advisor.reconciled.__len__)
+    assert words(bench.advisor.reconciled[-1]) == ("ALREADY_SATISFIED", "STOP_UNREPORTED")
+    assert job.state == "CANCELLED"
+
+
+def words(said: agent_pb2.ReportReconciliationRequest) -> tuple[str, str]:
+    status = common_pb2.ReconciliationStatus.Name(said.status).removeprefix("RECONCILIATION_STATUS_")
+    return status, common_pb2.ReconciliationReason.Name(said.reason).removeprefix("RECONCILIATION_REASON_")
 
 
 async def test_of_more_failures_than_the_cap_the_largest_are_restarted(bench: Bench) -> None:
