@@ -70,6 +70,7 @@ from advisor.store.hints import Hints
 from advisor.store.migrate import migrate, newest_revision
 from advisor.store.store import Store
 from advisor.tracing import Tracing, TracingError, open_tracing
+from advisor.write_watch import WriteWatch
 from connectors.attribution.nvrx import NvrxAttribution
 from connectors.kernel.files import KernelFileLogs
 from connectors.logs.files import JobFileLogs
@@ -372,6 +373,8 @@ class Service:
         await front.open(calls, routes, error_page(renderer))
         for work in (leasing.run(), hints.send(), hints.listen(leasing.heard), pipeline.run()):
             stack.push_async_callback(cancel, self._start(work))
+        write_watch = WriteWatch(store=store, board=board, clock=clock)
+        stack.push_async_callback(cancel, self._start(write_watch.run()))
         await self._earn(store, board)
         sealer = Sealer(
             history=store.history(),

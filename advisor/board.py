@@ -95,6 +95,7 @@ class Board:
         self._failed = 0
         self._unwatched = 0
         self.failing = ""  # why no tick completes, while none does
+        self.refused = ""  # why the database would take no write, where one was tried that nothing waits for
         self._due: set[str] = set()  # clusters whose open advice is to be read again
         self._soon: asyncio.Task[None] | None = None
         self._told: dict[str, tuple[str, tuple[Unavailable, ...]]] = {}  # by which session

@@ -211,8 +211,8 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
             reason = SCHEMA_ABSENT if isinstance(error, SchemaAbsentError) else "failing"
             sources.append(_store_absent(said(error), reason))
         else:
-            if services.board.failing:
-                sources.append(_store_absent(services.board.failing))
+            if why := services.board.failing or services.board.refused:
+                sources.append(_store_absent(why))
         return operator_pb2.Status(
             version=services.version,
             incarnation=services.store.incarnation,

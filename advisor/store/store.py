@@ -39,6 +39,7 @@ from advisor.store import (
     shadow_queries,
     states,
     watching,
+    writes,
 )
 from advisor.store.audit import Audit
 from advisor.store.database import UNIT_SECONDS, Database
@@ -567,6 +568,11 @@ class Store:
         """Returns when the database answers."""
         async with self._door.connect() as connection:
             await connection.execute(select(1))
+
+    async def write_refused(self) -> str:
+        """Why the database would take no write, "" where it would."""
+        async with self._door.begin() as connection:
+            return await writes.refused(connection)
 
     async def open_incident_count(self) -> int:
         async with self._door.connect() as connection:

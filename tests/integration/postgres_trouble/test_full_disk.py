@@ -75,6 +75,33 @@ def _end_of_the_log(disk: Path) -> None:
             held.commit()
 
 
+async def test_an_idle_service_knows_of_a_full_disk(place: Path, disk: Path) -> None:
+    """Nothing has to be written, and what renews the lease has its room: it is told all the same, until it is over."""
+    async with world_of(place, configuration(place)) as world:
+        await world.ticks(1)
+        assert await _store_told(world) == []
+        ballast = _fill(disk)
+        told = await _told_when(world, 1)
+        assert "pgsql_tmp" in told[0].detail  # what the watch tried: nothing else was to be written
+        assert "No space left on device" in told[0].detail
+        assert not told[0].available
+        ballast.unlink()
+        await _told_when(world, 0)
+
+
+async def _told_when(world: World, count: int) -> list[operator_pb2.SourceStatus]:
+    until = time.monotonic() + 60
+    while len(told := await _store_told(world)) != count:
+        assert time.monotonic() < until, told
+        await asyncio.sleep(0.2)
+    return told
+
+
+async def _store_told(world: World) -> list[operator_pb2.SourceStatus]:
+    status = await world.operator.GetStatus(operator_pb2.GetStatusRequest())
+    return [source for source in status.sources if source.name == "store"]
+
+
 @pytest.mark.parametrize("panics", [False, pytest.param(True, marks=pytest.mark.long)])
 async def test_a_full_disk_is_said_and_outlived(place: Path, disk: Path, panics: bool) -> None:
     """Writers are told to come again, the tick grows old and listeners hear so; with room again all goes on.
@@ -100,8 +127,7 @@ async def test_a_full_disk_is_said_and_outlived(place: Path, disk: Path, panics:
                 assert isinstance(message, agent_pb2.WatchAdviceResponse)
                 age = message.tick_age.ToNanoseconds() / 1e9
         stream.cancel()
-        status = await world.operator.GetStatus(operator_pb2.GetStatusRequest())
-        (absent,) = [source for source in status.sources if source.name == "store"]
+        (absent,) = await _store_told(world)
         assert not absent.available
         assert panics or "No space left on device" in absent.detail
         ballast.unlink()
