@@ -95,6 +95,48 @@ class _Malformed:
     error: str
 
 
+class _Call:
+    """One call until it is answered: `with` keeps what goes wrong in it for `abort`, as what its caller is told.
+
+    gRPC keeps what ends a call in a circle with it, and so everything that its frames or the error's own frames hold:
+    megabytes of every report that is sent away, until somebody looks for garbage. So the error is let go of here, and
+    whoever aborts lets go of the request before.
+    """
+
+    def __init__(self, method: str, context: Context) -> None:
+        self.caller = NOBODY
+        self._method = method
+        self._context = context
+        self._failure: Failure | None = None
+
+    def __enter__(self) -> "_Call":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, grpc.aio.AbortError):
+            return False
+        self._failure = failure_of(error)  # the boundary of the process: becomes a status
+        if self._failure.kind is FailureKind.OURS:
+            log.error("call_failed", method=self._method, user=self.caller.name, exc_info=error)
+        return True
+
+    def admit(self, caller: Caller, request: object) -> None:
+        """Raises what keeps the caller from this method, or the message from being read."""
+        self.caller = caller
+        require(caller, self._method)
+        if isinstance(request, _Malformed):
+            raise BadRequestError(f"{self._method}: the message is not what the contract says: {request.error}")
+
+    async def abort(self) -> None:
+        """Ends the call by raising, where something went wrong in it."""
+        failure = self._failure
+        if failure is None:
+            return
+        if failure.retry_seconds is not None:
+            self._context.set_trailing_metadata((("retry-after", f"{max(failure.retry_seconds, 1):.0f}"),))
+        await self._context.abort(STATUS_OF[failure.kind], failure.text)
+
+
 class Guard(grpc.aio.ServerInterceptor):
     """Stands before every method: finds the caller, asks the table, and turns errors into statuses."""
 
@@ -140,14 +182,10 @@ class Guard(grpc.aio.ServerInterceptor):
         """Answers without reading any message: with what `identify` says about the caller, or that he is nobody."""
 
         async def refuse(_requests: object, context: Context) -> AsyncIterator[bytes]:
-            try:
+            with _Call(method, context) as call:
                 await self._caller(context)
-                raise UnauthenticatedError("nobody is known by this call: show a token or a client certificate")  # noqa: TRY301
-            except grpc.aio.AbortError:
-                raise
-            except Exception as error:  # the boundary of the process: becomes a status
-                failure = _failed(error, method, NOBODY)
-            await _abort(context, failure)
+                raise UnauthenticatedError("nobody is known by this call: show a token or a client certificate")
+            await call.abort()
             yield b""  # never reached: makes this a generator, which fits calls of every kind
 
         return grpc.stream_stream_rpc_method_handler(refuse)
@@ -179,40 +217,23 @@ class Guard(grpc.aio.ServerInterceptor):
 
     def _one(self, method: str, behaviour: Callable[..., Awaitable[Any]], *, ours: bool) -> Callable[..., Any]:
         async def answer(request: Any, context: Context) -> Any:
-            caller = NOBODY
-            try:
-                caller = await self._caller(context)
-                require(caller, method)
-                _check(request, method)
-                return await (behaviour(request, context, caller) if ours else behaviour(request, context))
-            except grpc.aio.AbortError:
-                raise
-            except Exception as error:  # the boundary of the process: becomes a status
-                failure = _failed(error, method, caller)
-            # gRPC keeps what ends a call in a circle with it, and so everything that this frame or the error's own
-            # frames hold: megabytes of every report that is sent away, until somebody looks for garbage.
-            request = None
-            return await _abort(context, failure)
+            with _Call(method, context) as call:
+                call.admit(await self._caller(context), request)
+                return await (behaviour(request, context, call.caller) if ours else behaviour(request, context))
+            request = None  # see `_Call`
+            return await call.abort()
 
         return answer
 
     def _many(self, method: str, stream: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
         async def answer(request: Any, context: Context) -> AsyncIterator[Any]:
-            caller = NOBODY
-            try:
-                caller = await self._caller(context)
-                require(caller, method)
-                _check(request, method)
+            with _Call(method, context) as call:
+                call.admit(await self._caller(context), request)
                 async for response in stream(request, context):
                     yield response
-            except grpc.aio.AbortError:
-                raise
-            except Exception as error:  # the boundary of the process: becomes a status
-                failure = _failed(error, method, caller)
-            else:
                 return
-            request = None  # as above
-            await _abort(context, failure)
+            request = None  # see `_Call`
+            await call.abort()
 
         return answer
 
@@ -229,24 +250,6 @@ def _reader(handler: Handler) -> Callable[[bytes], object] | None:
             return _Malformed(error=str(error))
 
     return read
-
-
-def _check(request: object, method: str) -> None:
-    if isinstance(request, _Malformed):
-        raise BadRequestError(f"{method}: the message is not what the contract says: {request.error}")
-
-
-def _failed(error: Exception, method: str, caller: Caller) -> Failure:
-    failure = failure_of(error)
-    if failure.kind is FailureKind.OURS:
-        log.exception("call_failed", method=method, user=caller.name)
-    return failure
-
-
-async def _abort(context: Context, failure: Failure) -> None:
-    if failure.retry_seconds is not None:
-        context.set_trailing_metadata((("retry-after", f"{max(failure.retry_seconds, 1):.0f}"),))
-    await context.abort(STATUS_OF[failure.kind], failure.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
