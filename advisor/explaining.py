@@ -45,6 +45,15 @@ _ENDS: Mapping[int, str] = {
     common_pb2.ATTEMPT_STATE_LAUNCH_FAILURE: "could not be launched",
     common_pb2.ATTEMPT_STATE_REQUEUE_HELD: "was requeued by Slurm and is held",
 }
+_FAILED = frozenset(
+    {
+        common_pb2.ATTEMPT_STATE_FAILED,
+        common_pb2.ATTEMPT_STATE_TIME_LIMIT,
+        common_pb2.ATTEMPT_STATE_NODE_FAILURE,
+        common_pb2.ATTEMPT_STATE_OUT_OF_MEMORY,
+        common_pb2.ATTEMPT_STATE_LAUNCH_FAILURE,
+    }
+)
 _BLAME: Mapping[str, str] = {
     Category.GPU_HARDWARE: "a GPU is broken; it was not your program",
     Category.NODE_HARDWARE: "a node is broken; it was not your program",
@@ -101,7 +110,9 @@ def explain(
     analysis = json.loads(newest.analysis_json) if newest is not None and newest.analysis_json else {}
     attribution: Mapping[str, Any] = analysis.get("attribution", {})
     category = str(attribution.get("category", newest.advice.category if newest is not None else ""))
-    if newest is None or category in {"", Category.NONE}:
+    if newest is None and attempt.state in _FAILED:
+        told.append(Sentence(about="think", says="Nothing has been decided about it so far."))
+    elif newest is None or category in {"", Category.NONE}:
         told.append(Sentence(about="think", says=f"Nothing is known to be wrong with it.{_not_seen(attempt)}"))
     else:
         told.append(Sentence(about="think", says=_thought(category, attribution)))
@@ -235,7 +246,9 @@ def _can_do(
         yield f"To have such jobs restarted, submit them with {_OPT_IN}."
     elif advice is not None and advice.reason in _OPERATORS:
         yield "An operator has decided about it: ask there."
-    if category in {"", Category.NONE} and not stops:
+    if decision is None and attempt.state in _FAILED:
+        yield "Ask again in a minute. If it stays so, tell your administrators: the advisor was away, or is not well."
+    elif category in {"", Category.NONE} and not stops:
         yield "There is nothing to do."
 
 

@@ -275,7 +275,8 @@ def verify(
             raise typer.Exit(1)
         return
     rest = sum(item.rows for item in waiting)
-    _conclude(findings, chain, _chain_line(chain) + (f"; {rest} newer rows wait for the next seal" if rest else ""))
+    waits = f"; newer rows that wait for the next seal: {rest}" if rest else ""
+    _conclude(findings, chain, _chain_line(chain) + waits)
 
 
 async def _verify(

@@ -159,7 +159,7 @@ def _play(world: World, narrator: Narrator) -> None:
     narrator.text(
         "    break-node node3           another job of three nodes, and node3 loses a GPU under it; told here"
     )
-    check = f"advisor-agent check --config {root}/etc/agent.toml"
+    check = f"advisor-agent check --config {root}/etc/agent.toml --watchdog-config {root}/etc/watchdog.toml"
     narrator.text(f"    runuser -u {SLURM_USER} -- {check}    as Slurm's user, or it has not the agent's files")
     narrator.text(f"  stop and go                  touch {root}/agent/stop holds every action up; rm it again")
     narrator.text(f"  logs                         {root}/log/*.log, {cluster.controller_log}")

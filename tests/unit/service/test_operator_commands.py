@@ -176,7 +176,17 @@ def test_what_was_only_watched_and_what_did_not_ask_say_so() -> None:
     outside = attempt()
     outside.in_scope = False
     assert '"enabled": true' in said(outside, [], None)["do"]
-    assert said(outside, [], None)["think"] == "Nothing is known to be wrong with it."
+    assert said(outside, [decision(1, "none", reason="completed")], None)["think"].startswith("Nothing is known")
+
+
+def test_a_failure_that_nothing_was_decided_about_is_not_called_well() -> None:
+    """A moment after its end, or with an advisor that is away; not of one that is well without a decision."""
+    told = said(attempt(), [], None)
+    assert told["happened"].startswith("Attempt 0 of job 17 failed")
+    assert told["think"] == "Nothing has been decided about it so far."
+    assert told["do"].startswith("Ask again in a minute.")
+    assert "nothing to do" not in told["do"]
+    assert said(attempt(common_pb2.ATTEMPT_STATE_COMPLETED), [], None)["do"] == "There is nothing to do."
 
 
 def screen(width: int, height: int | None, incidents: int = 3) -> str:
