@@ -19,7 +19,7 @@ from functools import cache, cached_property
 from re import _constants, _parser  # type: ignore[attr-defined]  # as in advisor.rules.python_patterns
 from typing import Any
 
-from advisor.core import progress
+from advisor.core import bars, progress
 from advisor.core.rules import Rule
 from advisor.core.words import Role
 
@@ -43,8 +43,8 @@ CONTEXT = (
 _COLOURS = (1, 22, 39, 49, *range(30, 38), *range(40, 48), *range(90, 98))
 # NULs, colours, and colours whose first byte a collector has eaten.
 CODES = ("\x00", "\x1b", "[0m", "[0;", "[1;", *(f"[{number}m" for number in _COLOURS))
-# Between the time that a bar took and the time that it will take.
-BAR = tuple(f"{last}<" for last in "0123456789:")
+# Of bars: between the time that one took and the time that it will take; what others are drawn with, or show.
+BAR = (*(f"{last}<" for last in "0123456789:"), "━", "s/step", "] - ETA: ")
 # What healthy training prints all the time: no such word tells a failure.
 _USUAL = """
     rank ranks steps loss info nodes cuda nccl torch memory gpus devices checkpoint checkpoints iterations
@@ -126,7 +126,7 @@ class Passes:
 
         options = re2.Options()
         options.encoding = re2.Options.Encoding.LATIN1
-        return re2.compile(self._chosen.pattern.encode("latin-1"), options)
+        return re2.compile(self._chosen.pattern.encode(), options)
 
     def __call__(self, line: bytes) -> bool:
         return self._compiled.search(line) is not None
@@ -136,7 +136,7 @@ def line_filter(rules: Iterable[Rule], more: Iterable[str] = ()) -> LineFilter:
     """The filter for these rules, the progress formats, and `more` RE2 patterns that a job or site brings."""
     wanted = [rule.pattern for rule in rules if rule.pattern and rule.role is not Role.BENIGN]
     wanted.extend(progress.MARKS.values())
-    wanted.extend(pattern for name, pattern in progress.FORMATS.items() if name != "bar")
+    wanted.extend(pattern for name, pattern in progress.FORMATS.items() if name not in bars.COMPILED)
     telling: list[_Need] = []
     usual: list[_Need] = []
     patterns: list[str] = []
@@ -165,7 +165,7 @@ def _of_progress(text: str, words: Sequence[str]) -> bool:
 
 @cache
 def _progress_forms(words: tuple[str, ...]) -> frozenset[str]:
-    formats = [pattern for name, pattern in progress.FORMATS.items() if name != "bar"]
+    formats = [pattern for name, pattern in progress.FORMATS.items() if name not in bars.COMPILED]
     needs = [need for pattern in formats for need in _needs_of(pattern, _any_word) or ()]
     held = [need for need in needs if any(need.holds(word) for word in words)]
     return frozenset(form for need in held for form in need.forms(words))

@@ -34,8 +34,12 @@ _PREFIXES = tuple(
         r"(?:P0 +)?(?P<label>\d{1,7}):(?!\d\d(?:[:.,\s]|$)) *(?=\S)",
         r"P\d{1,5} +\d{1,7}: *(?=\S)",
         r"\[\d{1,10}(?:[_+]\d{1,7})?\.(?:\d{1,7}|batch|extern|interactive)\][ \t]*",  # a step, as slurmstepd logs it
-        # A progress bar that something is glued to.
+        # A progress bar that something is glued to: tqdm's, keras's, rich's.
         r"[^|\n]{0,80}\|[^|\n]{0,60}\| *\d{1,9}/\d{1,9} \[[^\]\n]{0,300}\][ \t]*(?=\S)",
+        r"[^|\n━]{0,80}\d{1,12}/(?:\d{1,12} (?:[━╸╺]{1,80}|\[[=>.]{30}\] -)|Unknown)[ \d:]{1,24}s? \d{1,9}[mu]?s/step"
+        r"(?: - \w[\w/.@ ]{0,60}: -?(?:\d[\d.]{0,20}(?:e[-+]\d\d)?|nan|inf)){0,40}[ \t]*(?=\S)",
+        r"[^\n━]{0,120}[━╸╺]{2,400} +(?:[\d:.%/•-]{1,20} +){0,8}"
+        r"(?:\d{1,9}/\d{1,9}|\d{0,5}:?\d\d:\d\d)[ \t]*(?=[A-Za-z\[])",
         r"\[(?:RANK|rank|Rank)[ :=]?(?P<rank>\d{1,7})\]:?[ \t]*",
         rf"{_NUMBERED} \[(?:RANK|rank|Rank)[ :=]?(?P<rank>\d{{1,7}})\]:[ \t]*",
         # `[gpu-3:1]: text`: some launchers give the local rank, others the global one, so that it is neither.

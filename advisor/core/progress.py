@@ -12,7 +12,7 @@ from typing import Any
 
 import re2
 
-from advisor.core import divergence, hang, orphans, rank_times, straggler
+from advisor.core import bars, divergence, hang, orphans, rank_times, straggler
 from advisor.core.course import Numbers, Pace, Phase, Throughput
 from advisor.core.model import Progress
 from advisor.core.orphans import Orphan
@@ -38,28 +38,12 @@ _STEP_FORMATS: Mapping[str, str] = {
 }
 # Bars count within one epoch: they show that something moves, not how far the run is.
 _BAR_FORMATS: Mapping[str, str] = {
-    "bar": r"(?m)\| *(?P<step>\d{1,9})/(?P<total>\d{1,9}) \[[0-9:]+<",
+    **bars.FORMATS,
     "epoch": r"(?m)\bEpoch:? ?(?:\(train\) )?\[?\d{1,6}\]?[ :,]*(?:Batch )?\[ *(?P<step>\d{1,12})(?:/\d+|\]\s+Speed\b)",
     "epoch_loss": r"(?m)(?:^|[ \[(|,:\]])(?i:epoch)(?:[=:#]| [=:#]?)? {0,8}\[?(?P<step>\d{1,9})\b"
     r"[^\n]{0,80}?\b(?i:loss|acc|ppl)\b[^\n]{0,20}\d",
+    bars.SHARE: bars.SHARE_FORMAT,
 }
-# What a bar counts before the first step, or instead of steps, however far it is. Its first word says so, behind what
-# launchers and loggers put before a line: "Train (packed): " counts steps.
-_PREPARING = re2.compile(
-    r"(?i)^(?:\s*(?:\[[^\]\n]{0,120}\]:?|\([^)\n]{0,120}\):?|[^\s|%]{1,80}:|[\d:,./tz+-]+|rank \d+|info|warning"
-    r"|multi-thread|sanity|data(?:sets?)?|model|weights?|checkpoints?|files?))*"
-    r"\s*(?:(?:load|download|upload|(?:pre)?fetch|resolv|map|filter|generat|pack|(?:pre-?)?process|read|build|cach|prepar"
-    r"|extract|cast|group|convert|copy|initiali[sz]|captur|flatten|shuffl|index|scann|warm|sort|creat|quantiz|render"
-    r"|decod|encod|check|add|appl|truncat|drop|sav|writ|comput|count|unzip|verif|shard|merg|pars|import|compil|profil"
-    r"|materiali[sz]|calibrat|autotun|concatenat|collect|split|de-?duplicat|restor|unpack|(?:de)?compress|init|broadcast"
-    r"|transfer|clean|sync|stag|pull|gather|pre-?comput|get|set)(?:ed|e|s|p|pp?ing|ning|ting|ring|ing|y|ying|ation)?"
-    r"|(?:running |pre-?)?tokeniz(?:e|ed|er|ing|ation)|warm-?up"
-    r")\b[^|\n]{0,120}\d{1,3}%(?: completed )?\|"
-)
-_COUNTS_STEPS = re2.compile(
-    r"(?i)^[^|\n]{0,400}\b(?:epochs?|steps?|iter(?:ation)?s?|loss)\b[^|\n]{0,120}%"
-    r"|\[[0-9:]+<[^\]\n]{0,400}(?:loss\w{0,40}|\blr|\bgrad_norm)[=:]"  # what tqdm shows behind a bar
-)
 STEP_FORMATS = frozenset(_STEP_FORMATS)
 # Not a form of progress: what each rank tells of its own steps.
 RANKS = "rank_step"
@@ -86,7 +70,8 @@ MARKS: Mapping[str, str] = {
     "evaluating": r"(?i)\b(?:running|starting|begin(?:ning)?|entering) (?:the |a )?"
     r"(?:eval(?:uation|s)?|validation|sanity check)"
     r"|\bevaluating\b(?: on| the| at| model|:|\.)|\bvalidating(?: on| the| at| model|:|\.)|validation dataloader \d"
-    r"|\bsanity checking\b|\bevaluating iter |\b(?:validation|eval(?:uation)?|testing): {1,10}(?:\d+% ?)?\|",
+    r"|\bsanity checking\b|\bevaluating iter |\b(?:validation|eval(?:uation)?|testing): {1,10}(?:\d+% ?)?\|"
+    r"|\b(?:validation|eval(?:uation)?|testing):? {1,20}(?:━|╸|╺)",
     "evaluated": r"(?i)\bvalidation loss at iteration|\b(?:evaluation|validation) (?:is )?(?:done|complete|completed"
     r"|finished)\b|\bfinished (?:evaluation|validation)\b|'eval_(?:loss|runtime)'",
     "ranks": r"MnRtt/Rnk: (?P<low>\d{1,9}(?:\.\d{1,6})?)\w*/\d{1,7} \| MxRtt/Rnk: (?P<high>\d{1,9}(?:\.\d{1,6})?)\w*/"
@@ -131,6 +116,7 @@ class FileProgress:
     throughput: Throughput = field(default_factory=Throughput)
     numbers: Numbers = field(default_factory=Numbers)
     checkpoints: tuple[int, ...] = ()  # saved or loaded, newest last
+    drawn: tuple[tuple[str, str], ...] = ()  # bars that are redrawn, and what each shows
     orphan: Orphan | None = None  # who may still write here from before the newest checkpoint was loaded
 
 
@@ -156,10 +142,19 @@ def observe(
     form = _choose(progress, forms - {RANKS})
     if form is None:
         return progress
-    matches = _telling(COMPILED[form], text, _AFTER_BREAK if progress.broken else 1)
-    if form == "bar" and progress.last_step is None:
-        matches = _from_first_step(text, matches)
-    if progress.orphan is not None and len(matches) > 1:
+    most = _AFTER_BREAK if progress.broken else 1
+    if form in bars.REDRAWN:
+        matches, drawn = bars.news(progress.drawn, form, text)
+        if not matches and progress.last_step is not None and progress.pace.phase is Phase.STEP:
+            # Drawn again as it was: that is not more output than usual.
+            progress = replace(progress, pace=replace(progress.pace, phase_line=line + lines))
+        matches = matches[:most] + matches[most:][-1:]
+        progress = replace(progress, drawn=drawn)
+    else:
+        matches = _telling(COMPILED[form], text, most)
+    if form in bars.FORMATS and progress.last_step is None and matches:
+        matches = _from_first_step(form, text, matches)
+    if progress.orphan is not None and form in _STEP_FORMATS and len(matches) > 1:
         matches = _telling(COMPILED[form], text, _BESIDE_ANOTHER)
     first = matches[0] if matches else None
     for match in matches:
@@ -169,13 +164,13 @@ def observe(
         number = line + (text.count(b"\n", 0, start) if near else lines - text.count(b"\n", start))
         whole = _line_around(text, match.start(1))
         own, rank = printed(whole)
-        total = int(match.group(2)) if form == "bar" else None
+        total = bars.end(form, match)
         said = whole[:_VALUES_BYTES].decode("latin-1")
         listed = not isinstance(match, _Shifted)
         seen = _Seen(int(match.group(1)), number, seen_at, own, rank, total, match is first, said, late, listed)
         progress = _step(progress, form, seen)
-    others = forms - {RANKS, form}
-    if form == "bar" and progress.last_step is None and others:
+    others = forms - {RANKS, bars.SHARE, form}
+    if form in bars.FORMATS and progress.last_step is None and others:
         # They prepare the steps, which are of another form, and may be read with them.
         return observe(progress, text, others, line, lines, seen_at, printed, late)
     return progress
@@ -194,10 +189,10 @@ def _telling(pattern: Any, text: bytes, most: int) -> list[Any]:
     return matches
 
 
-def _from_first_step(text: bytes, telling: list[Any]) -> list[Any]:
+def _from_first_step(form: str, text: bytes, telling: list[Any]) -> list[Any]:
     """The first bar that counts steps, behind those that prepare them, and the last bar."""
-    bars = islice(COMPILED["bar"].finditer(text), _BESIDE_ANOTHER)
-    first = next((bar for bar in bars if not prepares(_line_around(text, bar.start(1)))), None)
+    drawn = islice(COMPILED[form].finditer(text), _BESIDE_ANOTHER)
+    first = next((bar for bar in drawn if not prepares(_line_around(text, bar.start(1)))), None)
     if first is None or first.start() >= telling[-1].start():
         return telling[-1:]
     return [first, telling[-1]]
@@ -275,8 +270,13 @@ class _Seen:
 
 def _step(p: FileProgress, form: str, seen: _Seen) -> FileProgress:
     """Take one progress line into account."""
-    if form == "bar" and p.last_step is None and _prepares(seen.text):
-        return _preparing(p, seen.at, full=seen.total is not None and seen.step >= seen.total)
+    if p.last_step is None:
+        full = seen.total is not None and seen.step >= seen.total
+        # Into a file rich draws a bar once, when it is full: how long the next one takes nobody knows.
+        if bars.prepares(form, seen.text) or (form == "rich" and full):
+            return _preparing(p, seen.at, full=full)
+    if form == bars.SHARE:
+        return p
     if p.form != form:
         # Another format: numbers do not compare. It only shows that the attempt goes on.
         p = replace(p, form=form, last_step=None, low_steps=())
@@ -306,14 +306,9 @@ def _step(p: FileProgress, form: str, seen: _Seen) -> FileProgress:
     return replace(p, low_steps=low)
 
 
-def _prepares(line: str) -> bool:
-    """Whether a bar counts what comes before the first step, as far as its words tell."""
-    return _PREPARING.search(line) is not None and _COUNTS_STEPS.search(line) is None
-
-
 def prepares(line: bytes) -> bool:
     """Whether a line is a bar, of what comes before the first step."""
-    return COMPILED["bar"].search(line) is not None and _prepares(line[:_VALUES_BYTES].decode("latin-1"))
+    return bars.preparing(line) is not None
 
 
 def waiting(progress: FileProgress, line: bytes, at: datetime) -> FileProgress:
@@ -322,10 +317,16 @@ def waiting(progress: FileProgress, line: bytes, at: datetime) -> FileProgress:
     """
     if progress.last_step is not None:
         return progress
-    bar = COMPILED["bar"].search(line) if prepares(line) else None
-    if bar is not None and not line[bar.end() :].partition(b"]")[2].strip(b" ]"):
-        return _preparing(progress, at, full=int(bar.group(1)) >= int(bar.group(2)))
-    return replace(progress, pace=Pace()) if progress.pace.phase is Phase.PREPARATION else progress
+    awaits = progress.pace.phase is Phase.PREPARATION
+    bar = bars.awaited(line)
+    if bar is None:
+        return replace(progress, pace=Pace()) if awaits else progress
+    if bar.drawn is not None:
+        shown = dict(progress.drawn)
+        if shown.pop(bar.drawn[0], None) == bar.drawn[1] and (awaits or bar.full):
+            return progress  # drawn again as it was
+        progress = replace(progress, drawn=bars.kept({**shown, bar.drawn[0]: bar.drawn[1]}))
+    return _preparing(progress, at, full=bar.full)
 
 
 def _preparing(p: FileProgress, at: datetime, *, full: bool) -> FileProgress:
@@ -364,7 +365,10 @@ def _advance(p: FileProgress, seen: _Seen) -> FileProgress:
         if seconds > 0:
             intervals = (*intervals, seconds / (seen.step - p.last_step))[-INTERVALS_KEPT:]
     steps = (p.last_step, seen.step) if p.last_step is not None and not p.broken and not p.reloaded else None
-    pace = hang.stepped(_learned(p, seen), line=seen.line, total=seen.total, at=seen.at, steps=steps)
+    pace = _learned(p, seen)
+    if seen.total is not None and p.pace.total not in {None, seen.total}:
+        pace = replace(pace, gaps=(), lines=())  # another bar: how long its steps take is not known
+    pace = hang.stepped(pace, line=seen.line, total=seen.total, at=seen.at, steps=steps)
     # Cleared is what came before the *previous* step: the first step after a crash line may be one that another rank
     # was just finishing.
     return replace(

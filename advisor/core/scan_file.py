@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from advisor.core import gpu_indices
+from advisor.core import bars, gpu_indices
 from advisor.core import progress as progress_module
 from advisor.core.alike import Alike, Answer, Outcome
 from advisor.core.chatter import says_news
@@ -364,7 +364,7 @@ class FileScan:
 
     def _of_preparation(self, line: bytes, start: int) -> bool:
         """The words there are what a bar of preparation calls itself."""
-        return self.progress.last_step is None and start < line.find(b"|") and progress_module.prepares(line)
+        return self.progress.last_step is None and start < bars.begin(line) and progress_module.prepares(line)
 
     def _emit(
         self, rule: Rule, captures: dict[str, str], place: Place, text: str, number: int, at: datetime | None
@@ -403,7 +403,7 @@ class FileScan:
         if not tail or self.context.trust is not Trust.LOG or tail == self.state.tail.encode("latin-1"):
             return
         text = clean(tail[-BLOCK_BYTES:])
-        self._wait(text)
+        self._wait(text or b" ")  # wiped out, where only codes of the terminal are left
         for hit in self.scanner.set.Match(text) or ():
             name = self.scanner.marks[hit - self.scanner.first_mark] if self._is_mark(hit) else ""
             if name in progress_module.ANNOUNCING:

@@ -154,6 +154,11 @@ def test_pci_addresses_are_kept() -> None:
         ("3:     raise ValueError('x')", None, "raise ValueError('x')"),
         (" 41%|████      | 410/1000 [03:21<04:50,  2.03it/s, loss=2.1]Killed", None, "Killed"),
         ("Epoch 0:  12%|█▏        | 5/40 [06:41<46:49, v_num=1][rank3]: KeyError: 'x'", 3, "KeyError: 'x'"),
+        ("12/100 ━━━━━━━━━━━━━━━━━━━━ 1:23 95ms/step - accuracy: 0.91 - loss: 3.1e-01Killed", None, "Killed"),
+        ("[rank3]: 12/100 ━━━━━━━━━━━━━━━━━━━━ 0s 95ms/step - loss: 0.3100  KeyError: 'x'", 3, "KeyError: 'x'"),
+        ("     12/Unknown 3s 95ms/step - loss: nanKilled", None, "Killed"),
+        ("⠙ Epoch 1 ━━━━━━━━━━━━╸━━━━━━ 450/1000 0:00:10 • 0:01:02[rank3]: KeyError: 'x'", 3, "KeyError: 'x'"),
+        ("Training ━━━━━━━━━━━━━━━━━━━━  45% 450/1000Killed", None, "Killed"),
     ],
 )
 def test_what_is_glued_to_a_prefix_is_still_found(line: str, rank: int | None, body: str) -> None:
