@@ -15,6 +15,7 @@ import re2
 _BYTES = 4_096  # of a line, for its words
 _LABEL_BYTES = 200
 _LABEL_CHARS = 60
+_DISPLAY_BYTES = 4_096
 DRAWN_KEPT = 16  # bars of one display
 
 _OPTIONS = re2.Options()
@@ -138,11 +139,14 @@ def awaited(line: bytes) -> Awaited | None:
 
 def news(known: Iterable[tuple[str, str]], form: str, text: bytes) -> tuple[list[Any], tuple[tuple[str, str], ...]]:
     """The drawings that show something else than the ones before them under the same name, and what each bar shows
-    now.
+    now. Of a long text the end is looked at, as far as there is one: a display is drawn ten times a second.
     """
     shown = dict(known)
-    found = []
-    for match in COMPILED[form].finditer(text):
+    found: list[Any] = []
+    begin = len(text) - _DISPLAY_BYTES
+    cut = text.rfind(b"\n", 0, begin) + 1 if begin > 0 else 0
+    drawn = list(COMPILED[form].finditer(text, cut)) or list(COMPILED[form].finditer(text))
+    for match in drawn:
         name, value = _drawing(text, match)
         if shown.pop(name, None) != value:
             found.append(match)

@@ -14,7 +14,9 @@ _AHEAD = timedelta(days=2)  # zones, and clocks that are fast; nothing is writte
 _MONTH_NAMES = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
 _MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES.split("|"), 1)}
 _MONTH = f"(?P<mon>{_MONTH_NAMES})"
-_CLOCK = r"(?P<h>[0-2]\d):(?P<m>[0-5]\d):(?P<s>[0-6]\d)(?:[.,](?P<f>\d{1,9}))?"
+_MINUTES = r":(?P<m>[0-5]\d):(?P<s>[0-6]\d)"
+_CLOCK = rf"(?P<h>[0-2]\d){_MINUTES}(?:[.,](?P<f>\d{{1,9}}))?"
+_HOLDS_CLOCK = re.compile(_MINUTES)  # all of the patterns do; to look for each costs a hundred times as much
 _PATTERNS = tuple(
     re.compile(pattern)
     for pattern in (
@@ -89,7 +91,7 @@ class LineTime:
 def line_time(text: str, near: datetime) -> LineTime | None:
     """The first timestamp in the head of a line, or None. `near`: about when it was written; settles a missing year."""
     head = text[:_HEAD_CHARS]
-    for pattern in _PATTERNS:
+    for pattern in _PATTERNS if _HOLDS_CLOCK.search(head) is not None else ():
         match = pattern.search(head)
         if match is not None:
             parsed = _build(match, near)
