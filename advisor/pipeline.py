@@ -321,7 +321,13 @@ class Pipeline:
                         sighting, reports, now, set_at=clock.at if clock is not None else None
                     )
                     progress = self._lasting.steady(
-                        sighting.key, sighting.progress, now=now, began=began, counted=counted, clock=clock
+                        sighting.key,
+                        sighting.progress,
+                        started=sighting.item.attempt.started_at,
+                        now=now,
+                        began=began,
+                        counted=counted,
+                        clock=clock,
                     )
                     snapshot = snapshot_of(sighting, reports, Mode.MONITOR, said, progress=progress)
                     verdict = self._verdict(sighting, snapshot, standing, pauses, now)

@@ -49,7 +49,7 @@ class Pace:
     stride: int = 0  # steps between two progress lines
     total: int | None = None  # where a bar ends
     phase: Phase = Phase.STEP
-    began_at: datetime | None = None  # first progress line since the ranks last began; before: when the clock was set
+    began_at: datetime | None = None  # first progress line since the ranks last began; before: `steady.begun`
     sign_at: datetime | None = None  # newest progress line, or line about a phase
     phase_line: int = 0  # newest line about a phase since the newest step
     phase_since: datetime | None = None  # first line since the newest step that announced the phase

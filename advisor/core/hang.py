@@ -73,7 +73,9 @@ def _first_step(snapshot: Snapshot, policy: Policy) -> Expected | None:
     preparation is awaited itself, as long as nothing else was said since. Telemetry is
     no such sign: a solver without tensor work looks like waiting ranks, and a moment of waiting is no hour of it.
     """
-    started, pace = snapshot.attempt.started_at, snapshot.progress.pace
+    pace = snapshot.progress.pace
+    # The scheduler's word for it is of the clock as it was then: where that was set since, it may lie hours ahead.
+    started = snapshot.attempt.started_at and (pace.began_at or snapshot.attempt.started_at)
     if pace.phase is Phase.PREPARATION and pace.sign_at is not None:
         at = pace.sign_at + timedelta(seconds=policy.hang_phase_seconds)
         return Expected(at=at, ends_at=at, seconds=policy.hang_phase_seconds, phase=Phase.PREPARATION)
@@ -87,7 +89,7 @@ def _first_step(snapshot: Snapshot, policy: Policy) -> Expected | None:
     at = max(since, announced or since) + timedelta(seconds=policy.hang_startup_seconds)
     if before:
         # Its progress lines are of a form that is known: then other lines put it off for a while, but not for ever.
-        began = max(started, announced or started, pace.began_at or started)
+        began = max(started, announced or started)
         at = min(at, began + timedelta(seconds=STARTS_MAX * policy.hang_startup_seconds))
     return Expected(at=at, ends_at=at, seconds=(at - started).total_seconds(), phase=Phase.START)
 

@@ -24,9 +24,17 @@ def times_of(progress: Progress) -> Iterator[datetime]:
     yield from (value for _, value in _times(progress.pace))
 
 
-def since_set(progress: Progress, set_at: datetime | None, now: datetime, moved: Moved | None = None) -> Progress:
+def since_set(
+    progress: Progress,
+    set_at: datetime | None,
+    now: datetime,
+    moved: Moved | None = None,
+    *,
+    began_at: datetime | None = None,
+) -> Progress:
     """`progress`, as silent as can be known where the clock was set at `set_at` (None: never). `moved`: times of before
-    then, and what they are by the clock as it is now; of all that are known, so that their order stays.
+    then, and what they are by the clock as it is now; of all that are known, so that their order stays. `began_at`:
+    when the attempt did, by that clock, None where nobody knows.
     """
     if set_at is None:
         return progress
@@ -36,13 +44,19 @@ def since_set(progress: Progress, set_at: datetime | None, now: datetime, moved:
     if pace.sign_at is not None and progress.pace.sign_at not in moved:
         pace = replace(pace, sign_at=max(pace.sign_at, set_at))
     if known.last_at is None:
-        news_at = known.news_at
-        if news_at is None or progress.news_at not in moved:
-            news_at = max(news_at or set_at, set_at)
-        # When it started is told by the scheduler's clock.
-        return replace(known, news_at=news_at, pace=replace(pace, began_at=set_at))
+        began_at, news_at = began_at or set_at, known.news_at
+        if news_at is None:
+            news_at = began_at
+        elif progress.news_at not in moved:
+            news_at = max(news_at, set_at)
+        return begun(replace(known, news_at=news_at, pace=pace), began_at)
     last_at = known.last_at if progress.last_at in moved else max(known.last_at, set_at)
     return replace(known, last_at=last_at, pace=pace)
+
+
+def begun(progress: Progress, at: datetime | None) -> Progress:
+    """`progress` of an attempt that began then, whatever the scheduler says: it counts before the first step."""
+    return progress if progress.last_at is not None else replace(progress, pace=replace(progress.pace, began_at=at))
 
 
 def _times(known: Progress | Pace) -> Iterator[tuple[str, datetime]]:

@@ -29,7 +29,7 @@ def at(seconds: float) -> datetime:
 
 
 def test_a_start_is_not_late_for_a_step_that_is_longer_than_any_start() -> None:
-    """The scheduler's clock, which says when it began, was not set."""
+    """Nobody knows then how long ago it began."""
     printed = Progress(news_at=at(500.0))
     set_at = at(600.0 + 86_400.0)
     snapshot = replace(BASE, progress=since_set(printed, set_at, set_at), past=(SEEN,))
@@ -71,9 +71,8 @@ def test_nobody_is_late_for_a_step_and_every_hang_is_found(
     limit = before.ends_at - newest
 
     def ends_at(now: datetime) -> datetime:
-        # The scheduler tells the start, by its own clock.
-        attempt = replace(BASE.attempt, started_at=min(T0, set_at))
-        snapshot = replace(BASE, attempt=attempt, progress=since_set(progress, set_at, now), past=past)
+        # The scheduler tells the start, by the clock as it was then.
+        snapshot = replace(BASE, progress=since_set(progress, set_at, now), past=past)
         due = hang.expected(snapshot, POLICY)
         assert due is not None
         return due.ends_at
