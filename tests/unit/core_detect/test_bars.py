@@ -239,6 +239,13 @@ def test_a_bar_of_validation_announces_it() -> None:
     assert job.world.progress.pace.phase is Phase.EVALUATION
 
 
+@pytest.mark.parametrize("behind", ["", 600 * "prefetch queue 7\n"])
+def test_the_newest_count_of_many_drawings_is_read(behind: str) -> None:
+    """Of a log that is read late, and where other output follows."""
+    text = "".join(redrawn(counted("Training", number, 4_000)) for number in range(1, 900))
+    assert scan(text + "\n" + behind).state.progress.last_step == 899
+
+
 def test_what_is_kept_of_a_display_is_small_and_survives_a_take_over() -> None:
     text = "".join(redrawn(counted(f"worker {number} " + 40 * "name ", number, 4_000)) for number in range(1, 900))
     kept = scan(text).state.progress
