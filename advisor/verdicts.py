@@ -118,7 +118,8 @@ def time_to_live(item: StoredAttempt, policy: Policy, now: datetime, paused: dat
 
 
 def lapsed(item: StoredAttempt, decision: Decision, now: datetime) -> bool:
-    """Nobody could apply the advice in its time, and an agent that is back still could: say it again."""
+    """Nobody could apply the advice in its time, and an agent that is back still could, or the scheduler has forgotten
+    what was applied: say it again."""
     advice, expired_at = item.advice, item.advice_expires_at
     if advice is None or advice.applied or decision.action is Action.NONE or decision.mode is Mode.MONITOR:
         return False
@@ -126,7 +127,7 @@ def lapsed(item: StoredAttempt, decision: Decision, now: datetime) -> bool:
         return False  # a restart will not be made, and a stop is nothing more to do
     reachable = item.job.in_scope and item.successor is None and not item.forgotten
     known = item.remembered_until is None or now < item.remembered_until
-    return reachable and known and expired_at is not None and now >= expired_at
+    return reachable and known and (item.undone or (expired_at is not None and now >= expired_at))
 
 
 def own_milestones(verdict: Verdict, detected_at: datetime, advised_at: datetime | None) -> tuple[Milestone, ...]:

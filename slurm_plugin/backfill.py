@@ -107,6 +107,7 @@ class Backfill:
             scope_config=self.config.scope,
             at=now,
         )
+        made.notice = agent_pb2.NOTICE_ACCOUNTING
         # Accounting does not tell where the output was: not known, and not the default.
         made.ClearField("stdout_path")
         made.ClearField("stderr_path")

@@ -125,6 +125,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             )
         if self._services.board.heard(cluster, missing, request.session):
             await self._services.store.agent_says(cluster=cluster, session=request.session, unavailable=missing)
+        for key in recorded.withdrawn:
+            log.warning("requeue_forgotten", cluster=cluster, attempt=str(key))
         if recorded.changed:
             self._services.board.stir()
         refused.extend(recorded.refused)

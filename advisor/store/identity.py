@@ -13,6 +13,9 @@ Slurm (seen on 22.05.8) raises the count of a running job when it is requeued, a
 the old allocation is gone. In between it shows attempt N+1, COMPLETING, with N's submit time and nodes; the hook that
 runs at N's end then names N+1 too. So an attempt that so far was only COMPLETING gets a new submit time without
 another count, and a hook's notice of an attempt that has not run is about the one before.
+
+A slurmctld that is killed forgets its last seconds, and a requeue with them: it shows attempt N again after N+1, which
+waited and has never run. That one is withdrawn, and N+1 is the next attempt once more when the job is requeued again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,8 +41,11 @@ class Match(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownAttempt:
+    """`withdrawn`: the scheduler has forgotten it before it ran, so that its number may come again."""
+
     submitted_at: datetime
     state: AttemptState
+    withdrawn: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +60,7 @@ class KnownJob:
 
     @property
     def last_number(self) -> int:
-        return max(self.attempts)
+        return max(number for number, attempt in self.attempts.items() if not attempt.withdrawn)
 
     @property
     def last(self) -> KnownAttempt:
@@ -63,7 +69,7 @@ class KnownJob:
     def has_run(self, number: int) -> bool:
         """False for an attempt that waits for the allocation of the one before to go away."""
         attempt = self.attempts.get(number)
-        if attempt is None or attempt.state in _WAITING:
+        if attempt is None or attempt.withdrawn or attempt.state in _WAITING:
             return False
         before = self.attempts.get(number - 1)
         return not (

@@ -156,6 +156,7 @@ async def _chains(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Ma
             attempts.c.held,
             attempts.c.marked_generation,
             attempts.c.marked_attempt,
+            attempts.c.withdrawn_generation,
             attempts.c.nodes_fitting,
             attempts.c.first_step,
             attempts.c.last_step,
@@ -201,6 +202,7 @@ async def _acted(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Map
             wanted.c.job_key,
             wanted.c.number.label("wanted_number"),
             advice.c.number,
+            advice.c.generation,
             advice.c.action,
             advice.c.applied,
             advice.c.open,
@@ -274,6 +276,10 @@ def _stored(
     orders: tuple[Order, ...],
     orders_before: tuple[Order, ...],
 ) -> StoredAttempt:
+    undone = max(
+        (item.withdrawn_generation for item in chain if item.number == key.number + 1 and _withdrawn(item)), default=0
+    )
+    chain = [item for item in chain if item.number == key.number or not _withdrawn(item)]
     own = next(item for item in chain if item.number == key.number)
     later = [item for item in chain if item.number > key.number]
     latest = chain[-1]
@@ -283,7 +289,9 @@ def _stored(
     stops = _stops(acted, {item.number: ends.get(item.number + 1, item.ended_at) for item in chain})
     # No agent ends a waiting attempt that others put into the queue.
     called_off = _our_stop(stops.get(key.number - 1), orders_before) if _by_us(own, key.number - 1) else None
-    applied = frozenset(Action(item.action) for item in acted if item.applied and item.number == key.number)
+    applied = frozenset(
+        Action(item.action) for item in acted if item.applied and item.number == key.number and item.generation > undone
+    )
     return StoredAttempt(
         key=key,
         job=_job(row),
@@ -316,7 +324,12 @@ def _stored(
         milestones=reached,
         observed_at=row.observed_at,
         forgotten=row.forgotten_at is not None,
+        undone=0 < row.generation <= undone,
     )
+
+
+def _withdrawn(row: AnyRow) -> bool:
+    return row.withdrawn_generation is not None
 
 
 def _job(row: AnyRow) -> Job:

@@ -45,6 +45,7 @@ class AttemptFacts:
     gpus: int | None = None
     marked_generation: int = 0
     marked_attempt: int = 0
+    withdrawn_generation: int | None = None  # not None: see the column
     over_seen_at: datetime | None = None  # when we first knew that it is over, by our clock
 
 
@@ -92,12 +93,17 @@ def merge(known: AttemptFacts, job: ObservedJob) -> AttemptFacts:
         return _hook(known, job)
     if known.state.ended:
         return _fill(known, job)
-    late = timedelta(0) < known.observed_at - job.observed_at <= LATE_AT_MOST
+    late = is_late(known, job)
     if stage(job.state) < max(stage(known.state), 0) and job.state is not AttemptState.OTHER:
         return known
     if late and stage(job.state) <= stage(known.state):
         return known
     return _forward(known, job)
+
+
+def is_late(known: AttemptFacts, job: ObservedJob) -> bool:
+    """What `job` shows was so before what is known."""
+    return timedelta(0) < known.observed_at - job.observed_at <= LATE_AT_MOST
 
 
 def superseded(known: AttemptFacts, successor: AttemptFacts) -> AttemptFacts:

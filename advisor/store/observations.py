@@ -15,12 +15,14 @@ from sqlalchemy import bindparam, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.words import AttemptState
+from advisor.store.audit_log import append_all
 from advisor.store.identity import KnownAttempt, KnownJob, Match, resolve, slot_of
 from advisor.store.ids import new_id
 from advisor.store.known_jobs import Compared, JobBook, Learned, compared, is_due, remembered_job
 from advisor.store.merging import (
     AttemptFacts,
     first_facts,
+    is_late,
     merge,
     superseded,
     without_predecessors,
@@ -28,7 +30,7 @@ from advisor.store.merging import (
 )
 from advisor.store.node_book import NodeBook
 from advisor.store.node_states import record_nodes
-from advisor.store.records import AttemptKey, Notice, ObservedJob, ObservedNode, Recorded
+from advisor.store.records import AttemptKey, AuditEvent, Notice, ObservedJob, ObservedNode, Recorded
 from advisor.store.sql import AnyRow, all_ids, all_text, any_text, named_in, of_attempt, storable, wanted_attempts
 from advisor.store.tables import attempt_states, attempts, identities, jobs
 
@@ -79,6 +81,8 @@ class _Report:
     seen: set[str] = field(default_factory=set)
     refused_slots: set[str] = field(default_factory=set)
     refused: list[str] = field(default_factory=list)
+    generations: dict[AttemptKey, int] = field(default_factory=dict)  # of the newest decisions
+    withdrawn: list[AttemptKey] = field(default_factory=list)
 
     def known(self, slot: str) -> tuple[KnownJob, ...]:
         return tuple(
@@ -91,6 +95,10 @@ class _Report:
             )
             for key in self.slots[slot]
         )
+
+    def standing(self, job: _Job) -> list[int]:
+        """Its attempts but those that were withdrawn."""
+        return sorted(number for number, attempt in job.attempts.items() if not attempt.withdrawn)
 
 
 async def record_observations(
@@ -117,6 +125,8 @@ async def record_observations(
         _work_in(report, job)
     learned = _learned(report, compare, listed)
     await _write(connection, report)
+    if report.withdrawn:
+        await append_all(connection, [_withdrawal(report, key) for key in report.withdrawn])
     if complete:
         listed_at = max((job.observed_at for job in accepted), default=now)
         await _forget_absent(connection, report, listed_at, listed)
@@ -125,6 +135,7 @@ async def record_observations(
     recorded = Recorded(
         changed=tuple(report.changed),
         refused=tuple(report.refused),
+        withdrawn=tuple(report.withdrawn),
         accepted=len(observed_jobs) - len(report.refused),
     )
     return recorded, learned
@@ -185,15 +196,19 @@ async def _read(connection: AsyncConnection, report: _Report, slots: set[str]) -
         report.exact[row.slot][row.submitted_at, row.restarts, row.user_name] = key
         report.before[key] = None
     table = wanted_attempts(list(report.before))
-    columns = [attempts.c.job_key, attempts.c.number, *(attempts.c[name] for name in _FACTS)]
+    columns = [attempts.c.job_key, attempts.c.number, attempts.c.generation, *(attempts.c[name] for name in _FACTS)]
     for row in await connection.execute(select(*columns).join(table, of_attempt(attempts, table))):
-        _know(report, AttemptKey(job_key=row.job_key, number=row.number), _facts(row))
+        key = AttemptKey(job_key=row.job_key, number=row.number)
+        report.generations[key] = row.generation
+        _know(report, key, _facts(row))
     report.before = dict(report.facts)
 
 
 def _know(report: _Report, key: AttemptKey, facts: AttemptFacts) -> None:
     report.facts[key] = facts
-    report.jobs[key.job_key].attempts[key.number] = KnownAttempt(submitted_at=facts.submitted_at, state=facts.state)
+    report.jobs[key.job_key].attempts[key.number] = KnownAttempt(
+        submitted_at=facts.submitted_at, state=facts.state, withdrawn=facts.withdrawn_generation is not None
+    )
 
 
 def _facts(row: AnyRow) -> AttemptFacts:
@@ -276,6 +291,10 @@ def _apply(report: _Report, job: ObservedJob, key: AttemptKey, *, rewritten: boo
     owner = report.jobs[key.job_key]
     known = report.facts.get(key)
     own = without_predecessors(job, report.facts.get(AttemptKey(job_key=key.job_key, number=key.number - 1)))
+    if known is not None and known.withdrawn_generation is not None:
+        if job.notice is Notice.HOOK or is_late(known, job):
+            return
+        rewritten = True  # requeued once more, or it had only been shown out of turn
     if known is not None and not rewritten:
         after = merge(known, own)
     elif job.submitted_at is not None:
@@ -284,9 +303,11 @@ def _apply(report: _Report, job: ObservedJob, key: AttemptKey, *, rewritten: boo
         return  # a hook names known attempts only
     report.seen.add(key.job_key)
     _change(report, key, after, job)
-    if job.notice is Notice.POLL:
+    if job.notice is not Notice.HOOK:
         _update_job(report, owner, job)
-    numbers = sorted(owner.attempts)
+    if job.notice is Notice.POLL:
+        _withdraw_later(report, job, key)
+    numbers = report.standing(owner)
     for number, follower in pairwise(numbers):
         # Also when the report was late: an attempt that has a successor is over, whatever it looked like then.
         earlier = AttemptKey(job_key=key.job_key, number=number)
@@ -297,10 +318,28 @@ def _apply(report: _Report, job: ObservedJob, key: AttemptKey, *, rewritten: boo
         report.changed[AttemptKey(job_key=key.job_key, number=numbers[place - 1])] = None
 
 
+def _withdraw_later(report: _Report, job: ObservedJob, key: AttemptKey) -> None:
+    """The scheduler shows an attempt that has a successor: of what it once said after it, it knows nothing any more."""
+    owner = report.jobs[key.job_key]
+    later = [AttemptKey(job_key=key.job_key, number=number) for number in report.standing(owner) if number > key.number]
+    known = KnownJob(
+        key=owner.key, user=owner.user, last_seen_at=owner.last_seen_at, forgotten=False, attempts=owner.attempts
+    )
+    if any(known.has_run(one.number) or is_late(report.facts[one], job) for one in later):
+        return
+    for one in later:
+        before = AttemptKey(job_key=one.job_key, number=one.number - 1)
+        undone = report.generations.get(before, 0)
+        _change(report, one, replace(report.facts[one], withdrawn_generation=undone, observed_at=job.observed_at), job)
+        owner.dirty = True
+        report.changed[key] = None
+        report.withdrawn.append(one)
+
+
 def _change(report: _Report, key: AttemptKey, after: AttemptFacts, job: ObservedJob) -> None:
     before = report.facts.get(key)
     if after.over_seen_at is None and (
-        after.state.ended or key.number < max(report.jobs[key.job_key].attempts, default=0)
+        after.state.ended or key.number < max(report.standing(report.jobs[key.job_key]), default=0)
     ):
         after = replace(after, over_seen_at=report.now)
     _know(report, key, after)
@@ -432,7 +471,7 @@ def _job_values(report: _Report, job: _Job, slot: str) -> dict[str, Any]:
         "slot": slot,
         "user_name": job.user,
         **job.columns,
-        "last_number": max(job.attempts),
+        "last_number": max(report.standing(job)),
         "first_seen_at": job.first_seen_at,
         "last_seen_at": job.last_seen_at,
         "forgotten_at": job.forgotten_at,
@@ -464,6 +503,18 @@ def _values(facts: AttemptFacts) -> dict[str, Any]:
         values[name] = storable(values[name])[:_PATH_CHARACTERS_MAX]
     values["job_rules"] = storable(values["job_rules"])
     return values
+
+
+def _withdrawal(report: _Report, key: AttemptKey) -> AuditEvent:
+    return AuditEvent(
+        at=report.now,
+        who="advisor",
+        what="requeue_forgotten",
+        why="its scheduler shows the attempt before it again: the requeue is lost, as when it is killed unsaved",
+        cluster=report.cluster,
+        subject=str(key),
+        detail={"job": report.jobs[key.job_key].columns["job_id"], "attempt": str(key.number)},
+    )
 
 
 async def _forget_absent(

@@ -33,10 +33,13 @@ PAGE_SIZE_DEFAULT = 100
 
 
 class Notice(StrEnum):
-    """Which path an observation came by. HOOK: the attempt has ended, its outcome may not be visible yet."""
+    """Which path an observation came by. HOOK: the attempt has ended, its outcome may not be visible yet. ACCOUNTING:
+    it is over, and the scheduler does not show it any more.
+    """
 
     POLL = "poll"
     HOOK = "hook"
+    ACCOUNTING = "accounting"
 
 
 class AgentMode(StrEnum):
@@ -195,9 +198,11 @@ class ObservedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What a report changed: attempts worth looking at now, and one line per refused observation."""
+    """What a report changed: attempts worth looking at now, and one line per refused observation. `withdrawn`: those
+    whose requeue the scheduler has forgotten."""
 
     changed: tuple[AttemptKey, ...] = ()
+    withdrawn: tuple[AttemptKey, ...] = ()
     refused: tuple[str, ...] = ()
     accepted: int = 0
 
@@ -261,6 +266,7 @@ class StoredAttempt:
     stop: OurStop | None = None  # of this attempt, or of the one before
     observed_at: datetime | None = None
     forgotten: bool = False  # the scheduler no longer knows the job
+    undone: bool = False  # what came of the newest decision: the scheduler has forgotten the requeue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

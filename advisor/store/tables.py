@@ -258,6 +258,9 @@ attempts = Table(
     _whole("gpus", nullable=True),
     Column("marked_generation", BigInteger(), nullable=False),
     _whole("marked_attempt"),
+    # Not null: its scheduler has forgotten the requeue that made it, and it never ran. The generation that the attempt
+    # before it had then: what came of that one and those before it is undone.
+    Column("withdrawn_generation", BigInteger(), nullable=True),
     _time("observed_at"),
     _time("first_seen_at"),
     _time("over_seen_at", nullable=True),

@@ -105,7 +105,9 @@ def _given(now: datetime, patience: Patience, replica_id: str) -> Mapping[str, o
 def _closing(*, among_replicas: bool) -> ReturningUpdate[Any]:
     next_one = attempts.alias("next_one")
     successors = select(next_one.c.number).where(
-        next_one.c.job_key == attempts.c.job_key, next_one.c.number > attempts.c.number
+        next_one.c.job_key == attempts.c.job_key,
+        next_one.c.number > attempts.c.number,
+        next_one.c.withdrawn_generation.is_(None),
     )
     started = successors.where(next_one.c.state.in_(_STARTED)).exists()
     return (
@@ -119,12 +121,13 @@ def _closing(*, among_replicas: bool) -> ReturningUpdate[Any]:
                 and_(
                     attempts.c.over_seen_at < time_given("horizon"),
                     _looked_at_since_its_end(),
-                    or_(~or_(_still_to_be_decided(), _still_to_be_applied()), forgotten_as_said(), started),
+                    or_(~or_(_still_to_be_decided(), _still_to_be_applied(), _undone()), forgotten_as_said(), started),
                 ),
                 and_(
                     or_(~successors.exists(), started),
                     _looked_at_since_its_end(),
                     or_(attempts.c.orders == attempts.c.orders_decided, started),
+                    or_(~_undone(), forgotten_as_said(), started),
                     _decided_for_good(),
                 ),
             ),
@@ -246,6 +249,20 @@ def _still_to_be_applied() -> ColumnElement[bool]:
             decisions.c.mode != Mode.MONITOR.value,
             decisions.c.action != Action.NONE.value,
             or_(advice.c.open, advice.c.status == ReconciliationStatus.EXPIRED.value),
+        )
+        .exists()
+    )
+
+
+def _undone() -> ColumnElement[bool]:
+    """The scheduler has forgotten the requeue that came of the newest advice: that is said again."""
+    next_one = attempts.alias("withdrawn")
+    return (
+        select(next_one.c.number)
+        .where(
+            next_one.c.job_key == attempts.c.job_key,
+            next_one.c.number == attempts.c.number + 1,
+            next_one.c.withdrawn_generation >= attempts.c.generation,
         )
         .exists()
     )

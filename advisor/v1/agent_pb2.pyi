@@ -49,6 +49,8 @@ class _NoticeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Notice.ValueTy
     NOTICE_POLL: _Notice.ValueType  # 1
     NOTICE_HOOK: _Notice.ValueType  # 2
     """the attempt has ended; its outcome may not be visible yet"""
+    NOTICE_ACCOUNTING: _Notice.ValueType  # 3
+    """what the scheduler does not show any more: of an attempt that may have a successor"""
 
 class Notice(_Notice, metaclass=_NoticeEnumTypeWrapper):
     """Which path an observation came by."""
@@ -57,6 +59,8 @@ NOTICE_UNSPECIFIED: Notice.ValueType  # 0
 NOTICE_POLL: Notice.ValueType  # 1
 NOTICE_HOOK: Notice.ValueType  # 2
 """the attempt has ended; its outcome may not be visible yet"""
+NOTICE_ACCOUNTING: Notice.ValueType  # 3
+"""what the scheduler does not show any more: of an attempt that may have a successor"""
 Global___Notice: _TypeAlias = Notice  # noqa: Y015
 
 class _NodeState:

@@ -1,5 +1,9 @@
 """Scenario g: parts of us die at the worst moment. One requeue each time, and no job waits on the dead."""
 
+import os
+import shutil
+import signal
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,6 +79,36 @@ def test_g_the_advisor_dies_before_deciding(world: World) -> None:
     world.stack.wait_ready()
     row = run.wait("COMPLETED", restarts=1)
     assert row.excluded == {"node2"}
+    assert holds_for(lambda: (run.row.state, run.row.restarts) == ("COMPLETED", 1), seconds=5)
+
+
+def test_g_slurmctld_forgets_a_requeue_that_was_verified(world: World) -> None:
+    """g: killed within the seconds that it had not saved: its job has failed again, and is requeued once more."""
+    run = world.launch("alice", Training(name="scenario-g8", steps=12, faults=[_FAULT]))
+    run.wait_step(3)
+    state, kept = world.cluster.root / "state", world.cluster.root / "state-before"
+    agent = world.stack.agent.pid
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        run.wait("FAILED", seconds=30)
+        failed, saved = world.cluster.root / "failed", state / "job_state"
+        failed.touch()
+        wait_for("the failure saved", lambda: saved.stat().st_mtime > failed.stat().st_mtime, seconds=30)
+        subprocess.run(["cp", "-a", str(state), str(kept)], check=True)
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    first = run.wait_decision("the requeue seen", lambda item: item["status"] == "RECONCILIATION_STATUS_VERIFIED")
+    world.cluster.kill_controller()
+    shutil.rmtree(state)
+    kept.rename(state)
+    world.cluster.start_controller()
+    again = run.wait_decision(
+        "a newer one", lambda item: int(item["advice"]["generation"]) > int(first["advice"]["generation"]), seconds=60
+    )
+    assert (again["advice"]["action"], again["advice"]["exclude_nodes"]) == ("ACTION_RESTART", ["node2"])
+    row = run.wait("COMPLETED", restarts=1, seconds=60)
+    assert row.excluded == {"node2"}
+    assert "requeue_forgotten" in world.stack.cli("audit", "list").stdout
     assert holds_for(lambda: (run.row.state, run.row.restarts) == ("COMPLETED", 1), seconds=5)
 
 

@@ -1,11 +1,9 @@
 """A job that we stop ourselves, on an operator's word: never anybody else's cancel, whoever sees it first."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +11,7 @@ from advisor.core import codec
 from advisor.replay import Packed, reproduce
 from advisor.service.wire import stamp
 from advisor.v1 import agent_pb2, audit_pb2, common_pb2, operator_pb2
-from tests.integration.service.world import CLUSTER, World, configuration, now, short_folder, world_of
+from tests.integration.service.world import CLUSTER, World, next_one, now, restarted_world, short_folder
 
 pytestmark = pytest.mark.postgres
 
@@ -29,28 +27,6 @@ OF_17 = operator_pb2.JobTarget(cluster=CLUSTER, job_id="17")
 def folder() -> Iterator[Path]:
     with short_folder() as path:
         yield path
-
-
-@asynccontextmanager
-async def restarted_world(folder: Path, rules: str = "", submitted: datetime | None = None) -> AsyncIterator[World]:
-    """Its first attempt failed on a bad node, and our restart was accepted: the next one waits, with our mark."""
-    policy = folder / "policy.toml"
-    policy.write_text(f"{rules}\n[settle_seconds]\ngpu_hardware = 0.2\nunknown = 0.2\n")
-    config = configuration(folder, f'policy_file = "{policy}"')
-    async with world_of(folder, config, submitted=submitted) as world:
-        setting = operator_pb2.ModeSetting(mode=common_pb2.MODE_AUTONOMOUS, why="test")
-        await world.operator.SetMode(operator_pb2.SetModeRequest(setting=setting))
-        await world.fail_on_node2()
-        (advice,) = await world.advice_where(lambda found: [item.action for item in found] == [RESTART])
-        await world.reconcile(advice, APPLIED)
-        await world.report(next_one(world, "PENDING"))
-        await world.ticks(2)
-        yield world
-
-
-def next_one(world: World, state: str, **fields: Any) -> agent_pb2.JobObservation:
-    """The attempt that our restart has put into the queue."""
-    return world.job(state, attempt=1, marked_generation=1, marked_attempt=0, **fields)
 
 
 async def stop_ordered(world: World) -> common_pb2.Advice:

@@ -27,7 +27,7 @@ from advisor.ports import Clock, LogSource
 from advisor.service.wire import stamp
 from advisor.store.embedded import EmbeddedPostgres
 from advisor.store.migrate import migrate
-from advisor.v1 import agent_pb2, agent_pb2_grpc, audit_pb2, audit_pb2_grpc, common_pb2, operator_pb2_grpc
+from advisor.v1 import agent_pb2, agent_pb2_grpc, audit_pb2, audit_pb2_grpc, common_pb2, operator_pb2, operator_pb2_grpc
 from connectors.kernel.files import KernelFileLogs
 from connectors.logs.files import JobFileLogs
 
@@ -299,3 +299,26 @@ async def world_of(
         world = World(folder=folder, running=running, channel=channel, submitted=submitted)
         await world.register()
         yield world
+
+
+@asynccontextmanager
+async def restarted_world(folder: Path, rules: str = "", submitted: datetime | None = None) -> AsyncIterator[World]:
+    """Its first attempt failed on a bad node, and our restart was accepted: the next one waits, with our mark."""
+    policy = folder / "policy.toml"
+    policy.write_text(f"{rules}\n[settle_seconds]\ngpu_hardware = 0.2\nunknown = 0.2\n")
+    config = configuration(folder, f'policy_file = "{policy}"')
+    async with world_of(folder, config, submitted=submitted) as world:
+        setting = operator_pb2.ModeSetting(mode=common_pb2.MODE_AUTONOMOUS, why="test")
+        await world.operator.SetMode(operator_pb2.SetModeRequest(setting=setting))
+        await world.fail_on_node2()
+        restart = common_pb2.ACTION_RESTART
+        (advice,) = await world.advice_where(lambda found: [item.action for item in found] == [restart])
+        await world.reconcile(advice, common_pb2.RECONCILIATION_STATUS_APPLIED)
+        await world.report(next_one(world, "PENDING"))
+        await world.ticks(2)
+        yield world
+
+
+def next_one(world: World, state: str, **fields: Any) -> agent_pb2.JobObservation:
+    """The attempt that our restart has put into the queue."""
+    return world.job(state, attempt=1, marked_generation=1, marked_attempt=0, **fields)

@@ -3,13 +3,14 @@
 from dataclasses import replace
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 from advisor.core.model import ExitStatus
 from advisor.core.words import AttemptState
 from advisor.store.records import AttemptKey, AttemptRef, Notice, ObservedJob
 from advisor.store.store import Store
-from tests.integration.store.worlds import CLUSTER, T0, at, pending, report, seen
+from tests.integration.store.worlds import CLUSTER, T0, at, pending, record, report, seen
 
 pytestmark = pytest.mark.postgres
 
@@ -65,6 +66,21 @@ CASES: dict[str, list[tuple[ObservedJob, tuple[int, int]]]] = {
         (seen(submitted_at=at(86400), observed_at=at(86410)), (1, 0)),
         (pending(attempt=1, submitted_at=at(86500), observed_at=at(86501)), (1, 1)),
     ],
+    "a requeue that the scheduler has forgotten, and was asked for again": [
+        (FIRST, (0, 0)),
+        (FAILED_FIRST, (0, 0)),
+        (REQUEUED, (0, 1)),
+        (replace(FAILED_FIRST, observed_at=at(70)), (0, 0)),
+        (pending(attempt=1, submitted_at=at(80), observed_at=at(81)), (0, 1)),
+        (seen(attempt=1, submitted_at=at(80), observed_at=at(90)), (0, 1)),
+    ],
+    "a requeue that was forgotten, and asked for again within its second": [
+        (FIRST, (0, 0)),
+        (FAILED_FIRST, (0, 0)),
+        (REQUEUED, (0, 1)),
+        (replace(FAILED_FIRST, observed_at=at(62.2)), (0, 0)),
+        (replace(REQUEUED, observed_at=at(62.4)), (0, 1)),
+    ],
     "other jobs": [(FIRST, (0, 0)), (seen(job_id="8"), (1, 0)), (FIRST, (0, 0))],
     "tasks of one array share an id until they are split off": [
         (pending(array_job_id="7", array_task=0), (0, 0)),
@@ -105,6 +121,41 @@ async def test_forgotten_job_is_not_restarted(store: Store) -> None:
     await report(store, seen(job_id="8", observed_at=at(20)))
     second = (await report(store, pending(attempt=1, submitted_at=at(30), observed_at=at(31)))).changed[0]
     assert second.job_key != first.job_key
+
+
+async def test_a_forgotten_requeue_leaves_the_attempt_before_it_as_the_last(store: Store, url: str) -> None:
+    """Nothing follows it, what came of its advice is undone until there is newer advice, and the log has it once."""
+    key = (await report(store, FIRST)).changed[0]
+    await report(store, FAILED_FIRST)
+    await store.commit_decision(record(key))
+    await report(store, REQUEUED)
+    before = (await store.load([key], now=at(63)))[key]
+    assert before.successor is not None
+    assert not before.undone
+    again = await report(store, replace(FAILED_FIRST, observed_at=at(70)))
+    assert again.withdrawn == (replace(key, number=1),)
+    assert key in again.changed
+    after = (await store.load([key], now=at(71)))[key]
+    assert (after.successor, after.undone) == (None, True)
+    assert not (await report(store, replace(FAILED_FIRST, observed_at=at(72)))).withdrawn
+    await store.commit_decision(record(key, seen_generation=1))
+    assert not (await store.load([key], now=at(73)))[key].undone
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        found = connection.execute("SELECT subject FROM audit WHERE what = 'requeue_forgotten'").fetchall()
+    assert found == [(str(replace(key, number=1)),)]
+    await report(store, pending(attempt=1, submitted_at=at(80), observed_at=at(81)))
+    assert (await store.load([key], now=at(82)))[key].successor is not None
+
+
+async def test_an_attempt_that_has_run_is_not_withdrawn(store: Store) -> None:
+    """Nor one that was seen after what is shown of the attempt before."""
+    key = (await report(store, FIRST)).changed[0]
+    await report(store, FAILED_FIRST)
+    await report(store, REQUEUED)
+    assert not (await report(store, replace(FAILED_FIRST, observed_at=at(61)))).withdrawn
+    await report(store, seen(attempt=1, submitted_at=at(61), observed_at=at(70)))
+    assert not (await report(store, replace(FAILED_FIRST, observed_at=at(80)))).withdrawn
+    assert (await store.load([key], now=at(81)))[key].successor is not None
 
 
 async def test_forgetting_needs_a_complete_listing(store: Store) -> None:
