@@ -13,6 +13,7 @@ from slurm_plugin.clock import SystemClock
 from slurm_plugin.config import decode
 from slurm_plugin.drainer import Drainer
 from slurm_plugin.squeue import Slurm
+from tests.slurm.scripted import cluster_beside
 
 ID = "01a2285d-d9dd-7aca-b195-2f157edd838d"
 Said = list[agent_pb2.ReportNodeReconciliationRequest]
@@ -21,12 +22,9 @@ Said = list[agent_pb2.ReportNodeReconciliationRequest]
 @pytest.mark.long
 def test_a_reboot_ends_no_isolation() -> None:
     """Neither a repair nor somebody else's drain: ours all the while, and not undone blindly either."""
-    cluster = Cluster(runtime=require(), shape=Shape(nodes=2, extra=("RebootProgram=/bin/true", "ResumeTimeout=60")))
-    cluster.start()
-    try:
+    shape = Shape(nodes=2, extra=("RebootProgram=/bin/true", "ResumeTimeout=60"))
+    with cluster_beside(require(), "reboot", shape) as cluster:
         asyncio.run(rebooted(cluster))
-    finally:
-        cluster.stop()
 
 
 async def rebooted(cluster: Cluster) -> None:

@@ -37,6 +37,9 @@ def test_a_restored_backup_acts_on_nothing_old_and_goes_on(world: World, tmp_pat
     row = live.wait("PENDING", "RUNNING", "COMPLETED", restarts=1, seconds=120)
     assert row.excluded == {"node2"}
     forgotten = {item["advice"]["advice_id"] for item in live.decisions()}
+    # What is in no seal yet is not missed afterwards.
+    unsealed = "wait for the next seal"
+    wait_for("all of it sealed", lambda: unsealed not in stack.cli("audit", "verify").stdout, seconds=120)
     seals = tmp_path / "seals.jsonl"
     assert stack.cli("audit", "seals", "--export", str(seals)).returncode == 0
     kept = {item["advice"]["advice_id"] for item in first.decisions()}
