@@ -26,12 +26,12 @@ _PER_STEP = r"\d{1,9}[mu]?s/step"
 # Each has the groups `step` and, where the bar shows where it ends, `total`.
 FORMATS: Mapping[str, str] = {
     "bar": r"(?m)\| *(?P<step>\d{1,9})/(?P<total>\d{1,9}) \[[0-9:]+<",
-    # The drawing with what is left of the epoch or what it took; at last the line alone, with verbose=2, of an epoch
-    # after which the next one may be expected soon enough. Of tf.keras 2, too.
+    # The drawing with what is left of the epoch or what it took; at last the line alone, with verbose=2. Of tf.keras 2,
+    # too.
     "keras": r"(?m)(?:^|[ \]:>\x08])(?P<step>\d{1,12})/(?:(?P<total>\d{1,12}) (?:"
     rf"{_DRAWN}{{1,80}} [\d:]{{1,9}}s? {_PER_STEP}"
     rf"|\[[=>.]{{30}}\] - (?:ETA: [\d:]{{1,9}}s?|\d{{1,9}}s {_PER_STEP})"
-    rf"|- [12]?\d{{1,2}}s - [^\n]{{0,400}}s/step)|Unknown (?:- )?\d{{1,9}}s {_PER_STEP})",
+    rf"|- \d{{1,9}}s - [^\n]{{0,400}}s/step)|Unknown (?:- )?\d{{1,9}}s {_PER_STEP})",
     "rich": rf"(?m){_DRAWN}[^\n/A-Za-z]*?[ (\[](?P<step>\d{{1,9}})/(?P<total>\d{{1,9}})(?:[ )\]]|$)",
 }
 SHARE = "share"
@@ -66,6 +66,8 @@ _COUNTS_STEPS = re2.compile(
 )
 _COUNTS_BYTES = re2.compile(rf"(?i){_BEGUN}[^\n]*\d(?: ?[kmgt]i?b| bytes)\b")
 _SHOWS_METRICS = re2.compile(r"(?:s/step|ETA: [\d:]{1,9}s?|\ds) - [A-Za-z_][^\n:]{0,80}: -?(?:\d|nan|inf)")
+# Epochs that long say nothing of the next ten minutes; beside shorter ones they are steps as those are.
+_LONG_EPOCH = re2.compile(r"\d - (?:[3-9]\d\d|\d{4,9})s - ")
 _BEGINS = re2.compile(rf"\||{_DRAWN}".encode(), _OPTIONS)
 _NO_NAME = re2.compile(rb"\d+:\d\d(?::\d\d)?|[^A-Za-z0-9]+")  # clocks, spinners
 _WORD = re2.compile(rb"[A-Za-z]{5}")
@@ -77,7 +79,7 @@ def prepares(form: str, line: str) -> bool:
         case "bar":
             return _PREPARING.search(line) is not None and _COUNTS_STEPS.search(line) is None
         case "keras":
-            return _SHOWS_METRICS.search(line) is None
+            return _SHOWS_METRICS.search(line) is None or _LONG_EPOCH.search(line) is not None
         case "rich":
             words = _PREPARING.search(line) is not None or _COUNTS_BYTES.search(line) is not None
             return words and _COUNTS_STEPS.search(line) is None

@@ -116,6 +116,17 @@ def test_the_last_batch_of_a_keras_epoch_may_be_followed_by_a_silent_validation(
     assert job.limit() == POLICY.hang_seconds
 
 
+def test_epochs_of_keras_around_five_minutes_are_all_steps() -> None:
+    """Where shorter ones were told before: two longer ones in a row are no silence of ten minutes."""
+    job = Job()
+    for seconds in (280, 290, 285, 295, 305, 310, 302, 298):
+        job.wait(seconds)
+        assert not hung(job)
+        job.say(f"12/12 - {seconds}s - {seconds // 12}s/step - accuracy: 0.9100 - loss: 0.3100")
+    assert job.world.progress.last_step == 12
+    assert hung(job.wait(660))
+
+
 @pytest.mark.parametrize("bar", ["keras", "tqdm"])
 def test_another_bar_has_a_pace_of_its_own(bar: str) -> None:
     """An evaluation may show its batches without a word, and take longer for each."""
