@@ -292,6 +292,7 @@ def _apply(report: _Report, job: ObservedJob, key: AttemptKey, *, rewritten: boo
     known = report.facts.get(key)
     own = without_predecessors(job, report.facts.get(AttemptKey(job_key=key.job_key, number=key.number - 1)))
     if known is not None and known.withdrawn_generation is not None:
+        report.seen.add(key.job_key)  # a moment ago, at least
         if job.notice is Notice.HOOK or is_late(known, job):
             return
         rewritten = True  # requeued once more, or it had only been shown out of turn
@@ -440,7 +441,7 @@ def _learned(report: _Report, compare: Compared, listed: Sequence[str]) -> Learn
         if key is None or key.job_key not in report.seen or not _as_before(report, slot):
             continue
         before, after = report.before[key], report.facts[key]
-        if before is None:
+        if before is None or before.withdrawn_generation is not None:
             continue
         written = is_due(slot, before.observed_at, after.observed_at)
         known[slot] = remembered_job(

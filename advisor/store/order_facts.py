@@ -25,7 +25,7 @@ class Facts:
     row: AnyRow
     successor: AnyRow | None
     decision: AnyRow | None  # the newest
-    accepted: Mapping[Action, datetime]  # by the scheduler, of any generation
+    accepted: Mapping[Action, datetime]  # by the scheduler, of any generation, and not forgotten by it since
     forgotten: bool
 
     @property
@@ -59,7 +59,11 @@ async def look(connection: AsyncConnection, key: AttemptKey, now: datetime | Non
             attempts.c.marked_attempt,
             attempts.c.marked_generation,
         )
-        .where(attempts.c.job_key == key.job_key, attempts.c.number > key.number)
+        .where(
+            attempts.c.job_key == key.job_key,
+            attempts.c.number > key.number,
+            attempts.c.withdrawn_generation.is_(None),
+        )
         .order_by(attempts.c.number)
         .limit(1)
     )
@@ -77,6 +81,11 @@ async def look(connection: AsyncConnection, key: AttemptKey, now: datetime | Non
             decisions.c.generation == row.generation,
         )
     )
+    undone = (
+        select(attempts.c.withdrawn_generation)
+        .where(attempts.c.job_key == key.job_key, attempts.c.number == key.number + 1)
+        .scalar_subquery()
+    )
     accepted = await connection.execute(
         select(advice.c.action, func.min(reconciliations.c.at).label("at"))
         .join(reconciliations, reconciliations.c.decision_id == advice.c.decision_id)
@@ -84,6 +93,7 @@ async def look(connection: AsyncConnection, key: AttemptKey, now: datetime | Non
             advice.c.job_key == key.job_key,
             advice.c.number == key.number,
             advice.c.applied,
+            advice.c.generation > func.coalesce(undone, 0),
             reconciliations.c.status.in_([ReconciliationStatus.APPLIED.value, ReconciliationStatus.VERIFIED.value]),
         )
         .group_by(advice.c.action)

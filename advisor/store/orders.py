@@ -49,9 +49,8 @@ async def find_attempt(
             .limit(1)
             .scalar_subquery()
         )
-        query = query.where(attempts.c.job_key == newest)
-        if number is not None:
-            query = query.where(attempts.c.number == number)
+        meant = attempts.c.withdrawn_generation.is_(None) if number is None else attempts.c.number == number
+        query = query.where(attempts.c.job_key == newest, meant)
     found = (await connection.execute(query.order_by(attempts.c.number.desc()).limit(LISTED_MAX))).all()
     row = next((item for item in found if item.state not in WAITING), found[0] if found else None)
     if row is None:

@@ -74,7 +74,8 @@ async def watched(
     them only does not lose a training job among one user's thousands of small ones.
 
     A waiting attempt is not among them: nothing of it can fail, and the tick of the one before sees it as successor.
-    Nor is one that the scheduler forgot while it ran: nobody will ever see how it ended.
+    Nor is one whose requeue the scheduler has forgotten, or one that it forgot while it ran: nobody will ever see how
+    that ended.
 
     `replica_id`: only of jobs that it holds or that are free. The caller has locked its row (`leases`).
     """
@@ -210,6 +211,7 @@ def _to_tick() -> tuple[ColumnElement[bool], ...]:
     return (
         attempts.c.open,
         attempts.c.state.not_in(_WAITING),
+        attempts.c.withdrawn_generation.is_(None),
         or_(jobs.c.forgotten_at.is_(None), over),
         or_(
             attempts.c.ended_at.is_(None),

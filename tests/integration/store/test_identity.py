@@ -158,6 +158,29 @@ async def test_an_attempt_that_has_run_is_not_withdrawn(store: Store) -> None:
     assert (await store.load([key], now=at(81)))[key].successor is not None
 
 
+async def test_a_late_listing_with_a_forgotten_requeue_forgets_no_job(store: Store) -> None:
+    """Two agents whose clocks differ: the job is listed, if as it was a moment ago."""
+    key = (await report(store, FIRST)).changed[0]
+    await report(store, FAILED_FIRST)
+    await report(store, REQUEUED)
+    assert (await report(store, replace(FAILED_FIRST, observed_at=at(70)))).withdrawn
+    await report(store, replace(REQUEUED, observed_at=at(69)), seen(job_id="8", observed_at=at(72)))
+    item = (await store.load([key], now=at(73)))[key]
+    assert (item.successor, item.forgotten) == (None, False)
+    await report(store, replace(REQUEUED, observed_at=at(71)), seen(job_id="8", observed_at=at(72)))
+    assert (await store.load([key], now=at(73)))[key].successor is not None
+
+
+async def test_what_is_withdrawn_is_looked_at_no_more(store: Store) -> None:
+    """Nor meant by an order. A running job that is requeued is shown as its next attempt at once, still ending."""
+    key = (await report(store, FIRST)).changed[0]
+    await report(store, seen(AttemptState.COMPLETING, attempt=1, observed_at=at(61)))
+    assert {item.number for item in await store.watched(at(62))} == {0, 1}
+    await report(store, replace(FAILED_FIRST, observed_at=at(70)))
+    assert await store.watched(at(71)) == (key,)
+    assert (await store.find_attempt(cluster=CLUSTER, job_id="7"))[0] == key
+
+
 async def test_forgetting_needs_a_complete_listing(store: Store) -> None:
     """A report that does not claim to be complete says nothing about jobs that it does not name."""
     first = (await report(store, FIRST)).changed[0]

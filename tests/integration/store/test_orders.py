@@ -64,6 +64,23 @@ async def test_an_order_closes_what_it_speaks_against_and_is_loaded(store: Store
     await engine.dispose()
 
 
+async def test_what_the_scheduler_has_forgotten_speaks_against_no_order(store: Store) -> None:
+    """Nor does the attempt that came of it: both are undone, and the restart is advised again."""
+    key = await failed(store)
+    made = await store.commit_decision(record(key))
+    await applied(store, made.decision_id)
+    await report(store, pending(attempt=1, submitted_at=at(30), observed_at=at(31)))
+    with pytest.raises(TooLate, match="accepted its restart"):
+        await order(store, K.VETO, key, 32)
+    await report(store, seen(S.FAILED, ended_at=at(20), observed_at=at(40)))
+    again = await store.commit_decision(record(key, seen_generation=1))
+    for kind in (K.WITHDRAW, K.VETO):
+        assert (await order(store, kind, key, 41)).changed
+    await applied(store, again.decision_id, 42)
+    with pytest.raises(TooLate, match="accepted its restart"):
+        await order(store, K.OVERRIDE, key, 43, action=Action.RESTART)
+
+
 async def test_a_plain_reset_does_not_take_the_ceilings_away(store: Store) -> None:
     """A second operator who resets the budget of the same attempt finds it done, ceiling and all."""
     key = await failed(store)
