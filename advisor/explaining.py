@@ -68,13 +68,14 @@ _BLAME: Mapping[str, str] = {
     Category.NUMERICS: "the numbers of your training went bad (NaN, Inf, or a loss that ran away)",
     Category.UNKNOWN: "it is not known whose fault it was",
 }
+_NOTHING = "You need not do anything. "
 _CAN_DO: Mapping[str, str] = {
-    Category.GPU_HARDWARE: "You need not do anything. If it comes back, name the node to your administrators.",
-    Category.NODE_HARDWARE: "You need not do anything. If it comes back, name the node to your administrators.",
-    Category.INTERCONNECT: "You need not do anything. If it comes back, tell your administrators.",
+    Category.GPU_HARDWARE: f"{_NOTHING}If it comes back, name the node to your administrators.",
+    Category.NODE_HARDWARE: f"{_NOTHING}If it comes back, name the node to your administrators.",
+    Category.INTERCONNECT: f"{_NOTHING}If it comes back, tell your administrators.",
     Category.STORAGE: "Look whether your quota is full. If it is not, tell your administrators.",
     Category.SYSTEM_SOFTWARE: "If it comes back, show your administrators the line below.",
-    Category.SCHEDULER_EVENT: "You need not do anything. A checkpoint more often loses less the next time.",
+    Category.SCHEDULER_EVENT: f"{_NOTHING}A checkpoint more often loses less the next time.",
     Category.APPLICATION: "Read the error in your log, correct the program, and submit it again.",
     Category.GPU_OUT_OF_MEMORY: "Use a smaller batch, more GPUs, or activation checkpointing, and submit it again.",
     Category.HOST_OUT_OF_MEMORY: "Ask for more memory (--mem), or use fewer data loader workers, and submit it again.",
@@ -233,8 +234,13 @@ def _can_do(
     after: audit_pb2.Attempt | None,
 ) -> Iterator[str]:
     ref = attempt.attempt
+    alone = _left_to_its_user(attempt, decision, after)
     if category in _CAN_DO:
-        yield _CAN_DO[category]
+        yield _CAN_DO[category].removeprefix(_NOTHING if alone else "")
+    if alone and decision is not None:
+        avoid = [node for node in decision.advice.exclude_nodes if node not in left_out(decision)]
+        without = f", and add {_names(avoid)} to its exclusions (ExcNodeList)" if avoid else ""
+        yield f"The advisor does not restart it. To do so yourself: scontrol requeue {ref.job_id}{without}."
     if decision is not None and decision.advice.HasField("resume_step") and category not in {"", Category.NONE}:
         yield f"The newest checkpoint that is known to be good is of step {decision.advice.resume_step}."
     waits = attempt.state in {common_pb2.ATTEMPT_STATE_PENDING, common_pb2.ATTEMPT_STATE_RUNNING}
@@ -250,6 +256,17 @@ def _can_do(
         yield "Ask again in a minute. If it stays so, tell your administrators: the advisor was away, or is not well."
     elif category in {"", Category.NONE} and not stops:
         yield "There is nothing to do."
+
+
+def _left_to_its_user(
+    attempt: audit_pb2.Attempt, decision: audit_pb2.Decision | None, after: audit_pb2.Attempt | None
+) -> bool:
+    """It failed, should run again, and the advisor does nothing about it: it only watches, or must leave it alone."""
+    if decision is None or after is not None or attempt.state not in _FAILED:
+        return False
+    return decision.advice.action == common_pb2.ACTION_RESTART and (
+        decision.advice.mode == common_pb2.MODE_MONITOR or not attempt.in_scope
+    )
 
 
 def _without(decision: audit_pb2.Decision) -> str:

@@ -5,6 +5,7 @@ atomically; `boot_monotonic` is CLOCK_BOOTTIME at writing, so that steps of the 
 """
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,8 @@ def write(path: Path, *, written: float, boot_monotonic: float, tick_age: float,
     value = {
         "v": 1,
         "written": round(written, 3),
-        "boot_monotonic": round(boot_monotonic, 3),
+        # Never later than it was: what lies ahead of its reader is taken for a file from before this boot.
+        "boot_monotonic": math.floor(boot_monotonic * 1000) / 1000,
         "tick_age": round(tick_age, 3),
         "ticks": ticks,
         "incarnation": incarnation,

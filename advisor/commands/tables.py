@@ -39,8 +39,8 @@ def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, le
     """`least`: titles that may be left out for want of room, the first one first. The first column is never wrapped
     while there is room for it: it says what the row is about.
     """
-    natural = [max(len(title), *(len(row[at]) for row in rows)) for at, title in enumerate(columns)]
-    words = [max(_longest(title), *(_longest(row[at]) for row in rows)) for at, title in enumerate(columns)]
+    natural = [max(1, len(title), *(len(row[at]) for row in rows)) for at, title in enumerate(columns)]
+    words = [max(1, _longest(title), *(_longest(row[at]) for row in rows)) for at, title in enumerate(columns)]
     smallest = [
         min(whole, max(min(word, _WORD_MAX), _TEXT_MIN if whole > 2 * _TEXT_MIN else 0))
         for whole, word in zip(natural, words, strict=True)

@@ -224,7 +224,7 @@ async def test_doctor_says_whose_kernels_are_heard(folder: Path, kind: str) -> N
         assert (nothing.state, "no stream was ever seen for this selector" in nothing.found) == (State.WARN, True)
         _kernel(shop, "node1", "link up")
         some = await check()
-        assert "kernels of 1 nodes in 7 days" in some.found
+        assert "kernels of 1 node in 7 days" in some.found
         assert "none of node2 node3" in some.found
         for number in (2, 3):
             _kernel(shop, f"node{number}.cluster", "link up")

@@ -179,6 +179,20 @@ def test_what_was_only_watched_and_what_did_not_ask_say_so() -> None:
     assert said(outside, [decision(1, "none", reason="completed")], None)["think"].startswith("Nothing is known")
 
 
+def test_whoever_is_not_restarted_by_us_is_told_to_do_it() -> None:
+    """In monitor mode, and out of scope: "you need not do anything" would leave the job as it is."""
+    watched = decision(1, "gpu_hardware", status=7, mode=1)
+    watched.advice.exclude_nodes.append("node2")
+    told = said(attempt(), [watched], None)["do"]
+    assert "You need not do anything" not in told
+    assert "To do so yourself: scontrol requeue 17, and add node2 to its exclusions" in told
+    outside = attempt()
+    outside.in_scope = False
+    assert "scontrol requeue 17" in said(outside, [decision(1, "gpu_hardware")], None)["do"]
+    followed = said(attempt(), [watched], attempt(common_pb2.ATTEMPT_STATE_RUNNING))["do"]
+    assert "scontrol requeue" not in followed
+
+
 def test_a_failure_that_nothing_was_decided_about_is_not_called_well() -> None:
     """A moment after its end, or with an advisor that is away; not of one that is well without a decision."""
     told = said(attempt(), [], None)

@@ -75,3 +75,12 @@ def test_it_always_fits_and_loses_nothing(
             assert "".join(lines).replace(" ", "") == row[at].replace(" ", "")
             for word in row[at].split():
                 assert len(word) > wide or any(word in line for line in lines)
+
+
+def test_a_column_that_says_nothing_has_room_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One without a title, whose cells are all empty: of nodes where none is suspect."""
+    monkeypatch.setenv("COLUMNS", "60")
+    print_table(("node", "", "score"), [("node1", "", "0.42")], empty="none")
+    assert capsys.readouterr().out.split() == ["node", "score", "node1", "0.42"]

@@ -1,11 +1,14 @@
 """Does the advisor live? By CLOCK_BOOTTIME alone, and dead when in doubt."""
 
 import json
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_plugin import tick_file
 from watchdog.liveness import judge
 
 
@@ -72,3 +75,12 @@ def test_what_is_no_tick_file_is_dead(raw: bytes | None) -> None:
 def test_no_file_breaks_it(raw: bytes, now: float) -> None:
     """Whatever stands in it."""
     assert not judge(raw, boot_now=now, dead_after_seconds=30).alive
+
+
+@given(st.floats(0, 1e8))
+def test_a_file_that_was_just_written_is_of_this_boot(boot: float) -> None:
+    """Whatever is cut off of its time: it is read a moment after it was written."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tick.json"
+        tick_file.write(path, written=1e9, boot_monotonic=boot, tick_age=0.0, ticks=1, incarnation="i")
+        assert judge(path.read_bytes(), boot_now=boot, dead_after_seconds=30).alive
