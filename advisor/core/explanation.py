@@ -4,7 +4,7 @@ from advisor.core import orders
 from advisor.core.amounts import many
 from advisor.core.model import Order
 from advisor.core.situation import Situation
-from advisor.core.words import Action, Category, Reason
+from advisor.core.words import Action, Category, Reason, WithheldReason
 
 _CAUSE_CHARACTERS_MAX = 200
 _NODES_MAX = 8
@@ -32,7 +32,7 @@ def explain(
     without = f" without {_names(avoid)}" if avoid else ""
     if reason is Reason.ALREADY_REQUEUED:
         return _sentence(f"Already requeued by others; the next attempt runs{without}: {cause}")
-    return _sentence(f"Restart{without}: {why}{_tried(situation)}; cause: {cause}")
+    return _sentence(f"Restart{without}: {why}{_tried(situation)}{_not_spared(situation)}; cause: {cause}")
 
 
 def _why(situation: Situation, reason: Reason, says: str) -> str:
@@ -60,6 +60,13 @@ def _tried(situation: Situation) -> str:
     there = snapshot.attempt.nodes or ()
     tried = [node for node in situation.isolation.exclude_for_job if node in there and node not in named]
     return f"; tried without {_names(tuple(tried))}, part of every such failure" if tried else ""
+
+
+def _not_spared(situation: Situation) -> str:
+    """Which nodes that should be avoided cannot be, for want of others."""
+    withheld = [item for item in situation.isolation.withheld if item.reason is WithheldReason.CAPACITY]
+    kept = tuple(dict.fromkeys(item.node for item in withheld))
+    return f"; {_names(kept)} cannot be avoided ({withheld[0].detail})" if withheld else ""
 
 
 def _ordered(order: Order, reason: Reason) -> str:

@@ -262,7 +262,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         Action.RESTART,
         Reason.WITHIN_BUDGET,
-        "anything else: restart while budget is left",
+        "nothing speaks against another try, and budget is left for it",
         lambda s: True,
     ),
 )

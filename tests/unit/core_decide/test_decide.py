@@ -56,6 +56,14 @@ def test_a_dead_gpu_restarts_without_its_node() -> None:
     assert decision.isolation.exclude_for_job == ("node2",)
 
 
+def test_a_bad_node_that_cannot_be_spared_is_named() -> None:
+    """The job runs on it again: why must not be looked for in the evidence."""
+    case = snapshot(S.FAILED, signals=(_xid("node2"),), sources=LOG_READ, nodes_fitting=4)
+    decision = _decide(case, 400.0)
+    assert (decision.action, decision.isolation.exclude_for_job) == (Action.RESTART, ())
+    assert "node2 cannot be avoided (nodes that fit the job: 4; it needs 4)" in decision.explanation
+
+
 def test_a_job_that_keeps_its_exclusions_gathers_them() -> None:
     """The next bad node joins the one before; the user's own stays the user's."""
     before = PastAttempt(
