@@ -61,7 +61,8 @@ async def test_a_requeue_that_was_forgotten_is_advised_again_and_can_be_verified
         await world.ticks(4)
         found = await world.decisions(job_id="17")
         assert {item.advice.attempt.job_key for item in found} == {first.attempt.job_key}
-        assert found[0].advice.generation == again.generation
+        # The next one may be decided about too: it writes into the same file.
+        assert max(item.advice.generation for item in found if item.advice.attempt.attempt == 0) == again.generation
 
 
 async def test_what_accounting_tells_of_a_past_attempt_undoes_no_requeue(folder: Path) -> None:
