@@ -158,7 +158,10 @@ def _hook(config: AgentConfig, hook: str) -> Iterator[Finding]:
     yield _ok(f"EpilogSlurmctld: {hook} can be run by {_own_name()}")
     sends_to = _sends_to(path)
     if sends_to and sends_to != config.hook_socket:
-        yield _bad(f"EpilogSlurmctld: {hook} sends to {sends_to}, but hook_socket is {config.hook_socket}")
+        yield _bad(
+            f"EpilogSlurmctld: {hook} sends to {sends_to}, but hook_socket is {config.hook_socket}: "
+            "advisor slurm install-hooks --apply makes them agree"
+        )
 
 
 def _sends_to(hook: Path) -> str:

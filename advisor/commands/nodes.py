@@ -190,7 +190,7 @@ def show(
         return
     suspect = ", suspect" if answer.node.suspect else ""
     print(one_line(f"{answer.node.name} of {answer.node.cluster}: score {answer.node.score:.2f}{suspect}"))
-    print_events(answer.events)
+    print_events(answer.events, of_node=True)
 
 
 @app.command()

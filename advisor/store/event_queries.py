@@ -13,6 +13,7 @@ from sqlalchemy import Boolean, ColumnElement, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.policy import Policy
+from advisor.core.words import Action
 from advisor.store.audit_queries import attempt_rows, attempts_query
 from advisor.store.ids import as_id
 from advisor.store.node_queries import get_node
@@ -327,6 +328,7 @@ class _NodePage:
             .where(
                 own.nodes.contains(text_array([self._name])),
                 own.excluded_nodes.contains(text_array([self._name])),
+                own.action == Action.RESTART.value,  # of others they are what a restart would avoid
                 own.cluster == self._cluster,
                 *self._span("excluded", own.created_at, own.id),
             )

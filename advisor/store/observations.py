@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, assert_never
 
-from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy import bindparam, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.words import AttemptState
@@ -83,6 +83,7 @@ class _Report:
     refused: list[str] = field(default_factory=list)
     generations: dict[AttemptKey, int] = field(default_factory=dict)  # of the newest decisions
     withdrawn: list[AttemptKey] = field(default_factory=list)
+    reopened: set[AttemptKey] = field(default_factory=set)  # which is to be decided about again
 
     def known(self, slot: str) -> tuple[KnownJob, ...]:
         return tuple(
@@ -335,6 +336,7 @@ def _withdraw_later(report: _Report, job: ObservedJob, key: AttemptKey) -> None:
         owner.dirty = True
         report.changed[key] = None
         report.withdrawn.append(one)
+        report.reopened.add(key)
 
 
 def _change(report: _Report, key: AttemptKey, after: AttemptFacts, job: ObservedJob) -> None:
@@ -400,13 +402,17 @@ async def _write(connection: AsyncConnection, report: _Report) -> None:
         before = report.before.get(key)
         if before is None:
             new.append(_new_attempt(report, key, facts))
-        elif facts != before and _needs_writing(slots[key.job_key], before, facts):
-            changed.append({"k": key.job_key, "n": key.number, **_values(facts)})
+        elif key in report.reopened or (facts != before and _needs_writing(slots[key.job_key], before, facts)):
+            changed.append({"k": key.job_key, "n": key.number, "reopened": key in report.reopened, **_values(facts)})
     if new:
         await connection.execute(insert(attempts), new)
     if changed:
-        statement = update(attempts).where(
-            attempts.c.job_key == bindparam("k", type_=attempts.c.job_key.type), attempts.c.number == bindparam("n")
+        statement = (
+            update(attempts)
+            .where(
+                attempts.c.job_key == bindparam("k", type_=attempts.c.job_key.type), attempts.c.number == bindparam("n")
+            )
+            .values(open=or_(attempts.c.open, bindparam("reopened", type_=attempts.c.open.type)))
         )
         # In key order, as all that write many attempts: then none of them wait in a circle.
         await connection.execute(statement, sorted(changed, key=lambda row: (row["k"], row["n"])))

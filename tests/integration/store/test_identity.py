@@ -147,6 +147,23 @@ async def test_a_forgotten_requeue_leaves_the_attempt_before_it_as_the_last(stor
     assert (await store.load([key], now=at(82)))[key].successor is not None
 
 
+async def test_an_attempt_that_was_done_with_is_looked_at_again_when_its_requeue_is_forgotten(
+    store: Store, url: str
+) -> None:
+    """What came of its advice may be known before the listing that shows its successor: then it was closed."""
+    await report(store, FIRST)
+    await report(store, FAILED_FIRST)
+    await report(store, REQUEUED)
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        connection.execute("UPDATE attempts SET open = false")
+        connection.commit()
+        await report(store, replace(FAILED_FIRST, observed_at=at(70)))
+        assert connection.execute("SELECT number, open FROM attempts ORDER BY number").fetchall() == [
+            (0, True),
+            (1, False),
+        ]
+
+
 async def test_an_attempt_that_has_run_is_not_withdrawn(store: Store) -> None:
     """Nor one that was seen after what is shown of the attempt before."""
     key = (await report(store, FIRST)).changed[0]

@@ -264,6 +264,8 @@ def test_events_are_folded_and_harmless() -> None:
     assert max(map(len, lines)) <= 60
     assert "\x1b" not in "".join(lines)
     assert len(list(event_lines([event], None))) == 1
+    event.attempt.job_id, event.attempt.attempt = "17", 2
+    assert "17#2 " in next(event_lines([event], None, of_node=True))
 
 
 def test_json_lines_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:

@@ -157,4 +157,5 @@ def test_the_hook_is_looked_at_as_slurm_would_run_it(folder: Path) -> None:
     hook.chmod(0o755)
     assert about_hook() == []
     (folder / "hook.socket").write_text("/elsewhere.sock\n")
-    assert about_hook() == [f"EpilogSlurmctld: {hook} sends to /elsewhere.sock, but hook_socket is {folder}/hook.sock"]
+    sends = f"EpilogSlurmctld: {hook} sends to /elsewhere.sock, but hook_socket is {folder}/hook.sock"
+    assert about_hook() == [f"{sends}: advisor slurm install-hooks --apply makes them agree"]
