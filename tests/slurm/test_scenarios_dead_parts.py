@@ -105,9 +105,7 @@ def test_g_slurmctld_forgets_a_requeue_that_was_verified(world: World) -> None:
     again = run.wait_decision(
         "a newer one", lambda item: int(item["advice"]["generation"]) > int(first["advice"]["generation"]), seconds=60
     )
-    assert (
-        again["advice"]["action"] == "ACTION_RESTART"
-    )
+    assert again["advice"]["action"] == "ACTION_RESTART"
     row = run.wait("COMPLETED", restarts=1, seconds=60)
     assert row.excluded == {"node2"}
     assert "requeue_forgotten" in world.stack.cli("audit", "list").stdout
