@@ -74,9 +74,10 @@ def isolating(world: World) -> Iterator[World]:
     holds_for(lambda: not _isolations(world), seconds=3)
     _resume_all(world)
     yield world
-    _resume_all(world)
-    world.stack.cli("nodes", "reset-breaker", "--why", "the scenario is over")
+    # First of all nothing is isolated any more: what the breaker had held back would be, as soon as it is reset.
     world.stack.restart_advisor(policy)
+    world.stack.cli("nodes", "reset-breaker", "--why", "the scenario is over")
+    _resume_all(world)
     world.stack.restart_agent("")
 
 
