@@ -6,6 +6,7 @@ from datetime import datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.core import orders
 from advisor.core.codec import decode, encode
 from advisor.core.decide import decide
 from advisor.core.model import Signal, Snapshot
@@ -47,10 +48,10 @@ def test_a_stored_world_gives_the_same_decision(snapshot: Snapshot, policy: Poli
 
 @given(worlds, policies, moments)
 def test_evidence_reaches_its_own_allocation_only(snapshot: Snapshot, policy: Policy, now: datetime) -> None:
-    """Live, whatever lines say, only nodes of the allocation and earlier exclusions are ever avoided."""
+    """Live, whatever lines say, only nodes of the allocation, earlier exclusions and an operator's are ever avoided."""
     isolation = decide(replace(snapshot, offline=False), RULES, policy, now).isolation
-    earlier = {node for past in snapshot.past for node in past.excluded_nodes}
-    assert set(isolation.exclude_for_job) <= set(snapshot.attempt.nodes or ()) | earlier
+    others = {node for past in snapshot.past for node in past.excluded_nodes} | set(orders.excluded(snapshot.orders))
+    assert set(isolation.exclude_for_job) <= set(snapshot.attempt.nodes or ()) | others
     assert set(isolation.isolate_for_cluster) <= set(snapshot.attempt.nodes or ())
 
 
