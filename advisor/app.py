@@ -371,10 +371,9 @@ class Service:
         renderer = Renderer(clock)
         routes = self._routes(calls, store, board, rulebook, renderer, healths)
         await front.open(calls, routes, error_page(renderer))
-        for work in (leasing.run(), hints.send(), hints.listen(leasing.heard), pipeline.run()):
-            stack.push_async_callback(cancel, self._start(work))
         write_watch = WriteWatch(store=store, board=board, clock=clock)
-        stack.push_async_callback(cancel, self._start(write_watch.run()))
+        for work in (leasing.run(), hints.send(), hints.listen(leasing.heard), pipeline.run(), write_watch.run()):
+            stack.push_async_callback(cancel, self._start(work))
         await self._earn(store, board)
         sealer = Sealer(
             history=store.history(),

@@ -62,6 +62,21 @@ class _Job:
     dirty: bool = False  # beyond its last sighting
     refreshed: bool = False
 
+    @property
+    def known(self) -> KnownJob:
+        return KnownJob(
+            key=self.key,
+            user=self.user,
+            last_seen_at=self.last_seen_at,
+            forgotten=self.forgotten_at is not None,
+            attempts=self.attempts,
+        )
+
+    @property
+    def standing(self) -> list[int]:
+        """Its attempts but those that were withdrawn."""
+        return sorted(number for number, attempt in self.attempts.items() if not attempt.withdrawn)
+
 
 @dataclass(slots=True, kw_only=True)
 class _Report:
@@ -86,20 +101,7 @@ class _Report:
     reopened: set[AttemptKey] = field(default_factory=set)  # which is to be decided about again
 
     def known(self, slot: str) -> tuple[KnownJob, ...]:
-        return tuple(
-            KnownJob(
-                key=key,
-                user=self.jobs[key].user,
-                last_seen_at=self.jobs[key].last_seen_at,
-                forgotten=self.jobs[key].forgotten_at is not None,
-                attempts=self.jobs[key].attempts,
-            )
-            for key in self.slots[slot]
-        )
-
-    def standing(self, job: _Job) -> list[int]:
-        """Its attempts but those that were withdrawn."""
-        return sorted(number for number, attempt in job.attempts.items() if not attempt.withdrawn)
+        return tuple(self.jobs[key].known for key in self.slots[slot])
 
 
 async def record_observations(
@@ -309,7 +311,7 @@ def _apply(report: _Report, job: ObservedJob, key: AttemptKey, *, rewritten: boo
         _update_job(report, owner, job)
     if job.notice is Notice.POLL:
         _withdraw_later(report, job, key)
-    numbers = report.standing(owner)
+    numbers = owner.standing
     for number, follower in pairwise(numbers):
         # Also when the report was late: an attempt that has a successor is over, whatever it looked like then.
         earlier = AttemptKey(job_key=key.job_key, number=number)
@@ -323,10 +325,8 @@ def _apply(report: _Report, job: ObservedJob, key: AttemptKey, *, rewritten: boo
 def _withdraw_later(report: _Report, job: ObservedJob, key: AttemptKey) -> None:
     """The scheduler shows an attempt that has a successor: of what it once said after it, it knows nothing any more."""
     owner = report.jobs[key.job_key]
-    later = [AttemptKey(job_key=key.job_key, number=number) for number in report.standing(owner) if number > key.number]
-    known = KnownJob(
-        key=owner.key, user=owner.user, last_seen_at=owner.last_seen_at, forgotten=False, attempts=owner.attempts
-    )
+    later = [AttemptKey(job_key=key.job_key, number=number) for number in owner.standing if number > key.number]
+    known = owner.known
     if any(known.has_run(one.number) or is_late(report.facts[one], job) for one in later):
         return
     for one in later:
@@ -342,7 +342,7 @@ def _withdraw_later(report: _Report, job: ObservedJob, key: AttemptKey) -> None:
 def _change(report: _Report, key: AttemptKey, after: AttemptFacts, job: ObservedJob) -> None:
     before = report.facts.get(key)
     if after.over_seen_at is None and (
-        after.state.ended or key.number < max(report.standing(report.jobs[key.job_key]), default=0)
+        after.state.ended or key.number < max(report.jobs[key.job_key].standing, default=0)
     ):
         after = replace(after, over_seen_at=report.now)
     _know(report, key, after)
@@ -478,7 +478,7 @@ def _job_values(report: _Report, job: _Job, slot: str) -> dict[str, Any]:
         "slot": slot,
         "user_name": job.user,
         **job.columns,
-        "last_number": max(report.standing(job)),
+        "last_number": max(job.standing),
         "first_seen_at": job.first_seen_at,
         "last_seen_at": job.last_seen_at,
         "forgotten_at": job.forgotten_at,
