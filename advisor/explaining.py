@@ -69,6 +69,7 @@ _BLAME: Mapping[str, str] = {
     Category.UNKNOWN: "it is not known whose fault it was",
 }
 _NOTHING = "You need not do anything. "
+_NOTHING_LEFT = "There is nothing to do."
 _CAN_DO: Mapping[str, str] = {
     Category.GPU_HARDWARE: f"{_NOTHING}If it comes back, name the node to your administrators.",
     Category.NODE_HARDWARE: f"{_NOTHING}If it comes back, name the node to your administrators.",
@@ -84,7 +85,8 @@ _CAN_DO: Mapping[str, str] = {
 }
 
 
-_HOW_SURE = ((0.95, "Almost certain"), (0.8, "Fairly sure"), (0.5, "Likely"), (0.0, "Little more than a guess"))
+_LIKELY = 0.5
+_HOW_SURE = ((0.95, "Almost certain"), (0.8, "Fairly sure"), (_LIKELY, "Likely"), (0.0, "Little more than a guess"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +122,7 @@ def explain(
         told.append(Sentence(about="sure", says=_sure(attribution)))
     if newest is not None:
         told.append(Sentence(about="done", says=" ".join(_done(newest, decisions, stopped, after))))
-    told.append(Sentence(about="do", says=" ".join(_can_do(attempt, newest, category, after))))
+    told.append(Sentence(about="do", says=" ".join(_can_do(attempt, newest, category, after)) or _NOTHING_LEFT))
     return tuple(told)
 
 
@@ -180,6 +182,8 @@ def _before(attempt: audit_pb2.Attempt) -> str:
 def _thought(category: str, attribution: Mapping[str, Any]) -> str:
     cause = str(attribution.get("root_cause") or "").rstrip(".")
     blame = _BLAME.get(category, category.replace("_", " "))
+    if category != Category.UNKNOWN and float(attribution.get("confidence") or 0.0) < _LIKELY:
+        blame = f"perhaps {blame}"
     nodes = [str(name) for name in attribution.get("implicated", {}).get("nodes", ())]
     where = f" ({_names(nodes)})" if nodes else ""
     return f"{cause}: {blame}{where}." if cause else f"{blame[:1].upper()}{blame[1:]}{where}."
@@ -246,7 +250,7 @@ def _can_do(
     waits = attempt.state in {common_pb2.ATTEMPT_STATE_PENDING, common_pb2.ATTEMPT_STATE_RUNNING}
     advice = decision.advice if decision is not None else None
     stops = advice is not None and (advice.action == common_pb2.ACTION_STOP or advice.reason in _STOPS)
-    if after is None and not waits and stops:
+    if after is None and not waits and (stops or category == Category.USER_CANCEL):
         yield f"To run it again all the same: scontrol requeue {ref.job_id}."
     if not attempt.in_scope:
         yield f"To have such jobs restarted, submit them with {_OPT_IN}."
@@ -255,7 +259,7 @@ def _can_do(
     if decision is None and attempt.state in _FAILED:
         yield "Ask again in a minute. If it stays so, tell your administrators: the advisor was away, or is not well."
     elif category in {"", Category.NONE} and not stops:
-        yield "There is nothing to do."
+        yield _NOTHING_LEFT
 
 
 def _left_to_its_user(

@@ -9,7 +9,7 @@ from typing import Any
 
 from advisor.commands.output import one_line
 from advisor.core.amounts import many
-from advisor.core.words import Reason
+from advisor.core.words import Category, Reason
 
 TIMELINE_MAX = 12
 EVIDENCE_MAX = 6
@@ -92,6 +92,8 @@ def _what(advice: Mapping[str, Any], incident: Mapping[str, Any], attribution: M
     because = _BECAUSE.get(reason) or str(advice["explanation"]).rstrip(".")
     if reason == Reason.AWAITING_EXIT and incident["kind"] == "divergence":
         because = "it still runs, on numbers that are lost"
+    if reason == Reason.CERTAIN_STARTUP_ERROR and attribution["category"] == Category.STORAGE:
+        because = "it fails the same way again until somebody makes room"
     if reason == Reason.NODES_IMPLICATED and len(advice["exclude_nodes"]) == 1:
         because = "the evidence points at that node"
     resume = f"; its newest good checkpoint is of step {advice['resume_step']}" if advice.get("resume_step") else ""

@@ -102,7 +102,8 @@ def _from_lead(
     return Attribution(
         category=category,
         root_cause=_sentence(lead, nodes, ranks, note),
-        confidence=calibrated(confidence),
+        # What a line does not tell is right less often than what it does.
+        confidence=confidence if rule.guess else calibrated(confidence),
         nodes=nodes,
         ranks=ranks,
         gpus=gpus,

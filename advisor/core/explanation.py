@@ -46,6 +46,8 @@ def _why(situation: Situation, reason: Reason, says: str) -> str:
         case Reason.SAME_FAILURE_SAME_PROGRESS:
             step = situation.snapshot.progress.last_step
             return f"the same failure again {'before the first step' if step is None else f'at step {step}'}"
+        case Reason.CERTAIN_STARTUP_ERROR if situation.attribution.category is Category.STORAGE:
+            return "it fails the same way again until somebody makes room, which no retry does"
         case Reason.HEALTHY if situation.attribution.category is Category.NONE:
             return _cause(situation)
         case _:

@@ -28,6 +28,7 @@ class Rule:
     certain_always: bool = False  # also after progress: a quota stays exceeded
     deterministic: bool = False  # looks it: deserves one confirmation retry
     transient_storage: bool = False  # shared storage is away: wait
+    guess: bool = False  # the line does not tell the category, only what mostly is behind it: its weight is its worth
     clears: bool = True  # progress after it proves that it was survived
     ends: bool = True  # it ends the process that printed it; False: training may hang or go on
     source: str = ""

@@ -29,7 +29,7 @@ _WORDS: Mapping[str, type[StrEnum]] = {
     "implicates": Implicates,
     "kind": IncidentKind,
 }
-_FLAGS = frozenset({"certain", "certain_always", "deterministic", "transient_storage", "clears", "ends"})
+_FLAGS = frozenset({"certain", "certain_always", "deterministic", "transient_storage", "guess", "clears", "ends"})
 _TEXTS = frozenset({"id", "title", "pattern", "source"})
 _REQUIRED = ("id", "title", "category", "role", "source")
 _XID_COLUMNS = ("code", "name", "blame", "category", "role", "fatal", "weight", "note")

@@ -258,6 +258,17 @@ def test_the_first_three_lines_say_what_who_and_what_to_do(tmp_path: Path, capsy
     assert any(line.startswith("runner-up  unknown: ") for line in lines)
 
 
+def test_what_somebody_can_cure_is_not_called_certain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A full quota stops the job until there is room: that is no mistake in how it was started."""
+    log = tmp_path / "job.log"
+    log.write_text("OSError: [Errno 122] Disk quota exceeded: '/home/u/step_500'\n")
+    run("analyze", log)
+    assert "do    stop: it fails the same way again until somebody makes room\n" in capsys.readouterr().out
+    run("analyze", log, "--format", "json")
+    said = json.loads(capsys.readouterr().out)["advice"]["explanation"]
+    assert said.startswith("Stop: it fails the same way again until somebody makes room, which no retry does; cause:")
+
+
 def test_log_rules_of_the_job_are_given_as_json(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Beside signatures as TOML; two such files are one too many."""
     rules = tmp_path / "rules.json"

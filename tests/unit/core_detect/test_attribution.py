@@ -253,6 +253,27 @@ def test_silence_after_signal_9_is_a_guess() -> None:
     assert judge(snapshot(exit=ExitStatus(code=1)))[1].category is Category.UNKNOWN
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Killed\n",
+        "srun: error: node2: task 9: Killed\n",
+        "[rank9]: failed (exitcode: -9) local_rank: 1 (pid: 4711) of binary: /usr/bin/python\n",
+    ],
+)
+def test_a_line_that_tells_of_signal_9_alone_is_a_guess(line: str) -> None:
+    """Who sent it is not told: only where a word says that memory ran out is that more than a guess."""
+    bare = judge(snapshot((context(), line), exit=ExitStatus(code=0, signal=9)))[1]
+    assert (bare.category, bare.confidence <= 0.5) == (Category.HOST_OUT_OF_MEMORY, True)
+    assert "mostly the host's memory ran out" in bare.root_cause
+    told = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.\n"
+    by_slurm = judge(snapshot((context(), line + told)))[1]
+    assert (by_slurm.category, by_slurm.confidence > 0.9) == (Category.HOST_OUT_OF_MEMORY, True)
+    oom = "node2 kernel: Out of memory: Killed process 4242 (python3) total-vm:98304kB, anon-rss:98000kB\n"
+    by_kernel = judge(snapshot((context(), line), (kernel("node2"), oom)))[1]
+    assert (by_kernel.category, by_kernel.confidence > 0.9) == (Category.HOST_OUT_OF_MEMORY, True)
+
+
 def past_io(*nodes: str) -> tuple[PastAttempt, ...]:
     """Earlier attempts whose output could not be opened, each on one node, each restarted."""
     print_ = judge(snapshot(exit=UNOPENED))[1].fingerprint

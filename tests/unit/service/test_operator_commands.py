@@ -154,6 +154,24 @@ def test_a_stop_of_ours_is_no_cancel() -> None:
     user = said(ended, [decision(3, "user_cancel", reason="user_cancelled", explanation="Nothing to do.")], None)
     assert user["happened"].startswith("Attempt 0 of job 17 was cancelled")
     assert "somebody cancelled it" in user["think"]
+    assert user["do"] == "To run it again all the same: scontrol requeue 17."
+
+
+def test_what_can_be_done_is_never_left_blank() -> None:
+    """Also where a cancelled attempt is followed by another one already."""
+    ended = attempt(common_pb2.ATTEMPT_STATE_CANCELLED)
+    cancelled = decision(3, "user_cancel", reason="user_cancelled", explanation="Nothing to do.")
+    assert said(ended, [cancelled], attempt(common_pb2.ATTEMPT_STATE_RUNNING, 1))["do"] == "There is nothing to do."
+
+
+def test_a_guess_is_not_told_as_a_fact() -> None:
+    """Of a cause that is little more than a guess, whose fault it was is one too."""
+    made = decision(1, "host_out_of_memory", explanation="Restart: x.")
+    attribution = {"category": "host_out_of_memory", "root_cause": "A task was killed", "confidence": 0.45}
+    made.analysis_json = json.dumps({"attribution": attribution})
+    told = said(attempt(), [made], None)
+    assert told["think"] == "A task was killed: perhaps your program wanted more memory than the node, or the job, has."
+    assert told["sure"] == "Little more than a guess (45%)."
 
 
 def test_a_stop_that_nobody_reported_is_not_told_as_ours_or_anybodys() -> None:
