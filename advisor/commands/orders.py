@@ -263,6 +263,8 @@ def reset(
 ) -> None:
     """Restarts that the job has had count no more, so that it may be restarted again. Its ceiling only if named.
 
+    A job that was given up for its budget and has ended is put into the queue again at once; the answer says so.
+
     \b
     Examples:
       advisor budget reset 4711 --why "the bug is fixed"

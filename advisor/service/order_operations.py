@@ -124,7 +124,25 @@ class OrderOperations:
         except store_errors.TooLate as error:
             raise TooLateError(f"too late: {error}") from None
         under_way = before.mode == Mode.AUTONOMOUS.value and before.action not in {"", Action.NONE.value}
-        return await self._told(given, before.accepted, under_way=under_way)
+        answer = await self._told(given, before.accepted, under_way=under_way)
+        if given.changed and before.action != Action.RESTART.value and answer.action == common_pb2.ACTION_RESTART:
+            await self._tell_of_restart(answer, given.order)
+        return answer
+
+    async def _tell_of_restart(self, answer: operator_pb2.OrderAnswer, order: StoredOrder) -> None:
+        """An order about the job, not about what is done with this attempt, and its first effect is a restart."""
+        item = await self._store.load_one(order.key, now=self._clock.now())
+        if order.order.kind.of_attempt or item is None or not item.attempt.state.ended:
+            return
+        since = await self._store.since_order(order.key, item.orders_count)
+        if since.mode != Mode.AUTONOMOUS.value:
+            answer.says += ": on paper, its mode is monitor"
+        elif not item.job.in_scope:
+            answer.says += ": on paper, the job is not in scope"
+        else:
+            answer.says += ": the job has ended, and is put into the queue again"
+            job = order.ref.job_id
+            answer.notes.append(f"advisor veto {job} keeps it from that, if it comes before the agent has acted")
 
     async def _refuse_users_own(self, kind: OrderKind, key: AttemptKey, node: str) -> None:
         if kind is not OrderKind.SPARE:
@@ -220,9 +238,11 @@ def _outcome(
         action, at = next(iter(late.items()))
         happened = f"the agent was acting at that moment: the scheduler accepted the {action} at {at:%H:%M:%SZ}"
         return operator_pb2.ORDER_EFFECT_OVERTAKEN, f"{what}, but {happened}"
-    if not since.decided or not order.order.kind.of_attempt:
+    if not since.decided:
         return operator_pb2.ORDER_EFFECT_RECORDED, f"{what}: it bears on what is decided from now on"
     decided = f"{what}; decided now: {since.action} ({since.reason})"
+    if not order.order.kind.of_attempt:
+        return operator_pb2.ORDER_EFFECT_RECORDED, decided
     if under_way and since.told is None:
         return operator_pb2.ORDER_EFFECT_UNCONFIRMED, f"{decided}; the agent has not confirmed that it let go"
     return operator_pb2.ORDER_EFFECT_IN_FORCE, decided
@@ -244,7 +264,9 @@ def said_of(order: StoredOrder) -> str:
         case OrderKind.SPARE:
             what = f"{job} need not avoid {held.node}"
         case OrderKind.RESET_BUDGET:
-            what = f"the budget{' and the ceiling' if held.ceiling else ''} of {job} counts from attempt {held.attempt}"
+            what = f"the budget of {job} counts from attempt {held.attempt}"
+            if held.ceiling:
+                what = f"budget and ceiling of {job} count from attempt {held.attempt}"
     return what if order.lifted_at is None else f"lifted: {what}"
 
 

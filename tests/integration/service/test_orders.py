@@ -208,6 +208,33 @@ async def test_an_exclusion_by_hand_is_in_the_next_advice_and_one_cleared_stays_
                 await world.operator.Veto(operator_pb2.VetoRequest(target=target, why="x"))
 
 
+async def test_a_reset_budget_says_that_it_restarts_a_job_that_has_ended(folder: Path) -> None:
+    """A job that was given up runs again at once: whoever resets its budget hears it, and what holds it up."""
+    low = "restarts_ceiling = 1\nrestarts_per_root_cause = 1\nrestarts_ceiling_per_1000_node_days = 0\n"
+    async with autonomous_world(folder, low) as world:
+        first = await restart_advised(world)
+        await world.reconcile(first, common_pb2.RECONCILIATION_STATUS_VERIFIED)
+        await world.report(world.job("PENDING", attempt=1))
+        await world.report(world.job("RUNNING", attempt=1))
+        await world.ticks(2)
+        early = await world.operator.ResetBudget(operator_pb2.ResetBudgetRequest(target=OF_17, why="in advance"))
+        assert (early.effect, "put into the queue" in early.says) == (operator_pb2.ORDER_EFFECT_RECORDED, False)
+        with world.log("17").open("a") as file:
+            file.write("srun: error: node3: task 2: Exited with exit code 1\n")
+        await world.report(world.job("FAILED", attempt=1))
+        await world.advice_where(lambda found: [item.action for item in found] == [STOP])
+        reset = operator_pb2.ResetBudgetRequest(target=OF_17, ceiling=True, why="the fabric was bad")
+        answer = await world.operator.ResetBudget(reset)
+        assert (answer.effect, answer.action) == (operator_pb2.ORDER_EFFECT_RECORDED, RESTART)
+        assert answer.says == (
+            "budget and ceiling of job 17 count from attempt 1; decided now: restart (nodes_implicated): "
+            "the job has ended, and is put into the queue again"
+        )
+        assert list(answer.notes) == ["advisor veto 17 keeps it from that, if it comes before the agent has acted"]
+        again = await world.operator.ResetBudget(reset)
+        assert (again.effect, list(again.notes)) == (operator_pb2.ORDER_EFFECT_UNCHANGED, [])
+
+
 async def test_a_node_isolated_by_hand_reaches_the_agent(folder: Path) -> None:
     """Although isolation is switched off, and also under monitor: a person named it. Reinstating undoes it."""
     async with world_of(folder) as world:
