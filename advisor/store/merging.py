@@ -2,7 +2,8 @@
 
 An attempt only moves forward: pending, running, completing, ended. An ended state is final; a hook's notice brings the
 end's time and exit before the outcome is visible, and never changes an outcome that is. What is not known in an
-observation never erases what was known.
+observation never erases what was known. Only where the scheduler has forgotten the attempt after it, as when it was
+killed unsaved, is an attempt set back to what is shown of it.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -99,6 +100,17 @@ def merge(known: AttemptFacts, job: ObservedJob) -> AttemptFacts:
     if late and stage(job.state) <= stage(known.state):
         return known
     return _forward(known, job)
+
+
+def shown_again(known: AttemptFacts, job: ObservedJob) -> AttemptFacts:
+    """What is known after `job` was seen of an attempt whose successor the scheduler has forgotten, and its end with
+    that, unless it is shown."""
+    if job.state.ended or job.state is AttemptState.OTHER:
+        return merge(known, job)
+    before = replace(known, state=job.state, ended_at=None, exit_code=None, exit_signal=None, over_seen_at=None)
+    if stage(job.state) == 0:
+        before = replace(before, started_at=None, nodes=None)
+    return _forward(before, job)
 
 
 def is_late(known: AttemptFacts, job: ObservedJob) -> bool:

@@ -24,6 +24,7 @@ from advisor.store.merging import (
     first_facts,
     is_late,
     merge,
+    shown_again,
     superseded,
     without_predecessors,
     worth_a_look,
@@ -32,7 +33,7 @@ from advisor.store.node_book import NodeBook
 from advisor.store.node_states import record_nodes
 from advisor.store.records import AttemptKey, AuditEvent, Notice, ObservedJob, ObservedNode, Recorded
 from advisor.store.sql import AnyRow, all_ids, all_text, any_text, named_in, of_attempt, storable, wanted_attempts
-from advisor.store.tables import attempt_states, attempts, identities, jobs
+from advisor.store.tables import attempt_states, attempts, detector_states, identities, jobs
 
 _NAME_CHARACTERS_MAX = 1024
 _PATH_CHARACTERS_MAX = 4096
@@ -299,7 +300,10 @@ def _apply(report: _Report, job: ObservedJob, key: AttemptKey, *, rewritten: boo
         if job.notice is Notice.HOOK or is_late(known, job):
             return
         rewritten = True  # requeued once more, or it had only been shown out of turn
-    if known is not None and not rewritten:
+    forgotten = job.notice is Notice.POLL and _withdraw_later(report, job, key)
+    if known is not None and forgotten:
+        after = shown_again(known, own)
+    elif known is not None and not rewritten:
         after = merge(known, own)
     elif job.submitted_at is not None:
         after = first_facts(own, job.submitted_at)
@@ -309,8 +313,6 @@ def _apply(report: _Report, job: ObservedJob, key: AttemptKey, *, rewritten: boo
     _change(report, key, after, job)
     if job.notice is not Notice.HOOK:
         _update_job(report, owner, job)
-    if job.notice is Notice.POLL:
-        _withdraw_later(report, job, key)
     numbers = owner.standing
     for number, follower in pairwise(numbers):
         # Also when the report was late: an attempt that has a successor is over, whatever it looked like then.
@@ -322,13 +324,14 @@ def _apply(report: _Report, job: ObservedJob, key: AttemptKey, *, rewritten: boo
         report.changed[AttemptKey(job_key=key.job_key, number=numbers[place - 1])] = None
 
 
-def _withdraw_later(report: _Report, job: ObservedJob, key: AttemptKey) -> None:
-    """The scheduler shows an attempt that has a successor: of what it once said after it, it knows nothing any more."""
+def _withdraw_later(report: _Report, job: ObservedJob, key: AttemptKey) -> bool:
+    """The scheduler shows an attempt that has a successor: of what it once said after it, it knows nothing any more.
+    Returns whether that is so."""
     owner = report.jobs[key.job_key]
     later = [AttemptKey(job_key=key.job_key, number=number) for number in owner.standing if number > key.number]
     known = owner.known
     if any(known.has_run(one.number) or is_late(report.facts[one], job) for one in later):
-        return
+        return False
     for one in later:
         before = AttemptKey(job_key=one.job_key, number=one.number - 1)
         undone = report.generations.get(before, 0)
@@ -337,6 +340,7 @@ def _withdraw_later(report: _Report, job: ObservedJob, key: AttemptKey) -> None:
         report.changed[key] = None
         report.withdrawn.append(one)
         report.reopened.add(key)
+    return bool(later)
 
 
 def _change(report: _Report, key: AttemptKey, after: AttemptFacts, job: ObservedJob) -> None:
@@ -406,6 +410,7 @@ async def _write(connection: AsyncConnection, report: _Report) -> None:
             changed.append({"k": key.job_key, "n": key.number, "reopened": key in report.reopened, **_values(facts)})
     if new:
         await connection.execute(insert(attempts), new)
+    await _look_again(connection, report)
     if changed:
         statement = (
             update(attempts)
@@ -426,6 +431,15 @@ async def _write(connection: AsyncConnection, report: _Report) -> None:
         key_type = jobs.c.key.type
         statement = update(jobs).where(jobs.c.key == bindparam("k", type_=key_type))
         await connection.execute(statement, [{"k": row.pop("key"), **row} for row in dirty])
+
+
+async def _look_again(connection: AsyncConnection, report: _Report) -> None:
+    """At what is not over after all: what saw its end saw one that never was. Before the attempts themselves are
+    written: a tick saves them in that order."""
+    again = [key for key in report.reopened if report.facts[key].over_seen_at is None]
+    if again:
+        seen_over = update(detector_states).where(of_attempt(detector_states, wanted_attempts(again)))
+        await connection.execute(seen_over.values(seen_over=False))
 
 
 def _needs_writing(slot: str, before: AttemptFacts, after: AttemptFacts) -> bool:

@@ -98,3 +98,34 @@ async def test_in_monitor_mode_a_forgotten_requeue_is_done_by_nobody(folder: Pat
         found = await world.decisions(job_id="17")
         later = [item for item in found if item.advice.generation > first.generation]
         assert [item.advice.mode for item in later] in ([], [common_pb2.MODE_MONITOR])
+
+
+async def test_an_attempt_whose_end_was_forgotten_too_runs_again_until_it_ends(folder: Path) -> None:
+    """What was advised for its end is not advised while it runs, and is again, newer, when it has ended once more."""
+    async with restarted_world(folder) as world:
+        first = await verified(world)
+        await world.report(world.job("RUNNING"), complete=True)
+        await world.ticks(3)
+        (newest, *_) = await world.decisions(job_id="17")
+        assert newest.advice.generation == first.generation + 1
+        assert (newest.advice.action, newest.advice.reason) == (common_pb2.ACTION_NONE, "awaiting_exit")
+        await world.report(failed_before(world), complete=True)
+        (again,) = await world.advice_where(lambda found: [item.action for item in found] == [RESTART])
+        assert again.attempt.attempt == 0
+        assert again.generation == newest.advice.generation + 1
+        assert again.exclude_nodes == first.exclude_nodes
+
+
+async def test_where_it_is_requeued_by_its_scheduler_then_the_exclusions_follow(folder: Path) -> None:
+    """Nobody runs the job any more, which its scheduler finds out by itself."""
+    async with restarted_world(folder) as world:
+        first = await verified(world)
+        await world.report(world.job("RUNNING"), complete=True)
+        await world.ticks(3)
+        successor = world.job("PENDING", attempt=1)
+        successor.attempt.submitted_at.CopyFrom(stamp(now()))
+        await world.report(successor, complete=True)
+        (again,) = await world.advice_where(lambda found: [item.action for item in found] == [RESTART])
+        assert again.attempt.attempt == 0
+        assert again.generation > first.generation
+        assert again.exclude_nodes == first.exclude_nodes

@@ -6,9 +6,9 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from advisor.core.model import ExitStatus
+from advisor.core.model import ExitStatus, Progress
 from advisor.core.words import AttemptState
-from advisor.store.records import AttemptKey, AttemptRef, Notice, ObservedJob
+from advisor.store.records import AttemptKey, AttemptRef, DetectorState, Notice, ObservedJob
 from advisor.store.store import Store
 from tests.integration.store.worlds import CLUSTER, T0, at, pending, record, report, seen
 
@@ -162,6 +162,32 @@ async def test_an_attempt_that_was_done_with_is_looked_at_again_when_its_requeue
             (0, True),
             (1, False),
         ]
+
+
+@pytest.mark.parametrize("seen_ended", [True, False], ids=["its end was seen", "its end was never visible"])
+@pytest.mark.parametrize("shown", [RUNNING, COMPLETING, PENDING])
+async def test_an_attempt_whose_end_is_forgotten_too_is_where_the_scheduler_shows_it(
+    store: Store, url: str, seen_ended: bool, shown: AttemptState
+) -> None:
+    """And not over: what was looked at since its end does not count for the end that is to come."""
+    key = (await report(store, FIRST)).changed[0]
+    if seen_ended:
+        await report(store, replace(FAILED_FIRST, exit=ExitStatus(code=1, signal=0)))
+    await report(store, REQUEUED)
+    await store.commit_decision(record(key))
+    await store.save_states({key: DetectorState(state=b"", progress=Progress(), signals=(), seen_over=True)})
+    again = pending(observed_at=at(70)) if shown is PENDING else seen(shown, observed_at=at(70))
+    assert (await report(store, again)).withdrawn == (replace(key, number=1),)
+    item = (await store.load([key], now=at(71)))[key]
+    assert (item.attempt.state, item.attempt.ended_at, item.attempt.exit) == (shown, None, None)
+    assert (item.attempt.started_at, item.attempt.nodes) == (again.started_at, again.nodes)
+    assert (item.successor, item.undone) == (None, True)
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        query = "SELECT over_seen_at, seen_over FROM attempts JOIN detector_states USING (job_key, number)"
+        assert connection.execute(query).fetchall() == [(None, False)]
+    await report(store, seen(FAILED, observed_at=at(80), ended_at=at(79)))
+    ended = (await store.load([key], now=at(81)))[key].attempt
+    assert (ended.state, ended.ended_at) == (FAILED, at(79))
 
 
 async def test_an_attempt_that_has_run_is_not_withdrawn(store: Store) -> None:
