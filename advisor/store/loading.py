@@ -161,6 +161,7 @@ async def _chains(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Ma
             attempts.c.first_step,
             attempts.c.last_step,
             attempts.c.checkpoint_step,
+            advice.c.undone,
             decisions.c.generation,
             decisions.c.category,
             decisions.c.fingerprint,
@@ -187,6 +188,7 @@ async def _chains(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Ma
 async def _acted(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Mapping[AttemptKey, Sequence[AnyRow]]:
     """What the scheduler has accepted, by any generation: a refinement does not undo a requeue. Of stops, which end an
     attempt for good, all, and those of the attempts just before and after: an agent may be doing, or have done them.
+    Nothing that it has forgotten since.
     """
     wanted = wanted_attempts(keys)
     stop = advice.c.action == Action.STOP.value
@@ -202,7 +204,6 @@ async def _acted(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Map
             wanted.c.job_key,
             wanted.c.number.label("wanted_number"),
             advice.c.number,
-            advice.c.generation,
             advice.c.action,
             advice.c.applied,
             advice.c.open,
@@ -215,7 +216,7 @@ async def _acted(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Map
         )
         .join(wanted, and_(advice.c.job_key == wanted.c.job_key, advice.c.number.between(*_beside(wanted.c.number))))
         .join(decisions, of_advice(decisions, advice))
-        .where(or_(and_(advice.c.applied, advice.c.number == wanted.c.number), stop))
+        .where(~advice.c.undone, or_(and_(advice.c.applied, advice.c.number == wanted.c.number), stop))
         .order_by(advice.c.job_key, advice.c.number, advice.c.generation)
     )
     acted: dict[AttemptKey, list[AnyRow]] = defaultdict(list)
@@ -276,10 +277,7 @@ def _stored(
     orders: tuple[Order, ...],
     orders_before: tuple[Order, ...],
 ) -> StoredAttempt:
-    undone = max(
-        (item.withdrawn_generation for item in chain if item.number == key.number + 1 and _withdrawn(item)), default=0
-    )
-    chain = [item for item in chain if item.number == key.number or not _withdrawn(item)]
+    chain = [item for item in chain if item.number == key.number or item.withdrawn_generation is None]
     own = next(item for item in chain if item.number == key.number)
     later = [item for item in chain if item.number > key.number]
     latest = chain[-1]
@@ -289,9 +287,7 @@ def _stored(
     stops = _stops(acted, {item.number: ends.get(item.number + 1, item.ended_at) for item in chain})
     # No agent ends a waiting attempt that others put into the queue.
     called_off = _our_stop(stops.get(key.number - 1), orders_before) if _by_us(own, key.number - 1) else None
-    applied = frozenset(
-        Action(item.action) for item in acted if item.applied and item.number == key.number and item.generation > undone
-    )
+    applied = frozenset(Action(item.action) for item in acted if item.applied and item.number == key.number)
     return StoredAttempt(
         key=key,
         job=_job(row),
@@ -324,12 +320,8 @@ def _stored(
         milestones=reached,
         observed_at=row.observed_at,
         forgotten=row.forgotten_at is not None,
-        undone=0 < row.generation <= undone,
+        undone=bool(own.undone),
     )
-
-
-def _withdrawn(row: AnyRow) -> bool:
-    return row.withdrawn_generation is not None
 
 
 def _job(row: AnyRow) -> Job:

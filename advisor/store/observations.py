@@ -6,9 +6,10 @@ follow each other (advisory lock): a hook's notice and a listing must not both c
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, assert_never
 
 from sqlalchemy import bindparam, func, insert, or_, select, update
@@ -31,6 +32,7 @@ from advisor.store.merging import (
 )
 from advisor.store.node_book import NodeBook
 from advisor.store.node_states import record_nodes
+from advisor.store.open_advice import undo
 from advisor.store.records import AttemptKey, AuditEvent, Notice, ObservedJob, ObservedNode, Recorded
 from advisor.store.sql import AnyRow, all_ids, all_text, any_text, named_in, of_attempt, storable, wanted_attempts
 from advisor.store.tables import attempt_states, attempts, detector_states, identities, jobs
@@ -40,6 +42,7 @@ _PATH_CHARACTERS_MAX = 4096
 _NODES_MAX = 65_536
 _WAITS_MAX = 1000
 _FACTS = tuple(AttemptFacts.__dataclass_fields__)
+_BUT_SEEN = attrgetter(*(name for name in _FACTS if name != "observed_at"))
 # What a listing says of the job itself, by column.
 _JOB_COLUMNS = (
     *("job_id", "user_id", "name", "partition", "account", "batch", "requeueable", "in_scope", "scope_reason"),
@@ -130,6 +133,7 @@ async def record_observations(
     learned = _learned(report, compare, listed)
     await _write(connection, report)
     if report.withdrawn:
+        await undo(connection, report.reopened, now)
         await append_all(connection, [_withdrawal(report, key) for key in report.withdrawn])
     if complete:
         listed_at = max((job.observed_at for job in accepted), default=now)
@@ -447,7 +451,7 @@ def _needs_writing(slot: str, before: AttemptFacts, after: AttemptFacts) -> bool
 
 
 def _only_later(before: AttemptFacts | None, after: AttemptFacts) -> bool:
-    return before is not None and replace(before, observed_at=after.observed_at) == after
+    return before is not None and _BUT_SEEN(before) == _BUT_SEEN(after)
 
 
 def _learned(report: _Report, compare: Compared, listed: Sequence[str]) -> Learned:
@@ -517,7 +521,7 @@ def _new_attempt(report: _Report, key: AttemptKey, facts: AttemptFacts) -> dict[
 
 
 def _values(facts: AttemptFacts) -> dict[str, Any]:
-    values = asdict(facts)
+    values = {name: getattr(facts, name) for name in _FACTS}
     for name in ("nodes", "excluded_nodes", "our_excluded_nodes"):
         values[name] = None if values[name] is None else [storable(node) for node in values[name]]
     for name in ("stdout_path", "stderr_path", "pending_reason", "partition"):

@@ -1,12 +1,12 @@
 """Advice after its decision is committed: what is open, what came of it, and its end."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import structlog
-from sqlalchemy import ColumnElement, Select, insert, select, text, update
+from sqlalchemy import ColumnElement, Select, and_, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.store.audit_log import append
@@ -211,6 +211,21 @@ async def take_back(connection: AsyncConnection, key: AttemptKey, detail: str, a
     closed = await _close(connection, mine, _SUPERSEDED)
     return await _tell(
         connection, [_said(row, _SUPERSEDED, ReconciliationReason.OPERATOR, at, detail) for row in closed]
+    )
+
+
+async def undo(connection: AsyncConnection, since: Collection[AttemptKey], at: datetime) -> None:
+    """The scheduler has forgotten what came of all advice so far on these attempts, and on those after each of them.
+    The caller has locked these."""
+    wanted = wanted_attempts(sorted(since))
+    theirs = select(advice.c.decision_id).join(
+        wanted, and_(advice.c.job_key == wanted.c.job_key, advice.c.number >= wanted.c.number)
+    )
+    closed = await _close(connection, theirs, ReconciliationStatus.ABANDONED)
+    gone, why = ReconciliationReason.GONE, "its scheduler has forgotten the requeue"
+    await _tell(connection, [_said(row, ReconciliationStatus.ABANDONED, gone, at, why) for row in closed])
+    await connection.execute(
+        update(advice).where(advice.c.decision_id.in_(theirs), ~advice.c.undone).values(undone=True)
     )
 
 

@@ -81,11 +81,6 @@ async def look(connection: AsyncConnection, key: AttemptKey, now: datetime | Non
             decisions.c.generation == row.generation,
         )
     )
-    undone = (
-        select(attempts.c.withdrawn_generation)
-        .where(attempts.c.job_key == key.job_key, attempts.c.number == key.number + 1)
-        .scalar_subquery()
-    )
     accepted = await connection.execute(
         select(advice.c.action, func.min(reconciliations.c.at).label("at"))
         .join(reconciliations, reconciliations.c.decision_id == advice.c.decision_id)
@@ -93,7 +88,7 @@ async def look(connection: AsyncConnection, key: AttemptKey, now: datetime | Non
             advice.c.job_key == key.job_key,
             advice.c.number == key.number,
             advice.c.applied,
-            advice.c.generation > func.coalesce(undone, 0),
+            ~advice.c.undone,
             reconciliations.c.status.in_([ReconciliationStatus.APPLIED.value, ReconciliationStatus.VERIFIED.value]),
         )
         .group_by(advice.c.action)

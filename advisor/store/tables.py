@@ -259,7 +259,7 @@ attempts = Table(
     Column("marked_generation", BigInteger(), nullable=False),
     _whole("marked_attempt"),
     # Not null: its scheduler has forgotten the requeue that made it, and it never ran. The generation that the attempt
-    # before it had then: what came of that one and those before it is undone.
+    # before it had then, for builds before `advice.undone`.
     Column("withdrawn_generation", BigInteger(), nullable=True),
     _time("observed_at"),
     _time("first_seen_at"),
@@ -440,6 +440,8 @@ advice = Table(
     _text("status"),
     Column("open", Boolean(), nullable=False),
     Column("applied", Boolean(), nullable=False),  # the scheduler accepted it
+    # The scheduler has forgotten whatever came of it, with a requeue: it counts as neither accepted nor carried out.
+    Column("undone", Boolean(), nullable=False, server_default=text("false")),
     UniqueConstraint("job_key", "number", "generation"),
     Index("advice_open_idx", "cluster", "expires_at", postgresql_where=text("open")),
     Index("advice_expiry_idx", "expires_at", postgresql_where=text("open")),

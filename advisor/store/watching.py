@@ -257,17 +257,8 @@ def _still_to_be_applied() -> ColumnElement[bool]:
 
 
 def _undone() -> ColumnElement[bool]:
-    """The scheduler has forgotten the requeue that came of the newest advice: that is said again."""
-    next_one = attempts.alias("withdrawn")
-    return (
-        select(next_one.c.number)
-        .where(
-            next_one.c.job_key == attempts.c.job_key,
-            next_one.c.number == attempts.c.number + 1,
-            next_one.c.withdrawn_generation >= attempts.c.generation,
-        )
-        .exists()
-    )
+    """The scheduler has forgotten what came of the newest advice: that is said again."""
+    return _newest_decision().where(advice.c.undone).exists()
 
 
 def _newest_decision() -> Select[Any]:

@@ -129,3 +129,15 @@ async def test_where_it_is_requeued_by_its_scheduler_then_the_exclusions_follow(
         assert again.attempt.attempt == 0
         assert again.generation > first.generation
         assert again.exclude_nodes == first.exclude_nodes
+
+
+async def test_where_others_requeue_it_first_the_exclusions_follow_too(folder: Path) -> None:
+    """Before anything could be said again: what was undone is no reason to leave the attempt of others as it is."""
+    async with restarted_world(folder) as world:
+        first = await verified(world)
+        successor = world.job("PENDING", attempt=1)
+        successor.attempt.submitted_at.CopyFrom(stamp(now()))
+        await world.report(failed_before(world), successor, complete=True)
+        (again,) = await world.advice_where(lambda found: [item.action for item in found] == [RESTART])
+        assert (again.attempt.attempt, again.generation) == (0, first.generation + 1)
+        assert again.exclude_nodes == first.exclude_nodes

@@ -133,7 +133,7 @@ async def test_a_forgotten_requeue_leaves_the_attempt_before_it_as_the_last(stor
     assert before.successor is not None
     assert not before.undone
     again = await report(store, replace(FAILED_FIRST, observed_at=at(70)))
-    assert again.withdrawn == (replace(key, number=1),)
+    assert again.withdrawn == (AttemptKey(job_key=key.job_key, number=1),)
     assert key in again.changed
     after = (await store.load([key], now=at(71)))[key]
     assert (after.successor, after.undone) == (None, True)
@@ -142,7 +142,7 @@ async def test_a_forgotten_requeue_leaves_the_attempt_before_it_as_the_last(stor
     assert not (await store.load([key], now=at(73)))[key].undone
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
         found = connection.execute("SELECT subject FROM audit WHERE what = 'requeue_forgotten'").fetchall()
-    assert found == [(str(replace(key, number=1)),)]
+    assert found == [(str(AttemptKey(job_key=key.job_key, number=1)),)]
     await report(store, pending(attempt=1, submitted_at=at(80), observed_at=at(81)))
     assert (await store.load([key], now=at(82)))[key].successor is not None
 
@@ -177,7 +177,7 @@ async def test_an_attempt_whose_end_is_forgotten_too_is_where_the_scheduler_show
     await store.commit_decision(record(key))
     await store.save_states({key: DetectorState(state=b"", progress=Progress(), signals=(), seen_over=True)})
     again = pending(observed_at=at(70)) if shown is PENDING else seen(shown, observed_at=at(70))
-    assert (await report(store, again)).withdrawn == (replace(key, number=1),)
+    assert (await report(store, again)).withdrawn == (AttemptKey(job_key=key.job_key, number=1),)
     item = (await store.load([key], now=at(71)))[key]
     assert (item.attempt.state, item.attempt.ended_at, item.attempt.exit) == (shown, None, None)
     assert (item.attempt.started_at, item.attempt.nodes) == (again.started_at, again.nodes)

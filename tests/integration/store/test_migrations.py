@@ -8,11 +8,12 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from advisor.core.words import AttemptState
 from advisor.store.errors import SchemaMismatch
 from advisor.store.migrate import alembic_config, migrate, require_server
 from advisor.store.store import Store
 from advisor.store.tables import APPEND_ONLY, metadata
-from tests.integration.store.worlds import at, healthy, pending, record, report, restored, running
+from tests.integration.store.worlds import at, healthy, pending, record, report, restored, running, seen
 
 pytestmark = pytest.mark.postgres
 
@@ -119,6 +120,25 @@ async def test_months_keep_what_was_there(empty_url: str) -> None:
         found = await connection.execute(text("SELECT seq FROM audit ORDER BY seq"))
         assert found.scalars().all() == [1, 2, 3, 4, 5]
     await engine.dispose()
+
+
+async def test_what_was_withdrawn_before_stays_undone(url: str) -> None:
+    """Builds of schema 0022 told by the generations alone which advice was."""
+    store = await Store.open(url)
+    key = await running(store)
+    await store.commit_decision(record(key))
+    await report(store, pending(attempt=1, submitted_at=at(30), observed_at=at(31)))
+    assert (await report(store, seen(AttemptState.FAILED, ended_at=at(20), observed_at=at(40)))).withdrawn
+    await store.commit_decision(record(key, 1, created_at=at(41)))
+    engine = create_async_engine(url)
+    async with engine.connect() as connection:
+        await connection.run_sync(lambda plain: command.downgrade(alembic_config(plain), "0022"))
+        await connection.commit()
+        await migrate(url)
+        found = await connection.execute(text("SELECT generation, undone FROM advice ORDER BY generation"))
+        assert [tuple(row) for row in found] == [(1, True), (2, False)]
+    await engine.dispose()
+    await store.close()
 
 
 async def test_incarnation_stays_until_a_restore(url: str) -> None:
