@@ -252,7 +252,7 @@ def _work_in(report: _Report, job: ObservedJob) -> None:
         return
     if resolution.match is not Match.SAME and job.submitted_at is not None:
         _name(report, job, key, job.submitted_at)
-    _apply(report, job, key, rewritten=resolution.match is Match.REWRITTEN)
+    _apply(report, job, key, resolution.match)
 
 
 def _name(report: _Report, job: ObservedJob, key: AttemptKey, submitted_at: datetime) -> None:
@@ -295,13 +295,14 @@ def _new_job(report: _Report, job: ObservedJob, *, old: bool) -> AttemptKey:
     return AttemptKey(job_key=key, number=job.attempt)
 
 
-def _apply(report: _Report, job: ObservedJob, key: AttemptKey, *, rewritten: bool) -> None:
-    owner = report.jobs[key.job_key]
+def _apply(report: _Report, job: ObservedJob, key: AttemptKey, match: Match) -> None:
+    owner, rewritten = report.jobs[key.job_key], match is Match.REWRITTEN
     known = report.facts.get(key)
     own = without_predecessors(job, report.facts.get(AttemptKey(job_key=key.job_key, number=key.number - 1)))
     if known is not None and known.withdrawn_generation is not None:
         report.seen.add(key.job_key)  # a moment ago, at least
-        if job.notice is Notice.HOOK or is_late(known, job):
+        # Under a name of its own it is another requeue, however the clock was set since.
+        if job.notice is Notice.HOOK or (match is Match.SAME and is_late(known, job)):
             return
         rewritten = True  # requeued once more, or it had only been shown out of turn
     forgotten = job.notice is Notice.POLL and _withdraw_later(report, job, key)

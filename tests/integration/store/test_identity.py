@@ -1,7 +1,7 @@
 """Which job and attempt a report is about: the table of cases."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import psycopg
 import pytest
@@ -211,6 +211,48 @@ async def test_a_late_listing_with_a_forgotten_requeue_forgets_no_job(store: Sto
     item = (await store.load([key], now=at(73)))[key]
     assert (item.successor, item.forgotten) == (None, False)
     await report(store, replace(REQUEUED, observed_at=at(71)), seen(job_id="8", observed_at=at(72)))
+    assert (await store.load([key], now=at(73)))[key].successor is not None
+
+
+@pytest.mark.parametrize("back", [1, 60, 119, 121])
+async def test_a_clock_that_is_set_back_after_a_withdrawal_hides_no_requeue(store: Store, back: float) -> None:
+    """What is shown under a submit time of its own is not what was withdrawn, as it was a moment before."""
+
+    def then(seconds: float) -> datetime:
+        return at(70 + seconds - back)
+
+    key = (await report(store, FIRST)).changed[0]
+    await report(store, FAILED_FIRST)
+    await store.commit_decision(record(key))
+    await report(store, REQUEUED)
+    assert (await report(store, replace(FAILED_FIRST, observed_at=at(70)))).withdrawn
+    assert not (await report(store, replace(FAILED_FIRST, observed_at=then(0.5)))).withdrawn
+    item = (await store.load([key], now=at(71)))[key]
+    assert (item.attempt.state, item.attempt.ended_at) == (FAILED, at(59))
+    assert (item.successor, item.undone, item.forgotten) == (None, True, False)
+    again = pending(attempt=1, submitted_at=then(2), observed_at=then(3))
+    await report(store, again)
+    assert not (await report(store, replace(FAILED_FIRST, observed_at=then(1)))).withdrawn
+    item = (await store.load([key], now=at(72)))[key]
+    assert item.successor is not None
+    assert item.successor.state is PENDING
+    await report(store, seen(attempt=1, submitted_at=then(2), started_at=then(4), observed_at=then(5)))
+    item = (await store.load([key], now=at(73)))[key]
+    assert item.successor is not None
+    assert item.successor.state is RUNNING
+
+
+async def test_an_attempt_that_runs_again_ends_by_a_clock_that_was_set_back(store: Store) -> None:
+    """Its end is seen then, and so is the attempt that its scheduler makes of it."""
+    key = (await report(store, FIRST)).changed[0]
+    await report(store, FAILED_FIRST)
+    await report(store, REQUEUED)
+    assert (await report(store, seen(observed_at=at(70)))).withdrawn
+    await report(store, seen(observed_at=at(12)))
+    assert (await store.load([key], now=at(71)))[key].attempt.state is RUNNING
+    await report(store, seen(FAILED, ended_at=at(14), observed_at=at(15)))
+    assert (await store.load([key], now=at(72)))[key].attempt.ended_at == at(14)
+    await report(store, pending(attempt=1, submitted_at=at(16), observed_at=at(17)))
     assert (await store.load([key], now=at(73)))[key].successor is not None
 
 
