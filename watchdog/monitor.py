@@ -1,7 +1,8 @@
 """The watchdog: nothing of the advisor's may keep a job from running, whichever of its processes is dead.
 
 A separate process beside slurmctld, standard library only. Each look: read the tick file, look at pending jobs that
-carry the advisor's mark, give back what keeps them, say so in the journal (stderr, one line each). It keeps no state.
+carry the advisor's mark, give back what keeps them, say so on stderr, one line each, with its time unless the journal
+keeps that. It keeps no state.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from watchdog import liveness, release
-from watchdog.notice import ALIVE, READY, STOPPING, Notice
+from watchdog.notice import ALIVE, READY, STOPPING, Notice, kept_by_journal
 from watchdog.slurm import Slurm, SlurmError, fitting, run_process
 
 DEFAULT_CONFIG = "/etc/recovery-advisor/watchdog.toml"
@@ -135,6 +136,15 @@ def _boot() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def say(text: str) -> None:
+    print(f"watchdog: {text}", file=sys.stderr, flush=True)
+
+
+def say_when(text: str) -> None:
+    """With the time, for a file of our own."""
+    print(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} watchdog: {text}", file=sys.stderr, flush=True)
+
+
 class Watchdog:
     """One look at a time. What is said twice in a row is said once."""
 
@@ -147,8 +157,9 @@ class Watchdog:
         wall: Callable[[], float] = time.time,  # noqa: TID251 - stdlib-only: no Clock port here
         boot: Callable[[], float] = _boot,
         pause: Callable[[float], None] = time.sleep,
+        say: Callable[[str], None] = say,
     ) -> None:
-        self._config, self._slurm, self._once = config, slurm, once
+        self._config, self._slurm, self._once, self._print = config, slurm, once, say
         self._wall, self._boot, self._pause = wall, boot, pause
         self._said: dict[str, str] = {}
         self._seen_before: set[str] = set()  # shortages of the last look, by job
@@ -263,7 +274,7 @@ class Watchdog:
         self._said[topic] = text
         same = before.partition(":")[0] == text.partition(":")[0] if once else before == text
         if text and not same:
-            print(f"watchdog: {text}", file=sys.stderr, flush=True)
+            self._print(text)
 
     def _forget(self, marked: Sequence[release.Job]) -> None:
         held = {f"job {job.shown_id}" for job in marked}
@@ -327,11 +338,12 @@ def check(config: Config, slurm: Slurm) -> int:
 
 
 def _stay(config: Config, slurm: Slurm, notice: Notice) -> int:
-    watchdog = Watchdog(config, slurm)
+    tell = say if kept_by_journal() else say_when
+    watchdog = Watchdog(config, slurm, say=tell)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    print(f"watchdog: started, mode {config.mode}, pid {os.getpid()}", file=sys.stderr, flush=True)
+    tell(f"started, mode {config.mode}, pid {os.getpid()}")
     notice.tell(READY)
     watchdog.start()
     while not stop.is_set():
@@ -341,5 +353,5 @@ def _stay(config: Config, slurm: Slurm, notice: Notice) -> int:
             notice.tell(ALIVE)
             stop.wait(min(left, ALIVE_SECONDS))
     notice.tell(STOPPING)
-    print("watchdog: stopped", file=sys.stderr, flush=True)
+    tell("stopped")
     return 0

@@ -1,6 +1,8 @@
 """The watchdog as a whole, on a scripted Slurm and as the process that cron or systemd starts."""
 
 import json
+import os
+import re
 import signal
 import socket
 import subprocess
@@ -259,15 +261,20 @@ def test_hostlists() -> None:
         expand("n[1-999999999]")
 
 
-def test_runs_without_site_packages_and_stops_cleanly(tmp_path: Path) -> None:
-    """`python3 -IS`: nothing that is installed, or broken, in an environment can stop it."""
+def program(folder: Path) -> list[str]:
+    """The watchdog's command line, beside a Slurm that has nothing to tell."""
     for name, text in (("squeue", ""), ("sinfo", ""), ("scontrol", "echo SLURM_VERSION = 22.05.8")):
-        tool = tmp_path / name
+        tool = folder / name
         tool.write_text(f"#!/bin/sh\n{text}\n")
         tool.chmod(0o755)
-    config = tmp_path / "w.toml"
-    config.write_text(f'tick_file = "{tmp_path}/tick"\npoll_seconds = 0.1\n[slurm]\nbin = "{tmp_path}"\n')
-    command = ["/usr/bin/python3", "-I", "-S", str(MAIN), "--config", str(config)]
+    config = folder / "w.toml"
+    config.write_text(f'tick_file = "{folder}/tick"\npoll_seconds = 0.1\n[slurm]\nbin = "{folder}"\n')
+    return ["/usr/bin/python3", "-I", "-S", str(MAIN), "--config", str(config)]
+
+
+def test_runs_without_site_packages_and_stops_cleanly(tmp_path: Path) -> None:
+    """`python3 -IS`: nothing that is installed, or broken, in an environment can stop it."""
+    command = program(tmp_path)
     once = subprocess.run([*command, "--once"], capture_output=True, text=True, timeout=30, check=False)
     assert (once.returncode, once.stderr.count("advisor DEAD")) == (0, 1)
     running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -280,20 +287,34 @@ def test_runs_without_site_packages_and_stops_cleanly(tmp_path: Path) -> None:
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.parametrize("journal", [True, False])
+def test_each_line_of_a_log_of_ones_own_has_its_time(tmp_path: Path, journal: bool) -> None:
+    """The journal keeps it by itself; a file does not, whatever the environment was where the watchdog was started."""
+    log = tmp_path / "watchdog.log"
+    with log.open("wb") as file:
+        stream = os.fstat(file.fileno() if journal else 0)
+        environment = {"JOURNAL_STREAM": f"{stream.st_dev}:{stream.st_ino}", "PATH": "/usr/bin:/bin"}
+        running = subprocess.Popen(program(tmp_path), stderr=file, env=environment)
+        deadline = time.monotonic() + 20
+        while log.read_text().count("\n") < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(20) == 0
+    lines = log.read_text().splitlines()
+    when = "" if journal else r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ "
+    assert [line for line in lines if not re.match(rf"{when}watchdog: \w", line)] == []
+    assert ["started" in lines[0], "DEAD" in lines[1], "stopped" in lines[-1]] == [True, True, True]
+
+
 def test_systemd_is_told_that_it_lives(tmp_path: Path) -> None:
     """Ready at once, alive at every question to Slurm, stopping at the end."""
-    for name, text in (("squeue", ""), ("sinfo", ""), ("scontrol", "echo SLURM_VERSION = 22.05.8")):
-        tool = tmp_path / name
-        tool.write_text(f"#!/bin/sh\n{text}\n")
-        tool.chmod(0o755)
-    config = tmp_path / "w.toml"
-    config.write_text(f'tick_file = "{tmp_path}/tick"\npoll_seconds = 0.1\n[slurm]\nbin = "{tmp_path}"\n')
     path = f"{tmp_path}/notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(path)
         systemd.settimeout(20)
         running = subprocess.Popen(
-            ["/usr/bin/python3", "-I", "-S", str(MAIN), "--config", str(config)],
+            program(tmp_path),
             stderr=subprocess.DEVNULL,
             env={"NOTIFY_SOCKET": path, "PATH": "/usr/bin:/bin"},
         )
