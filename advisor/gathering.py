@@ -14,7 +14,7 @@ import structlog
 from advisor.brought_rules import BroughtRules
 from advisor.core import job_watch
 from advisor.core.model import Signal, SourceReport, Unavailable
-from advisor.core.scan import FileContext, FileState, Scanned, Scanner, fold_signals, room_of
+from advisor.core.scan import FileContext, FileState, Room, Scanned, Scanner, fold_signals, room_of
 from advisor.core.words import Trust, UnavailableReason
 from advisor.instruments import Instruments
 from advisor.ports import Clock, LogBatch, LogChunk, LogRequest, LogSource
@@ -70,12 +70,14 @@ class Gatherer:
         self._broken: set[str] = set()  # sources whose last read raised or hung: told once
         self._looked: dict[tuple[str, AttemptKey], datetime] = {}  # when a source was asked last and gave all it had
         self._decoded: dict[AttemptKey, tuple[bytes, TickState]] = {}  # decoding costs more than comparing bytes
+        self._put_off: dict[AttemptKey, tuple[TickState, TickState]] = {}  # what is stored, and what is not yet
         self.last: dict[str, Answered] = {}
 
     def forget(self, jobs: Iterable[str]) -> None:
         """What is remembered of these jobs' attempts may be older than what is stored: another replica had them."""
         gone = frozenset(jobs)
         self._decoded = {key: known for key, known in self._decoded.items() if key.job_key not in gone}
+        self._put_off = {key: states for key, states in self._put_off.items() if key.job_key not in gone}
         self._looked = {place: at for place, at in self._looked.items() if place[1].job_key not in gone}
 
     def sight(self, items: Iterable[StoredAttempt]) -> list[Sighting]:
@@ -87,7 +89,7 @@ class Gatherer:
             same = known is not None and known[0] == item.detector_state
             stored = known[1] if known is not None and same else decoded_state(item.key, item.detector_state)
             kept[item.key] = (item.detector_state, stored)
-            state = stored
+            state = self._newest(item.key, stored)
             if not state.sources and item.predecessor_state:
                 before = decoded_state(item.key, item.predecessor_state)
                 begun = {name: SourceState(predecessor=held.cursor) for name, held in before.sources.items()}
@@ -97,6 +99,7 @@ class Gatherer:
                 state = replace(state, away=away)
             sightings.append(Sighting(item=item, stored=stored, state=state, signals=item.signals))
         self._decoded = kept
+        self._put_off = {key: states for key, states in self._put_off.items() if key in kept}
         self._looked = {place: at for place, at in self._looked.items() if place[1] in kept}
         self._turns.keep(kept)
         self._paces.keep({_user(sighting) for sighting in sightings})
@@ -105,6 +108,15 @@ class Gatherer:
     def saved(self, states: Mapping[AttemptKey, tuple[bytes, TickState]]) -> None:
         """What is in the database now, and what it says: it need not be read from there."""
         self._decoded.update(states)
+
+    def put_off(self, sightings: Iterable[Sighting]) -> None:
+        """Their states are saved in a later tick, which goes on from them. Who takes over reads again what is lost."""
+        self._put_off.update((sighting.key, (sighting.stored, sighting.state)) for sighting in sightings)
+
+    def _newest(self, key: AttemptKey, stored: TickState) -> TickState:
+        """What was left last: what is stored, unless that was to be saved later and nobody has saved another since."""
+        before, newer = self._put_off.get(key, (None, stored))
+        return newer if before is stored else stored
 
     async def gather(self, sightings: Sequence[Sighting], *, set_at: datetime | None = None) -> None:
         """Bring every sighting up to date. A source that fails is a value; a scan that fails is that job's alone.
@@ -305,7 +317,7 @@ class Gatherer:
             looked_at = self._looked.get((source.name, sighting.key)) or before.progress.last_line_at
             if of is not sighting.signals:
                 of, room = sighting.signals, room_of(sighting.signals, self._signals_max)
-            context = replace(_context(source, sighting.item, chunk, looked_at), kin=kin, room=room)
+            context = _context(source, sighting.item, chunk, looked_at, kin, room)
             scanned = self._scanner.scan(
                 context,
                 before,
@@ -406,13 +418,17 @@ def _looked_through(
     }
 
 
-def _context(source: LogSource, item: StoredAttempt, chunk: LogChunk, looked_at: datetime | None) -> FileContext:
+def _context(
+    source: LogSource, item: StoredAttempt, chunk: LogChunk, looked_at: datetime | None, kin: str, room: Room | None
+) -> FileContext:
     """`looked_at`: None at the first look at an attempt of which nothing was read: since its start."""
     attempt = item.attempt
     return FileContext(
         source=source.name,
         trust=source.trust,
         file=chunk.file,
+        kin=kin,
+        room=room,
         node=chunk.node,
         nodes=attempt.nodes,
         started_at=attempt.started_at,

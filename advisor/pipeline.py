@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 import structlog
 from sqlalchemy.exc import InterfaceError, OperationalError
@@ -24,7 +24,7 @@ from advisor.core import codec
 from advisor.core.autonomy import Standing
 from advisor.core.decide import decide
 from advisor.core.document import analysis_document
-from advisor.core.model import Decision, Job, Snapshot
+from advisor.core.model import Decision, Job, Snapshot, Unavailable
 from advisor.core.modes import Pause, Subject, paused_until
 from advisor.core.policy import Policy
 from advisor.core.rules import RuleSet
@@ -35,6 +35,7 @@ from advisor.isolating import Isolating
 from advisor.lasting import Lasting
 from advisor.leasing import Leasing
 from advisor.measuring import Measurer
+from advisor.oldest_first import OldestFirst
 from advisor.opining import Opining
 from advisor.packed import plain_hash
 from advisor.plain_text import error_text
@@ -85,6 +86,8 @@ COMMITS_AT_ONCE = 50  # decisions in one transaction: as many as are surely stor
 PUBLISH_SECONDS = 1.0  # when a thousand jobs fail at once, the first must not wait for the last one's commit
 
 
+T = TypeVar("T")
+
 # Then nothing can be done for any attempt; other errors of the database are one attempt's.
 DATABASE_AWAY = (OperationalError, InterfaceError, PoolTimeout)
 # Then nothing more of this tick may be stored.
@@ -102,6 +105,17 @@ class Rulebook:
     rules: RuleSet
     policy: Policy
     build: str
+
+
+def alone(sighting: Sighting, work: Callable[[Sighting], T]) -> T | None:
+    """What `work` gives; None where it or what came before has failed: one job's error stops no other's tick."""
+    if sighting.failed is not None:
+        return None
+    try:
+        return work(sighting)
+    except Exception as error:  # the boundary of one job's tick
+        sighting.failed = error
+        return None
 
 
 class Pipeline:
@@ -151,6 +165,7 @@ class Pipeline:
         self._calm = Calm(rulebook.policy)
         if leasing is not None:
             leasing.on_forgotten(self._calm.forget)
+        self._looks, self._saves = OldestFirst(), OldestFirst()
         self._writer = StateWriter()
         self._over: dict[AttemptKey, bool] = {}  # of attempts that are over: what was saved of whether that was seen
         self._reached: set[tuple[AttemptKey, MilestoneKind]] = set()
@@ -302,41 +317,43 @@ class Pipeline:
         views = self._board.views()
         clock = self._clock_set
 
+        def absent(sighting: Sighting) -> Unavailable | None:
+            return scheduler_absent(views.get(sighting.item.job.cluster), now)
+
+        def conclude(sighting: Sighting, *, waits: bool) -> Verdict:
+            known = self._calm.verdict(sighting, absent(sighting), now) if not waits else None
+            if known is not None:
+                return known
+            progress = self._lasting.steady(
+                sighting.key,
+                sighting.progress,
+                started=sighting.item.attempt.started_at,
+                now=now,
+                began=began,
+                counted=counted,
+                clock=clock,
+            )
+            if waits:
+                return self._calm.standing(sighting)
+            report = self._gatherer.brought.report(sighting.item)
+            others = () if report is None else (report,)
+            reports = reports_of(sighting, self._sources, views.get(sighting.item.job.cluster), now, others=others)
+            said = self._gatherer.rule_signals(sighting, reports, now, set_at=clock.at if clock is not None else None)
+            snapshot = snapshot_of(sighting, reports, Mode.MONITOR, said, progress=progress)
+            verdict = self._verdict(sighting, snapshot, standing, pauses, now)
+            if not self._gatherer.brought.of(sighting.item):
+                self._calm.note(verdict, snapshot, absent(sighting))
+            return verdict
+
         def conclude_all() -> list[Verdict]:
-            verdicts = []
-            for sighting in sightings:
-                if sighting.failed is not None:
-                    continue
-                try:
-                    view = views.get(sighting.item.job.cluster)
-                    absent = scheduler_absent(view, now)
-                    known = self._calm.verdict(sighting, absent, now)
-                    if known is not None:
-                        verdicts.append(known)
-                        continue
-                    report = self._gatherer.brought.report(sighting.item)
-                    others = () if report is None else (report,)
-                    reports = reports_of(sighting, self._sources, view, now, others=others)
-                    said = self._gatherer.rule_signals(
-                        sighting, reports, now, set_at=clock.at if clock is not None else None
-                    )
-                    progress = self._lasting.steady(
-                        sighting.key,
-                        sighting.progress,
-                        started=sighting.item.attempt.started_at,
-                        now=now,
-                        began=began,
-                        counted=counted,
-                        clock=clock,
-                    )
-                    snapshot = snapshot_of(sighting, reports, Mode.MONITOR, said, progress=progress)
-                    verdict = self._verdict(sighting, snapshot, standing, pauses, now)
-                    verdicts.append(verdict)
-                    if not self._gatherer.brought.of(sighting.item):
-                        self._calm.note(verdict, snapshot, absent)
-                except Exception as error:  # the boundary of one job's tick
-                    sighting.failed = error
-            return verdicts
+            going = [
+                sighting.key
+                for sighting in sightings
+                if alone(sighting, lambda one: self._calm.goes_on(one, absent(one), now))
+            ]
+            waiting = frozenset(going) - self._looks.take(going)
+            verdicts = (alone(one, lambda one: conclude(one, waits=one.key in waiting)) for one in sightings)
+            return [verdict for verdict in verdicts if verdict is not None]
 
         keys = {sighting.key for sighting in sightings}
         self._calm.keep(keys)
@@ -509,11 +526,13 @@ class Pipeline:
             if is_over(verdict.sighting.item)
         }
         # Once more when it is over, also without a change.
-        due = [
-            v.sighting
-            for v in verdicts
-            if v.sighting.changed or over.get(v.sighting.key) is not self._over.get(v.sighting.key)
-        ]
+        due = self._due_now(
+            [
+                v.sighting
+                for v in verdicts
+                if v.sighting.changed or over.get(v.sighting.key) is not self._over.get(v.sighting.key)
+            ]
+        )
         states: dict[AttemptKey, DetectorState] = {}
         for sighting in due:
             try:
@@ -538,6 +557,15 @@ class Pipeline:
                     over.pop(sighting.key, None)
                     self._fail(sighting, error)
         self._over = over
+
+    def _due_now(self, changed: Sequence[Sighting]) -> list[Sighting]:
+        """Those that are saved in this tick. What was only read on waits for its turn where there is much of it."""
+        later = [
+            s.key for s in changed if not is_over(s.item) and s.signals is s.item.signals and s.only_read_on(s.stored)
+        ]
+        waiting = frozenset(later) - self._saves.take(later)
+        self._gatherer.put_off(sighting for sighting in changed if sighting.key in waiting)
+        return [sighting for sighting in changed if sighting.key not in waiting]
 
     async def _record_milestones(self, verdicts: Sequence[Verdict]) -> None:
         """Those that come with no new decision: progress made, and a fault seen that changes nothing."""

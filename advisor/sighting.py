@@ -42,6 +42,14 @@ class SourceState:
     capped: bool = False
     unavailable: tuple[Unavailable, ...] = ()
 
+    def stands_as(self, before: "SourceState") -> bool:
+        """It answers as it did, whatever was read meanwhile."""
+        return self is before or (self.final, self.capped, self.unavailable) == (
+            before.final,
+            before.capped,
+            before.unavailable,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Away:
@@ -76,6 +84,7 @@ class Sighting:
     conditions: tuple[Signal, ...] = ()  # what measurements say that holds now; not kept
     more: bool = False
     failed: Exception | None = None
+    _combined: tuple[TickState, Progress] | None = field(default=None, init=False)  # of files it is made anew
 
     @property
     def key(self) -> AttemptKey:
@@ -86,10 +95,24 @@ class Sighting:
         """This tick has something to save."""
         return self.state is not self.stored or self.signals is not self.item.signals
 
+    def only_read_on(self, before: TickState) -> bool:
+        """Since `before` sources were read on, and that is all that the state tells of."""
+        state = self.state
+        return (
+            state.watch is before.watch
+            and state.away is before.away
+            and (state.generation, state.essence) == (before.generation, before.essence)
+            and state.sources.keys() == before.sources.keys()
+            and all(held.stands_as(before.sources[name]) for name, held in state.sources.items())
+        )
+
     @property
     def progress(self) -> Progress:
-        files = {name: held.progress for source in self.state.sources.values() for name, held in source.files.items()}
-        return progress.combine(files) if files else self.item.progress
+        if self._combined is None or self._combined[0] is not self.state:
+            sources = self.state.sources.values()
+            files = {name: held.progress for source in sources for name, held in source.files.items()}
+            self._combined = self.state, progress.combine(files) if files else self.item.progress
+        return self._combined[1]
 
     @property
     def foreign(self) -> int:

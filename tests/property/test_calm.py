@@ -1,19 +1,19 @@
 """What is not decided again would have been decided alike."""
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
-from advisor.core.calm import calm_until
-from advisor.core.course import Phase
+from advisor.core.calm import calm_until, goes_on
+from advisor.core.course import Phase, Throughput
 from advisor.core.decide import decide
-from advisor.core.model import Snapshot, SourceReport
+from advisor.core.model import Progress, Snapshot, SourceReport
 from advisor.core.policy import Policy
 from advisor.core.words import AttemptState, Role, Trust
 from advisor.rules.loader import load_rules
-from tests.property.strategies import moments, policies, snapshots
+from tests.property.strategies import moments, policies, progresses, snapshots
 
 RULES = load_rules()
 
@@ -61,3 +61,63 @@ def test_a_running_attempt_that_falls_silent_is_due(snapshot: Snapshot, policy: 
         longest = max(policy.hang_seconds, policy.hang_startup_seconds, policy.hang_phase_seconds)
         known = [started, world.progress.news_at or started, pace.sign_at or started]
         assert until - max(known) <= timedelta(seconds=40 * longest)
+
+
+@given(snapshots, progresses, policies, moments, st.integers(1, 50), st.floats(0, 1))
+def test_a_calm_attempt_that_goes_on_is_decided_alike(
+    snapshot: Snapshot, other: Progress, policy: Policy, now: datetime, steps: int, share: float
+) -> None:
+    """Whatever else further steps say, until the next one is due: what was decided before them is decided by them."""
+    last_step = snapshot.progress.last_step or 5
+    pace = replace(snapshot.progress.pace, phase=Phase.STEP)
+    before = replace(
+        snapshot.progress, last_step=last_step, last_at=now, last_line_at=now, pace=pace, finished=False, broken=False
+    )
+    world = replace(_running(snapshot), progress=before)
+    decision = decide(world, RULES, policy, now)
+    until = calm_until(world, decision, policy)
+    assume(until is not None and until > now)
+    assert until is not None
+    moment = now + min(until - now, timedelta(hours=4)) * share
+    after = replace(
+        before,
+        last_step=last_step + steps,
+        last_at=moment,
+        last_line_at=moment,
+        interval_seconds=other.interval_seconds,
+        cleared_at=other.cleared_at,
+        cleared_lines=other.cleared_lines,
+    )
+    assume(goes_on(before, after))
+    event("goes on")
+    then = decide(replace(world, progress=after), RULES, policy, moment)
+    assert (then.action, then.reason, then.incident.kind, then.attribution.category, then.may_end_live_attempt) == (
+        decision.action,
+        decision.reason,
+        decision.incident.kind,
+        decision.attribution.category,
+        decision.may_end_live_attempt,
+    )
+
+
+@given(progresses, progresses)
+def test_what_says_more_than_a_step_is_decided_at_once(before: Progress, other: Progress) -> None:
+    step = (before.last_step or 0) + 1
+    further = replace(before, last_step=step, pace=replace(before.pace, phase=Phase.STEP))
+    before = replace(before, last_step=step - 1, pace=replace(before.pace, phase=Phase.STEP))
+    assert goes_on(before, further)
+    assert not goes_on(further, before)
+    assert not goes_on(before, before)
+    for more in (
+        replace(further, finished=not before.finished),
+        replace(further, in_job_restarts=before.in_job_restarts + 1),
+        replace(further, checkpoint_step=step),
+        replace(further, saving=not before.saving),
+        replace(further, broken=not before.broken),
+        replace(further, pace=replace(further.pace, phase=Phase.CHECKPOINT)),
+        replace(further, pace=replace(further.pace, unusual_at=datetime.max.replace(tzinfo=UTC))),
+        replace(further, throughput=Throughput(sustained=True)),
+        replace(further, numbers=replace(further.numbers, not_finite=1)),
+        replace(further, numbers=replace(further.numbers, far=1)),
+    ):
+        assert more == before or not goes_on(before, more)
