@@ -23,7 +23,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from advisor.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 from benchmarks._capacity_store import FIRST_JOB, node_name
 from benchmarks._processes import end
-from slurm_plugin.agent import COMPLETE_REPORT_SECONDS
+from slurm_plugin.agent import ALL_NODES_SECONDS, COMPLETE_REPORT_SECONDS
 from slurm_plugin.link import JOBS_PER_REPORT
 
 CLUSTER = "bench"
@@ -181,6 +181,7 @@ class Agent:
     heard: dict[str, float] = field(default_factory=dict)
     report_seconds: list[float] = field(default_factory=list)
     tick_age_max: float = 0.0
+    _nodes_due: float = 0.0
     _tasks: list["asyncio.Task[None]"] = field(default_factory=list)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _told: asyncio.Event = field(default_factory=asyncio.Event)
@@ -214,7 +215,9 @@ class Agent:
 
     async def _report(self) -> None:
         self.site.look()
-        began, jobs = time.monotonic(), self.site.jobs
+        began, jobs, nodes = time.monotonic(), self.site.jobs, list[agent_pb2.NodeObservation]()
+        if began >= self._nodes_due:
+            nodes, self._nodes_due = self.site.nodes, began + ALL_NODES_SECONDS
         parts = [jobs[at : at + JOBS_PER_REPORT] for at in range(0, len(jobs), JOBS_PER_REPORT)]
         for at, part in enumerate(parts):
             last = at == len(parts) - 1
@@ -222,7 +225,7 @@ class Agent:
                 cluster=CLUSTER,
                 session=self._session,
                 jobs=part,
-                nodes=self.site.nodes if at == 0 else (),
+                nodes=nodes if at == 0 else (),
                 complete=last,
                 listed=[job.attempt.job_id for job in jobs] if last and len(parts) > 1 else (),
             )

@@ -36,6 +36,7 @@ from slurm_plugin.unreported import Unreported
 log = structlog.get_logger(__name__)
 
 COMPLETE_REPORT_SECONDS = 5.0
+ALL_NODES_SECONDS = 60.0  # between are told those that changed: nobody takes one that is not told for gone
 EMPTY_SECONDS = 30.0  # an empty listing is believed only after having been one for so long
 FOLLOW_SECONDS = 15.0  # how long a job whose end was announced is looked at closely
 FOLLOW_PAUSE_SECONDS = 0.06  # the first one; an end takes some 45 ms to become visible, or as long as a node is silent
@@ -73,6 +74,7 @@ class Agent:
     _sent: dict[str, agent_pb2.JobObservation] = field(default_factory=dict)
     _sent_nodes: dict[str, agent_pb2.NodeObservation] = field(default_factory=dict)
     _complete_due: float = 0.0
+    _nodes_due: float = 0.0
     _empty_since: float | None = None
     _following: set[str] = field(default_factory=set)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -167,7 +169,7 @@ class Agent:
         self._stopped = stopped
 
     async def look_and_tell(self) -> bool:
-        """One full look, and a report of what changed; everything when the last complete report is old or lost."""
+        """One full look, and a report of what changed; everything when the last complete one is old or was lost."""
         if not await self.looks.all():
             await self.link.report((), (), complete=False, unavailable=list(self.looks.unavailable.values()))
             return False
@@ -186,8 +188,9 @@ class Agent:
         believed = self._empty_since is None or now - self._empty_since >= EMPTY_SECONDS
         complete = believed and (now >= self._complete_due or bool(self._sent.keys() - seen.keys()))
         jobs = [job for key, job in seen.items() if complete or not observe.same(self._sent.get(key), job)]
+        every_node = complete and now >= self._nodes_due
         changed_nodes = [
-            node for key, node in nodes.items() if complete or _node_changed(self._sent_nodes.get(key), node)
+            node for key, node in nodes.items() if every_node or _node_changed(self._sent_nodes.get(key), node)
         ]
         if not (complete or jobs or changed_nodes or self.looks.unavailable):
             return True
@@ -197,8 +200,10 @@ class Agent:
             self.backfill.told(self.clock.wall())
             if complete:
                 self._complete_due = now + COMPLETE_REPORT_SECONDS
+            if every_node:
+                self._nodes_due = now + ALL_NODES_SECONDS
         else:
-            self._complete_due = 0.0
+            self._complete_due = self._nodes_due = 0.0
         return True
 
     async def _tell_history(self) -> None:
@@ -298,7 +303,7 @@ class Agent:
 
     def connected(self) -> None:
         self.backfill.silence_over()
-        self._complete_due = 0.0
+        self._complete_due = self._nodes_due = 0.0
         self._wake.set()
 
     def advice_heard(self, open_advice: Sequence[guard.Advice]) -> None:
@@ -314,7 +319,7 @@ class Agent:
             log.warning("store_changed", incarnation=pulse.incarnation, before=self.incarnation)
             self.reconciler.told_nothing()
             self.drainer.told_nothing()
-            self._complete_due = 0.0  # it may never have heard of jobs that were told long ago
+            self._complete_due = self._nodes_due = 0.0  # it may never have heard of what was told long ago
             self._wake.set()
         self.incarnation = pulse.incarnation
         try:

@@ -1,8 +1,9 @@
 """Reading agents' reports: a message that says what one said before is not read anew.
 
-Every five seconds an agent tells of all that its scheduler holds, of which nearly nothing has changed. A message is
-known by its bytes without the time of the look, so that what is given for it is what reading it would give; nothing of
-this says what is stored. Between some of them the tick may go on: it waits for no report.
+Every five seconds an agent tells of all jobs that its scheduler holds, every minute of all nodes, and nearly nothing
+of it has changed. A message is known by its bytes without the time of the look, so that what is given for it is what
+reading it would give; nothing of this says what is stored. Between some of them the tick may go on: it waits for no
+report.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from advisor.store.records import ObservedJob, ObservedNode
 from advisor.v1 import agent_pb2
 
 KEPT_BYTES_MAX = 64 * 1024 * 1024  # of messages; of what was told before as much again
+NODES_BYTES_MAX = 8 * 1024 * 1024  # likewise: a hundred thousand nodes
 _CLUSTERS_MAX = 100
 _JOBS_TOGETHER, _NODES_TOGETHER = 50, 500  # a millisecond or two
 
@@ -35,7 +37,7 @@ class Report:
 
 @dataclass(slots=True)
 class Told(Generic[Read]):
-    """By bytes, since the last complete listing, and between that one and the one before."""
+    """By bytes, since it was last turned over, and between that and the time before."""
 
     bytes_max: int = KEPT_BYTES_MAX
     size: int = 0
@@ -68,7 +70,7 @@ class Told(Generic[Read]):
 @dataclass(slots=True)
 class _Cluster:
     jobs: Told[ObservedJob] = field(default_factory=Told)
-    nodes: Told[ObservedNode] = field(default_factory=Told)
+    nodes: Told[ObservedNode] = field(default_factory=lambda: Told(bytes_max=NODES_BYTES_MAX))
 
 
 class Reported:
@@ -98,8 +100,7 @@ class Reported:
             if at % _NODES_TOGETHER == 0:
                 await asyncio.sleep(0)
         if request.complete:
-            told.jobs.turn_over()
-            told.nodes.turn_over()
+            told.jobs.turn_over()  # what is not listed any more is not told again
         return report
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from advisor.core.model import (
     Attempt,
@@ -118,9 +118,8 @@ class MilestoneKind(StrEnum):
     CAUGHT_UP = "caught_up"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class AttemptKey:
-    """One attempt by the advisor's own names."""
+class AttemptKey(NamedTuple):
+    """One attempt by the advisor's own names. A tuple: a tick hashes tens of thousands of them, fast."""
 
     job_key: str
     number: int
@@ -515,6 +514,7 @@ class DecisionRow:
     reconciliations: tuple[Reconciliation, ...] = ()  # oldest first
     milestones: tuple[Milestone, ...] = ()  # of the attempt, by time
     in_scope: bool = False  # of its job, by now
+    undone: bool = False  # the scheduler has forgotten what came of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -638,6 +638,7 @@ class AttemptRow:
     job_name: str
     in_scope: bool
     milestones: tuple[Milestone, ...] = ()
+    withdrawn: bool = False  # the scheduler has forgotten the requeue that made it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ import structlog
 
 from advisor.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 from slurm_plugin import apply, mark, tick_file, wire
-from slurm_plugin.agent import COMPLETE_REPORT_SECONDS, Agent
+from slurm_plugin.agent import ALL_NODES_SECONDS, COMPLETE_REPORT_SECONDS, Agent
 from slurm_plugin.applier import Apply
 from slurm_plugin.config import AgentConfig, SlurmSection
 from slurm_plugin.hook_socket import HookSocket, HookSocketError
@@ -380,6 +380,33 @@ async def test_an_empty_listing_is_not_believed_at_once(bench: Bench) -> None:
     bench.slurm.add(hidden)
     await until(lambda: any(report.complete and report.jobs for report in bench.advisor.reports[before:]))
     assert not any(report.complete and not report.jobs for report in bench.advisor.reports)
+
+
+async def test_all_nodes_are_told_once_a_minute_and_meanwhile_those_that_change(bench: Bench) -> None:
+    """There are ten times as many as jobs, and nearly none changes. Who begins to listen anew hears of all."""
+    clock = WorldClock(bench.slurm)
+    agent = bench.start(clock)
+
+    async def told_after(seconds: float) -> list[str]:
+        """Nodes of two complete reports after so long: the first may have been on its way."""
+        before = len(bench.advisor.reports)
+        for later in (seconds, COMPLETE_REPORT_SECONDS):
+            clock.later += later
+            known = len(bench.advisor.reports)
+            await until(lambda known=known: any(report.complete for report in bench.advisor.reports[known:]))
+        return sorted({node.name for report in bench.advisor.reports[before:] for node in report.nodes})
+
+    everyone = sorted(bench.slurm.nodes)
+    bench.slurm.add(FakeJob(state="RUNNING", end=None))
+    await until(lambda: any(report.complete and report.nodes for report in bench.advisor.reports))
+    assert await told_after(COMPLETE_REPORT_SECONDS) == []
+    one = everyone[0]
+    bench.slurm.nodes[one] = "DRAIN"
+    assert await told_after(COMPLETE_REPORT_SECONDS) == [one]
+    assert await told_after(ALL_NODES_SECONDS) == everyone
+    assert await told_after(COMPLETE_REPORT_SECONDS) == []
+    agent.connected()
+    assert await told_after(COMPLETE_REPORT_SECONDS) == everyone
 
 
 async def test_a_listing_too_long_for_one_report_is_complete_in_its_last_part(bench: Bench) -> None:
