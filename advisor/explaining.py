@@ -45,6 +45,7 @@ _ENDS: Mapping[int, str] = {
     common_pb2.ATTEMPT_STATE_LAUNCH_FAILURE: "could not be launched",
     common_pb2.ATTEMPT_STATE_REQUEUE_HELD: "was requeued by Slurm and is held",
 }
+_NEVER_WAS = "never was: the scheduler has forgotten the requeue that made it, as when it is killed"
 _FAILED = frozenset(
     {
         common_pb2.ATTEMPT_STATE_FAILED,
@@ -91,7 +92,7 @@ _HOW_SURE = ((0.95, "Almost certain"), (0.8, "Fairly sure"), (_LIKELY, "Likely")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sentence:
-    """`about`: happened, before, think, sure, done, do. `says`: text of logs may be in it, as it is."""
+    """`about`: happened, before, think, sure, done, lost, do. `says`: text of logs may be in it, as it is."""
 
     about: str
     says: str
@@ -105,7 +106,10 @@ def explain(
 ) -> tuple[Sentence, ...]:
     """Of one attempt; its decisions, newest first; the attempts that followed and preceded it, where they are known."""
     newest = decisions[0] if decisions else None
-    stopped = _stopped(decisions)
+    lost = after if after is not None and after.requeue_forgotten else None
+    after = after if lost is None else None
+    standing = [item for item in decisions if not item.undone]
+    stopped = _stopped(standing)
     unreported = newest is not None and newest.advice.reason == Reason.STOP_UNREPORTED
     told = [Sentence(about="happened", says=_happened(attempt, stopped, unreported=unreported))]
     if before is not None:
@@ -121,7 +125,11 @@ def explain(
         told.append(Sentence(about="think", says=_thought(category, attribution)))
         told.append(Sentence(about="sure", says=_sure(attribution)))
     if newest is not None:
-        told.append(Sentence(about="done", says=" ".join(_done(newest, decisions, stopped, after))))
+        told.append(Sentence(about="done", says=" ".join(_done(newest, standing, stopped, after))))
+    if lost is not None:
+        told.append(Sentence(about="lost", says=f"Attempt {lost.attempt.attempt} {_NEVER_WAS}."))
+    elif len(standing) < len(decisions):
+        told.append(Sentence(about="lost", says="The scheduler has forgotten a requeue of it since."))
     told.append(Sentence(about="do", says=" ".join(_can_do(attempt, newest, category, after)) or _NOTHING_LEFT))
     return tuple(told)
 
@@ -147,6 +155,8 @@ def _by_whom(decision: audit_pb2.Decision) -> str:
 
 def _happened(attempt: audit_pb2.Attempt, stopped: audit_pb2.Decision | None, *, unreported: bool) -> str:
     ref = attempt.attempt
+    if attempt.requeue_forgotten:
+        return f"Attempt {ref.attempt} of job {ref.job_id} {_NEVER_WAS}."
     how = _ENDS.get(attempt.state, "is in a state that is not known here")
     if unreported:
         how += " while our stop of it was out"
@@ -214,6 +224,8 @@ def _done(
         yield f"It was stopped by order of {who}." if who else _STOPPED.get(acted.advice.reason, _STOPPED[""])
     elif acted is not None and acted.advice.action == common_pb2.ACTION_RESTART:
         yield "It was put back into the queue" + _without(acted) + "."
+    elif decision.undone:
+        yield "Nothing of what was done is left."
     elif action == "none" and advice.reason != Reason.STOP_UNREPORTED:
         yield "Nothing was done to it."
     elif action == "none":

@@ -89,6 +89,8 @@ def outcome(decision: audit_pb2.Decision) -> str:
     why = reasons[-1] if reasons else ""
     if decision.advice.action == common_pb2.ACTION_NONE:
         return "nothing to do"
+    if decision.undone:
+        return "forgotten by the scheduler"
     missing = f", but {','.join(out)} could not be excluded" if (out := left_out(decision)) else ""
     if status == "verified":
         return f"applied; the scheduler shows it{missing}"
@@ -125,6 +127,8 @@ def to_do(decision: audit_pb2.Decision) -> str:
     }.get(advice.action, "")
     if not by_hand:
         return "nothing"
+    if decision.undone and advice.mode == common_pb2.MODE_AUTONOMOUS:
+        return "nothing: the scheduler has forgotten what came of it, and newer advice says it again"
     done = {
         "verified": "nothing: done, and the scheduler shows it",
         "already_satisfied": "nothing: it was so already",

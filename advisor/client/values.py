@@ -81,6 +81,7 @@ class Decision:
     explanation: str
     incident_id: str
     in_scope: bool | None
+    undone: bool  # the scheduler has forgotten what came of it
     build: str
     milestones: Mapping[str, datetime]
     evidence: tuple[Evidence, ...] = field(repr=False)
@@ -114,6 +115,7 @@ class Decision:
             explanation=advice.explanation,
             incident_id=item.incident_id,
             in_scope=item.in_scope if item.HasField("in_scope") else None,
+            undone=item.undone,
             build=item.build,
             milestones={milestone_name(reached.kind): _at(reached.at) for reached in item.milestones},
             evidence=tuple(Evidence.of(one) for one in advice.evidence),
@@ -175,6 +177,7 @@ class Attempt:
     checkpoint_step: int | None
     in_job_restarts: int
     in_scope: bool
+    requeue_forgotten: bool  # by the scheduler: it never ran
     milestones: Mapping[str, datetime]
     message: audit_pb2.Attempt = field(repr=False, compare=False)
 
@@ -199,6 +202,7 @@ class Attempt:
             checkpoint_step=item.checkpoint_step if item.HasField("checkpoint_step") else None,
             in_job_restarts=item.in_job_restarts,
             in_scope=item.in_scope,
+            requeue_forgotten=item.requeue_forgotten,
             milestones={milestone_name(reached.kind): _at(reached.at) for reached in item.milestones},
             message=item,
         )

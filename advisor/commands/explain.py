@@ -21,6 +21,7 @@ ABOUT = {
     "think": "What we think",
     "sure": "How sure",
     "done": "What was done",
+    "lost": "What got lost",
     "do": "What you can do",
 }
 _WAITING = {common_pb2.ATTEMPT_STATE_PENDING, common_pb2.ATTEMPT_STATE_REQUEUE_HELD}

@@ -169,7 +169,7 @@ def list_attempts(
         (
             named(item.attempt),
             item.attempt.user,
-            state_name(item.state),
+            _state(item),
             short_time(item.started_at.ToDatetime(UTC)) if item.HasField("started_at") else "",
             _lasted(item),
             f"{item.last_step}" if item.HasField("last_step") else "",
@@ -281,6 +281,11 @@ def state_name(state: int) -> str:
     return name.removeprefix("ATTEMPT_STATE_").lower()
 
 
+def _state(item: audit_pb2.Attempt) -> str:
+    """What it was last seen in means nothing where the scheduler has forgotten it."""
+    return "requeue forgotten" if item.requeue_forgotten else state_name(item.state)
+
+
 def _lasted(item: audit_pb2.Attempt) -> str:
     if not (item.HasField("started_at") and item.HasField("ended_at")):
         return ""
@@ -290,7 +295,7 @@ def _lasted(item: audit_pb2.Attempt) -> str:
 def attempt_lines(item: audit_pb2.Attempt) -> Iterator[str]:
     ref = item.attempt
     yield f"attempt {ref.attempt} of job {ref.job_id}, user {ref.user}, {item.partition or ref.cluster}"
-    yield f"state    {state_name(item.state)}{'' if item.in_scope else ' (not in scope: never acted on)'}"
+    yield f"state    {_state(item)}{'' if item.in_scope else ' (not in scope: never acted on)'}"
     for word, name in (("started", "started_at"), ("ended", "ended_at")):
         if item.HasField(name):  # type: ignore[arg-type]  # two literals
             yield f"{word:8} {short_time(getattr(item, name).ToDatetime(UTC))}"

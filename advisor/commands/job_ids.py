@@ -49,13 +49,14 @@ def choose_job(chosen: audit_pb2.Filter, text: str) -> None:
 
 
 def attempt_of(client: Client, text: str, cluster: str, attempt: int | None = None) -> audit_pb2.Attempt:
-    """The attempt that was named, else the newest of the job that has the id now."""
+    """The attempt that was named, else the newest of the job that has the id now and was not forgotten again."""
     chosen = audit_pb2.Filter(cluster=cluster)
     job_id(text).choose(chosen)
     found = list(client.attempts(chosen, most=100))
     newest = found[0].attempt.job_key if found else ""
     for item in found:
-        if item.attempt.job_key == newest and (attempt is None or item.attempt.attempt == attempt):
+        meant = not item.requeue_forgotten if attempt is None else item.attempt.attempt == attempt
+        if item.attempt.job_key == newest and meant:
             return item
     what = f"attempt {attempt} of job {text}" if attempt is not None else f"job {text}"
     raise ClientError(f"nothing is known of {what}")

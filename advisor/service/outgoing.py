@@ -99,6 +99,7 @@ def decision_message(row: DecisionRow, *, incarnation: str, evidence_max: int) -
         status=to_wire(row.status),
         in_scope=row.in_scope,
         unreadable=unreadable,
+        undone=row.undone,
     )
 
 
@@ -165,6 +166,7 @@ def attempt_message(row: AttemptRow) -> audit_pb2.Attempt:
         first_step_at=stamp(row.progress.first_at),
         last_step_at=stamp(row.progress.last_at),
         checkpoint_steps=row.progress.checkpoints,
+        requeue_forgotten=row.withdrawn,
     )
 
 

@@ -90,6 +90,8 @@ def _sentence(row: EventRow) -> str:
     match row.kind:
         case "attempt_state":
             text = f"attempt {row.attempt.number if row.attempt else '?'} is {word}"
+        case "requeue_forgotten":
+            text = f"attempt {row.attempt.number if row.attempt else '?'} never was: the scheduler forgot its requeue"
         case "milestone":
             text = word
         case "incident_opened":

@@ -72,6 +72,7 @@ def _decisions_query(ids: Sequence[str], times: Sequence[datetime] = ()) -> Sele
         select(
             *(column for column in decisions.c if column.name not in _NOT_SHOWN),
             advice.c.status,
+            advice.c.undone,
             jobs.c.in_scope,
             *reference_columns(),
         )
@@ -247,6 +248,7 @@ async def _decision_rows(connection: AsyncConnection, rows: Sequence[AnyRow]) ->
             reconciliations=tuple(outcomes[row.id]),
             milestones=reached[_key(row)],
             in_scope=row.in_scope,
+            undone=row.undone,
         )
         for row in rows
     )
@@ -354,6 +356,7 @@ def attempts_query(page: FromClause) -> Select[Any]:
             attempts.c.in_job_restarts,
             attempts.c.foreign_count,
             attempts.c.partition,
+            attempts.c.withdrawn_generation,
             jobs.c.name,
             jobs.c.in_scope,
         )
@@ -415,6 +418,7 @@ async def attempt_rows(connection: AsyncConnection, rows: Sequence[AnyRow]) -> t
             job_name=row.name,
             in_scope=row.in_scope,
             milestones=reached[_key(row)],
+            withdrawn=row.withdrawn_generation is not None,
         )
         for row in rows
     )

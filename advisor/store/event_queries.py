@@ -29,9 +29,10 @@ from advisor.store.records import (
     NodeEvents,
     Page,
 )
-from advisor.store.sql import any_id, any_text, of_attempt, storable, text_array, wanted_attempts
+from advisor.store.sql import any_id, any_text, of_advice, of_attempt, storable, text_array, wanted_attempts
 from advisor.store.tables import (
     PEOPLE,
+    advice,
     attempt_states,
     attempts,
     audit,
@@ -47,7 +48,8 @@ EVENTS_MAX = 5000
 ISOLATIONS_MAX = 1000
 # What follows from what, where both are told of one moment.
 _WITHIN_A_MOMENT = (
-    *("attempt_state", "milestone", "incident_opened", "decision", "operator", "action", "incident_closed"),
+    *("attempt_state", "requeue_forgotten", "milestone", "incident_opened", "decision", "operator", "action"),
+    "incident_closed",
 )
 
 
@@ -111,6 +113,8 @@ async def _of_attempts(connection: AsyncConnection, rows: Sequence[AttemptRow]) 
             reason=seen.notice,
             attempt=refs[AttemptKey(job_key=seen.job_key, number=seen.number)],
         )
+    for event in await _forgotten(connection, refs):
+        yield event
     async for event in _incidents(connection, refs):
         yield event
     decided = await _decisions(connection, refs)
@@ -209,6 +213,18 @@ async def _outcomes(connection: AsyncConnection, of: dict[str, AttemptRef | None
         )
         for row in found
     ]
+
+
+async def _forgotten(connection: AsyncConnection, refs: dict[AttemptKey, AttemptRef]) -> list[EventRow]:
+    """Requeues that the scheduler has forgotten: the attempt itself only tells it until it is requeued again."""
+    of = {str(key): ref for key, ref in refs.items()}
+    found = await connection.execute(
+        select(audit)
+        .where(audit.c.subject == any_text(of), audit.c.what == "requeue_forgotten")
+        .order_by(audit.c.at.desc(), audit.c.id.desc())
+        .limit(EVENTS_MAX)
+    )
+    return [EventRow(at=row.at, kind="requeue_forgotten", id=row.id, attempt=of[row.subject]) for row in found]
 
 
 async def _people(connection: AsyncConnection, subjects: Sequence[str]) -> list[EventRow]:
@@ -323,8 +339,13 @@ class _NodePage:
     async def exclusions(self, connection: AsyncConnection) -> list[EventRow]:
         own = decisions.c
         found = await connection.execute(
-            select(*(own.id, own.action, own.reason, own.mode, own.incident_id, own.created_at), *reference_columns())
+            select(
+                *(own.id, own.action, own.reason, own.mode, own.incident_id, own.created_at),
+                advice.c.undone,
+                *reference_columns(),
+            )
             .join(attempts, of_attempt(attempts, decisions))
+            .join(advice, of_advice(decisions, advice))
             .where(
                 own.nodes.contains(text_array([self._name])),
                 own.excluded_nodes.contains(text_array([self._name])),
@@ -346,7 +367,7 @@ class _NodePage:
                 decision_id=row.id,
                 incident_id=row.incident_id or "",
                 node=self._name,
-                detail=row.mode,
+                detail=f"{row.mode}, and forgotten by the scheduler" if row.undone else row.mode,
             )
             for row in found
         ]

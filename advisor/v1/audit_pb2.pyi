@@ -165,6 +165,7 @@ class Decision(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     IN_SCOPE_FIELD_NUMBER: _builtins.int
     UNREADABLE_FIELD_NUMBER: _builtins.int
+    UNDONE_FIELD_NUMBER: _builtins.int
     incident_id: _builtins.str
     partition: _builtins.str
     analysis_json: _builtins.str
@@ -176,6 +177,8 @@ class Decision(_message.Message):
     """Whether the job is one that the agent may act on."""
     unreadable: _builtins.str
     """Why this build cannot read what another one decided; then `advice` holds what its columns tell. Empty: it can."""
+    undone: _builtins.bool
+    """The scheduler has forgotten what came of it, with a requeue, as when it is killed before it has saved that."""
     @_builtins.property
     def advice(self) -> _common_pb2.Advice: ...
     @_builtins.property
@@ -196,10 +199,11 @@ class Decision(_message.Message):
         status: _common_pb2.ReconciliationStatus.ValueType = ...,
         in_scope: _builtins.bool | None = ...,
         unreadable: _builtins.str = ...,
+        undone: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_in_scope", b"_in_scope", "advice", b"advice", "in_scope", b"in_scope"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_in_scope", b"_in_scope", "advice", b"advice", "analysis_json", b"analysis_json", "build", b"build", "in_scope", b"in_scope", "incident_id", b"incident_id", "inputs_hash", b"inputs_hash", "milestones", b"milestones", "partition", b"partition", "reconciliations", b"reconciliations", "status", b"status", "unreadable", b"unreadable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_in_scope", b"_in_scope", "advice", b"advice", "analysis_json", b"analysis_json", "build", b"build", "in_scope", b"in_scope", "incident_id", b"incident_id", "inputs_hash", b"inputs_hash", "milestones", b"milestones", "partition", b"partition", "reconciliations", b"reconciliations", "status", b"status", "undone", b"undone", "unreadable", b"unreadable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__in_scope: _TypeAlias = _typing.Literal["in_scope"]  # noqa: Y015
     _WhichOneofArgType__in_scope: _TypeAlias = _typing.Literal["_in_scope", b"_in_scope"]  # noqa: Y015
@@ -517,6 +521,7 @@ class Attempt(_message.Message):
     FIRST_STEP_AT_FIELD_NUMBER: _builtins.int
     LAST_STEP_AT_FIELD_NUMBER: _builtins.int
     CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
+    REQUEUE_FORGOTTEN_FIELD_NUMBER: _builtins.int
     state: _common_pb2.AttemptState.ValueType
     first_step: _builtins.int
     last_step: _builtins.int
@@ -527,6 +532,8 @@ class Attempt(_message.Message):
     partition: _builtins.str
     name: _builtins.str
     in_scope: _builtins.bool
+    requeue_forgotten: _builtins.bool
+    """The scheduler has forgotten the requeue that made it: it never ran, and its number may come again."""
     @_builtins.property
     def attempt(self) -> _common_pb2.AttemptRef: ...
     @_builtins.property
@@ -565,10 +572,11 @@ class Attempt(_message.Message):
         first_step_at: _timestamp_pb2.Timestamp | None = ...,
         last_step_at: _timestamp_pb2.Timestamp | None = ...,
         checkpoint_steps: _abc.Iterable[_builtins.int] | None = ...,
+        requeue_forgotten: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_first_step", b"_first_step", "_last_step", b"_last_step", "attempt", b"attempt", "checkpoint_step", b"checkpoint_step", "ended_at", b"ended_at", "first_step", b"first_step", "first_step_at", b"first_step_at", "last_step", b"last_step", "last_step_at", b"last_step_at", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_first_step", b"_first_step", "_last_step", b"_last_step", "attempt", b"attempt", "checkpoint_step", b"checkpoint_step", "checkpoint_steps", b"checkpoint_steps", "ended_at", b"ended_at", "first_step", b"first_step", "first_step_at", b"first_step_at", "foreign_evidence", b"foreign_evidence", "in_job_restarts", b"in_job_restarts", "in_scope", b"in_scope", "last_step", b"last_step", "last_step_at", b"last_step_at", "milestones", b"milestones", "name", b"name", "nodes", b"nodes", "partition", b"partition", "started_at", b"started_at", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_first_step", b"_first_step", "_last_step", b"_last_step", "attempt", b"attempt", "checkpoint_step", b"checkpoint_step", "checkpoint_steps", b"checkpoint_steps", "ended_at", b"ended_at", "first_step", b"first_step", "first_step_at", b"first_step_at", "foreign_evidence", b"foreign_evidence", "in_job_restarts", b"in_job_restarts", "in_scope", b"in_scope", "last_step", b"last_step", "last_step_at", b"last_step_at", "milestones", b"milestones", "name", b"name", "nodes", b"nodes", "partition", b"partition", "requeue_forgotten", b"requeue_forgotten", "started_at", b"started_at", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_step: _TypeAlias = _typing.Literal["checkpoint_step"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_step: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step"]  # noqa: Y015
@@ -1296,7 +1304,7 @@ class Event(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """attempt_state, milestone, incident_opened, incident_closed, decision, action, operator, implicated, excluded,
+    """attempt_state, requeue_forgotten, milestone, incident_opened, incident_closed, decision, action, operator, implicated, excluded,
     isolated, drained, isolation_ended, probe
     """
     text: _builtins.str

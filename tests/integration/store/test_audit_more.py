@@ -22,7 +22,7 @@ from advisor.store.records import (
     SignalFilter,
 )
 from advisor.store.store import Store
-from tests.integration.store.worlds import CLUSTER, at, decision, record, report, running, seen, signal
+from tests.integration.store.worlds import CLUSTER, at, decision, pending, record, report, running, seen, signal
 
 pytestmark = pytest.mark.postgres
 
@@ -191,6 +191,33 @@ async def test_who_did_what_leaves_out_what_the_advisor_does_by_itself(store: St
     first = await store.audit.records(EventFilter(), Page(size=1))
     with pytest.raises(CursorRefused, match="another list or filter"):
         await store.audit.records(EventFilter(who="ada"), Page(cursor=first.next_cursor))
+
+
+async def test_a_forgotten_requeue_is_in_the_lists_and_stays_in_the_history(store: Store) -> None:
+    """Of the job and of the node that it would have avoided; the attempt itself tells it until it comes again."""
+    key, name = await decided(store, 7)
+    await told(store, name, VERIFIED, OBSERVED)
+    failed = seen(AttemptState.FAILED, submitted_at=at(7), observed_at=at(1100), ended_at=at(1090))
+    await report(store, failed)
+    again = pending(attempt=1, submitted_at=at(1200), observed_at=at(1200))
+    await report(store, again)
+    await report(store, replace(failed, observed_at=at(1300)))
+
+    async def shown() -> tuple[list[bool], bool, list[tuple[str, int]], list[str]]:
+        job = await store.audit.job_timeline(cluster="", job_id="", job_key=key.job_key, attempts_max=10)
+        made = await store.audit.decision(name)
+        node = await store.audit.node_history(CLUSTER, "node2", EventFilter(), Page(), now=at(5000))
+        assert job is not None
+        assert made is not None
+        assert node is not None
+        lost = [(event.kind, event.attempt.number) for event in job.events if event.attempt and "forg" in event.kind]
+        excluded = [event.detail for event in node.events if event.kind == "excluded"]
+        return [row.withdrawn for row in job.attempts], made.undone, lost, excluded
+
+    of_both = ([("requeue_forgotten", 1)], ["monitor, and forgotten by the scheduler"])
+    assert await shown() == ([False, True], True, *of_both)
+    await report(store, replace(again, submitted_at=at(1400), observed_at=at(1400)))
+    assert await shown() == ([False, False], True, *of_both)
 
 
 async def test_a_jobs_timeline_goes_across_its_attempts(store: Store) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from advisor.commands.listing import listed, short_ids
 from advisor.v1 import audit_pb2, common_pb2
-from advisor.wording import outcome
+from advisor.wording import outcome, to_do
 
 IDS = (
     "019308f4-53a2-7abc-8000-000000000001",
@@ -84,6 +84,17 @@ def test_nothing_is_excluded_where_nothing_is_done() -> None:
 def test_what_came_of_it_says_why(status: str, reason: str, told: str) -> None:
     """The agent's own reason stands beside the status."""
     assert outcome(_answered(_decision(), status, reason)) == told
+
+
+@pytest.mark.parametrize(
+    ("mode", "left"), [(common_pb2.MODE_AUTONOMOUS, "newer advice says it again"), (common_pb2.MODE_MONITOR, "yours")]
+)
+def test_what_the_scheduler_has_forgotten_is_not_told_as_done(mode: common_pb2.Mode, left: str) -> None:
+    """Whatever came of it: in monitor mode, whoever had done it must do it again."""
+    decision = _answered(_decision(), "VERIFIED" if mode == common_pb2.MODE_AUTONOMOUS else "WITHHELD", "OBSERVED")
+    decision.undone, decision.advice.mode = True, mode
+    assert outcome(decision) == "forgotten by the scheduler"
+    assert left in to_do(decision)
 
 
 @pytest.mark.parametrize(("in_scope", "told"), [(True, "would have acted"), (False, "out of scope")])

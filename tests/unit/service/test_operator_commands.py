@@ -13,6 +13,7 @@ from advisor.commands import watch
 from advisor.commands.audit import affected
 from advisor.commands.doctor import State, look_at_agents, look_at_modes, look_at_replicas, look_at_room, look_at_tick
 from advisor.commands.events import event_lines
+from advisor.commands.history import attempt_lines
 from advisor.commands.job_ids import job_id
 from advisor.commands.mode import holding
 from advisor.commands.output import CommandError, Format, print_json, whole_document
@@ -20,6 +21,8 @@ from advisor.commands.status import held_lines, status_lines
 from advisor.config import load
 from advisor.explaining import NO_PROGRESS_LINE, explain
 from advisor.service.dashboard.views import now
+from advisor.service.dashboard.views.jobs import listed_attempt
+from advisor.service.dashboard.views.shown import Chip
 from advisor.v1 import audit_pb2, common_pb2, operator_pb2
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -115,6 +118,25 @@ def test_an_attempt_after_a_restart_says_where_the_failure_is_told() -> None:
     told = said(attempt(common_pb2.ATTEMPT_STATE_COMPLETED, 1), [], None, attempt())
     assert told["before"] == "Attempt 0 failed; why, and what was done: advisor explain 17 --attempt 0"
     assert "before" not in said(attempt(), [], None)
+
+
+def test_a_requeue_that_the_scheduler_has_forgotten_is_told_in_a_line() -> None:
+    """While it is, after it was asked for again, and of the attempt that never was; what was done then is not told."""
+    done = decision(1, "gpu_hardware", status=3, exclude_nodes=["node2"], explanation="Restart without node2.")
+    done.undone = True
+    withdrawn = attempt(common_pb2.ATTEMPT_STATE_PENDING, 1, requeue_forgotten=True)
+    never_was = "never was: the scheduler has forgotten the requeue that made it, as when it is killed."
+    told = said(attempt(), [done], withdrawn)
+    assert told["lost"] == f"Attempt 1 {never_was}"
+    assert told["done"] == "Restart without node2. Nothing of what was done is left."
+    assert said(withdrawn, [], None)["happened"] == f"Attempt 1 of job 17 {never_was}"
+    again = decision(1, "gpu_hardware", status=3, exclude_nodes=["node2"], explanation="Restart without node2.")
+    told = said(attempt(), [again, done], attempt(common_pb2.ATTEMPT_STATE_RUNNING, 1))
+    assert told["lost"] == "The scheduler has forgotten a requeue of it since."
+    assert "put back into the queue, and will not run on node2. Attempt 1 is running" in told["done"]
+    assert "lost" not in said(attempt(), [again], None)
+    assert list(attempt_lines(withdrawn))[1] == "state    requeue forgotten"
+    assert listed_attempt(withdrawn, NOW).state == Chip(text="requeue forgotten", tone="warn")
 
 
 def test_a_stop_says_what_to_correct_and_how_to_run_it_again() -> None:

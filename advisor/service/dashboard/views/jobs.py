@@ -18,9 +18,16 @@ _TONE_OF_STATE = {
     "out_of_memory": "bad",
     "launch_failure": "bad",
     "time_limit": "warn",
+    "requeue_forgotten": "warn",
 }
 # Events of a timeline by the part they play: for colour and for the eye, beside their words.
-_TONE_OF_EVENT = {"incident_opened": "bad", "decision": "info", "action": "info", "operator": "warn"}
+_TONE_OF_EVENT = {
+    "requeue_forgotten": "warn",
+    "incident_opened": "bad",
+    "decision": "info",
+    "action": "info",
+    "operator": "warn",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +78,8 @@ class JobPage:
 
 def listed_attempt(attempt: audit_pb2.Attempt, now: datetime) -> ListedAttempt:
     state = common_pb2.AttemptState.Name(attempt.state).removeprefix("ATTEMPT_STATE_").lower()
+    if attempt.requeue_forgotten:
+        state = "requeue_forgotten"
     started, ended = time_of(attempt, "started_at"), time_of(attempt, "ended_at")
     return ListedAttempt(
         job=job_name(attempt.attempt),
