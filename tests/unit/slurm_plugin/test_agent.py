@@ -594,21 +594,16 @@ async def test_a_stop_that_an_agent_died_over_is_told_as_far_as_it_is_known(
     assert bench.slurm.verbs == []
 
 
-async def test_what_root_cancelled_may_be_anybodys_where_the_agent_is_root(bench: Bench) -> None:
-    """Operators are root too: that it was root says nothing."""
-    bench.user_id = 0
+@pytest.mark.parametrize(
+    ("agent", "accounting"),
+    [(0, cancelled_by(0)), (SLURM, Sacct(error="Slurm accounting storage is disabled"))],
+    ids=["by root, as which the agent runs", "no accounting is kept"],
+)
+async def test_what_accounting_cannot_tell_apart_stays_unknown(bench: Bench, agent: int, accounting: Sacct) -> None:
+    """Told as such, at once: operators are root too, so that it was root says nothing."""
+    bench.user_id = agent
     bench.slurm.add(FakeJob(state="CANCELLED"))
-    bench.accounting = cancelled_by(0)
-    bench.advisor.advise(stop())
-    bench.start()
-    await until(bench.advisor.reconciled.__len__)
-    assert words(bench.advisor.reconciled[0]) == ("ALREADY_SATISFIED", "STOP_UNREPORTED")
-
-
-async def test_where_no_accounting_is_kept_it_stays_unknown_whose_it_was(bench: Bench) -> None:
-    """Told as such, at once."""
-    bench.slurm.add(FakeJob(state="CANCELLED"))
-    bench.accounting = Sacct(error="Slurm accounting storage is disabled")
+    bench.accounting = accounting
     bench.advisor.advise(stop())
     bench.start()
     await until(bench.advisor.reconciled.__len__)
