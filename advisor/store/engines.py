@@ -120,11 +120,14 @@ class Door:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[AsyncConnection]:
+        """What is only read ends in a commit too: where anything is rolled back, the driver forgets all statements that
+        it has prepared, and the server parses and plans the next ones anew."""
         async with AsyncExitStack() as stack:
             connection = await self._enter(stack)
             timer = asyncio.get_running_loop().call_later(self._seconds, _cut, _driver_of(connection))
             stack.callback(timer.cancel)
             yield connection
+            await connection.commit()
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[AsyncConnection]:
@@ -164,6 +167,7 @@ def pooled_engine(dsn: Dsn, session: str, lives: Lives, *, connections: int, wai
         pool_size=connections,
         max_overflow=0,
         pool_timeout=wait_seconds,
+        pool_use_lifo=True,  # few are used often, and have their statements prepared
         pool_recycle=_RECYCLE_SECONDS,
     )
     event.listen(engine.sync_engine, "do_connect", _to(dsn, session))
