@@ -15,9 +15,7 @@ Errors:
 """
 
 import json
-import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -25,16 +23,17 @@ from pathlib import Path
 from typing import Any
 
 from advisor.bundle_evidence import is_error_file, read_error_file, recorder_evidence, telemetry_evidence
-from advisor.bundle_facts import STATES, BundleError, JobFacts, read_facts, read_past, reason_of
-from advisor.bundle_logs import READ_BYTES, opened_log, require_text
+from advisor.bundle_facts import STATES, BundleError, JobFacts, reason_of
+from advisor.bundle_logs import READ_BYTES, opened_log
+from advisor.bundle_parts import LogFile, Parts, node_of_file, parts_of, rank_of_name
+from advisor.bundle_times import Reach, begin_of, reach_of
 from advisor.core import excerpt
 from advisor.core.chatter import Voice, quiet_seconds
 from advisor.core.gpu_indices import with_indices
-from advisor.core.hostlist import fold, short
+from advisor.core.hostlist import fold
 from advisor.core.model import (
     Attempt,
     Job,
-    PastAttempt,
     Progress,
     Signal,
     Snapshot,
@@ -48,88 +47,34 @@ from advisor.core.scan import FileContext, FileState, Scanned, Scanner, fold_sig
 from advisor.core.words import AttemptState, Role, Trust, UnavailableReason
 from advisor.core.wrapping import unwrap
 
-__all__ = ["BundleError", "facts_and_logs", "job_facts", "read_bundle", "write_bundle"]
+__all__ = ["BundleError", "job_facts", "read_bundle", "read_parts", "write_bundle"]
 
-FILES_MAX = 5_000
 SIGNALS_MAX = 500
 EXCERPTS_MAX = 16  # logs whose steps are timed one by one
 HANG_SECONDS = 600.0  # silence beyond this in a bundle without a state: it was taken from a job that still ran
-
-_RANK_NAME = re.compile(r"(?:^|[._-])rank[._-]?(\d{1,7})(?=[._-]|$)", re.IGNORECASE)
+PROBLEMS_MAX = 20
 
 
 def read_bundle(path: Path, scanner: Scanner, now: datetime) -> Snapshot:
     """One bundle folder or log file as a snapshot (`offline`). Raises `BundleError`."""
-    kind = _kind(path)
-    if kind == "file":
-        require_text(path)
-        return _snapshot(path, JobFacts(), [path], [], (), scanner, now)
-    logs = _files(path / "logs")
-    kernel = _files(path / "kernel")
-    facts = read_facts(path / "job.json")
-    past = read_past(path / "attempts.jsonl")
-    if not logs and not kernel and facts is None and not (path / "metrics.json").is_file():
-        raise BundleError(
-            f"{path}: neither logs/ nor kernel/ nor job.json: not a bundle. Name its files, or put them into logs/"
-        )
-    return _snapshot(path, facts or JobFacts(), logs, kernel, past, scanner, now)
+    return read_parts(parts_of(path), scanner, now)
 
 
-def facts_and_logs(path: Path) -> tuple[JobFacts, list[tuple[str, Path]]]:
-    """What a bundle says of its job, and its logs by the names that its signals carry. Raises `BundleError`."""
-    if _kind(path) == "file":
-        return JobFacts(), [(_label(path, path), path)]
-    return read_facts(path / "job.json") or JobFacts(), [(_label(item, path), item) for item in _files(path / "logs")]
-
-
-def _kind(path: Path) -> str:
-    try:
-        mode = path.stat().st_mode
-    except OSError as error:
-        raise BundleError(f"{path}: {reason_of(error)}") from error
-    if stat.S_ISDIR(mode):
-        return "folder"
-    if stat.S_ISREG(mode):
-        return "file"
-    raise BundleError(f"{path}: neither a folder nor a regular file")
-
-
-def _files(folder: Path) -> list[Path]:
-    """Regular files directly in a folder, by name; links and others are left out. A missing folder has none."""
-    try:
-        with os.scandir(folder) as entries:
-            names = []
-            for entry in entries:
-                if entry.is_file(follow_symlinks=False):
-                    names.append(entry.name)
-                if len(names) > FILES_MAX:
-                    raise BundleError(f"{folder}: more than {FILES_MAX} files")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise BundleError(f"{folder}: {reason_of(error)}") from error
-    return [folder / name for name in sorted(names)]
-
-
-def _snapshot(
-    path: Path,
-    facts: JobFacts,
-    logs: Sequence[Path],
-    kernel: Sequence[Path],
-    past: tuple[PastAttempt, ...],
-    scanner: Scanner,
-    now: datetime,
-) -> Snapshot:
-    if not facts.rank_nodes and logs:
-        facts.rank_nodes = _labelled_hosts(logs[0], facts.nodes)
-    reading = _Reading(root=path, facts=facts, scanner=scanner, now=now)
-    sources = [reading.source("logs", Trust.LOG, logs), reading.source("kernel", Trust.KERNEL, kernel)]
-    dumps = _files(path / "flight_recorder") if path.is_dir() else []
-    if dumps:
-        found, report = recorder_evidence(dumps, facts.world_size, scanner, now)
+def read_parts(parts: Parts, scanner: Scanner, now: datetime) -> Snapshot:
+    """Any files of one attempt as a snapshot (`offline`). Raises `BundleError`."""
+    facts = parts.facts
+    if not facts.rank_nodes and parts.logs:
+        facts.rank_nodes = _labelled_hosts(parts.logs[0].path, facts.nodes)
+    reading = _Reading(facts=facts, scanner=scanner, now=now)
+    sources = [
+        reading.source("logs", Trust.LOG, parts.logs),
+        reading.source("kernel", Trust.KERNEL, parts.kernel, _reaches(parts, now)),
+    ]
+    if parts.dumps:
+        found, report = recorder_evidence(parts.dumps, facts.world_size, scanner, now)
         sources.append(report)
         reading.signals = (*reading.signals, *found)
-    telemetry = telemetry_evidence(path / "metrics.json", facts, scanner, now) if path.is_dir() else None
+    telemetry = telemetry_evidence(parts.metrics, facts, scanner, now) if parts.metrics is not None else None
     if telemetry is not None:
         sources.append(telemetry[1])
         reading.signals = (*reading.signals, *telemetry[0])
@@ -138,7 +83,7 @@ def _snapshot(
     reading.signals = with_indices(reading.signals, (held.gpus for held in reading.files.values()))
     return Snapshot(
         job=Job(
-            key=facts.job_id or path.name,
+            key=facts.job_id or parts.name,
             cluster=facts.cluster,
             job_id=facts.job_id,
             user=facts.user,
@@ -161,18 +106,23 @@ def _snapshot(
         sources=tuple(sources),
         # What has run and waits again was requeued: the queue holds its next attempt.
         successor=Successor(number=facts.restarts + 1, state=AttemptState.PENDING, by_us=False)
-        if facts.state is AttemptState.PENDING and logs
+        if facts.state is AttemptState.PENDING and parts.logs
         else None,
-        past=past,
+        past=parts.past,
         offline=True,
     )
+
+
+def _reaches(parts: Parts, now: datetime) -> Mapping[str, Reach]:
+    """By the label of each kernel log."""
+    begin = begin_of(parts.logs, now) if parts.kernel and parts.facts.started_at is None else None
+    return {file.label: reach_of(file, parts.facts, begin, now) for file in parts.kernel}
 
 
 @dataclass(slots=True, kw_only=True)
 class _Reading:
     """Scans a bundle's files one after the other."""
 
-    root: Path
     facts: JobFacts
     scanner: Scanner
     now: datetime
@@ -187,42 +137,48 @@ class _Reading:
         known = [voice for voice in self.voices if voice is not None]
         return quiet_seconds(known) if len(known) == len(self.voices) else 0.0
 
-    def source(self, name: str, trust: Trust, paths: Sequence[Path]) -> SourceReport:
+    def source(
+        self, name: str, trust: Trust, files: Sequence[LogFile], reaches: Mapping[str, Reach] | None = None
+    ) -> SourceReport:
         """Read all files of one source. A folder that was not collected is unavailable, not empty."""
         newest: datetime | None = None
-        labels = []
-        for item in paths:
-            seen = self._file(item, name, trust)
-            labels.append(_label(item, self.root))
+        labels = [item.label for item in files]
+        problems: list[str] = []
+        for item in files:
+            reach = (reaches or {}).get(item.label, Reach(since=self.facts.started_at))
+            if reach.cut and reach.since is not None:
+                problems.append(f"of {item.label} nothing from before {reach.since:%Y-%m-%d %H:%M:%S} UTC counts")
+            seen = self._file(item, name, trust, reach)
             newest = max((at for at in (newest, seen) if at is not None), default=None)
         held = [self.files[label] for label in labels]
         return SourceReport(
             source=name,
             trust=trust,
-            unavailable=None if paths else Unavailable(source=name, reason=UnavailableReason.MISSING),
+            unavailable=None if files else Unavailable(source=name, reason=UnavailableReason.MISSING),
             newest_at=newest,
             lines=sum(state.line for state in held) + len(self.unended.intersection(labels)),
             foreign=sum(state.foreign for state in held),
             capped=any(state.dropped for state in held),
+            problems=tuple(problems[:PROBLEMS_MAX]),
         )
 
-    def _file(self, item: Path, source: str, trust: Trust) -> datetime | None:
+    def _file(self, file: LogFile, source: str, trust: Trust, reach: Reach) -> datetime | None:
         """Scan one file; its newest time, where its lines have any."""
-        facts = self.facts
+        facts, item = self.facts, file.path
         context = FileContext(
             source=source,
             trust=trust,
-            file=_label(item, self.root),
-            node=_node_of_name(item, facts.nodes, trust),
-            rank=_rank_of_name(item) if trust is Trust.LOG else None,
+            file=file.label,
+            node=node_of_file(file, facts.nodes, trust),
+            rank=rank_of_name(item) if trust is Trust.LOG else None,
             nodes=facts.nodes,
-            started_at=facts.started_at,
+            started_at=reach.since,
             tasks_per_node=facts.tasks_per_node,
             world_size=facts.world_size,
             rank_nodes=facts.rank_nodes,
             live=False,
         )
-        state = FileState()
+        state = FileState(zone_seconds=reach.zone_seconds)
         newest: datetime | None = None
         head = tail = b""
         error = read_error_file(item) if trust is Trust.LOG and is_error_file(item.name) else None
@@ -231,10 +187,10 @@ class _Reading:
             if error.text and not error.text.endswith(b"\n"):
                 self.unended.add(context.file)
             return error.at
-        with opened_log(item) as file:
+        with opened_log(item) as text:
             final = False
             while not final:
-                data = file.read(READ_BYTES)
+                data = text.read(READ_BYTES)
                 final = not data
                 head = data if state.offset == 0 else head if final else b""
                 tail = (tail + data)[-PACED_BYTES:]
@@ -310,28 +266,6 @@ def _likely_state(facts: JobFacts, signals: Sequence[Signal], progress: Progress
         for signal in signals
     )
     return AttemptState.FAILED if telling else AttemptState.OTHER
-
-
-def _label(item: Path, root: Path) -> str:
-    """The file's name inside its bundle; a bare file is called by its own."""
-    return str(item.relative_to(root)) if item != root else item.name
-
-
-def _rank_of_name(item: Path) -> int | None:
-    match = _RANK_NAME.search(item.stem) or re.fullmatch(
-        r"(?:log|out|err|stdout|stderr|task)[._-]?(\d{1,7})", item.stem
-    )
-    return int(match[1]) if match else None
-
-
-def _node_of_name(item: Path, nodes: tuple[str, ...] | None, trust: Trust) -> str | None:
-    """A kernel log is named after its node. A log may be, when the allocation has such a node."""
-    stem = item.name
-    for suffix in (".log", ".out", ".err", ".txt", ".kern", ".dmesg"):
-        stem = stem.removesuffix(suffix)
-    if nodes is not None:
-        return next((node for node in nodes if re.search(rf"(?:^|[._-]){re.escape(node)}(?:$|[._-])", stem)), None)
-    return short(stem) if trust is Trust.KERNEL else None
 
 
 def _labelled_hosts(path: Path, nodes: tuple[str, ...] | None) -> dict[int, str]:

@@ -13,9 +13,10 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from advisor.bundle import facts_and_logs, read_bundle
+from advisor.bundle import read_parts
 from advisor.bundle_facts import JobFacts, OwnRules
 from advisor.bundle_logs import READ_BYTES, opened_log
+from advisor.bundle_parts import LogFile, Parts
 from advisor.core import job_watch
 from advisor.core.job_lines import Tail, settle, split
 from advisor.core.job_rules import LINES_MAX, OWN, Batch, JobRuleEvaluator
@@ -34,19 +35,18 @@ _PROBLEM_CHARS = 300
 _ANY = datetime(2000, 1, 1, tzinfo=UTC)  # when a piece of a finished file was read does not matter
 
 
-def read_judged(path: Path, scanner: Scanner, now: datetime, given: OwnRules | None = None) -> Snapshot:
-    """A bundle or log file as a snapshot, with what the job's own log rules say: those given, else those it brings.
+def read_judged(parts: Parts, scanner: Scanner, now: datetime, given: OwnRules | None = None) -> Snapshot:
+    """Files of one attempt as a snapshot, with what the job's own log rules say: those given, else those it brings.
 
     Raises `BundleError`.
     """
-    snapshot = read_bundle(path, scanner, now)
-    facts, logs = facts_and_logs(path)
-    rules = given or facts.rules
-    return snapshot if rules is None else _judged_by(snapshot, facts, logs, rules, now)
+    snapshot = read_parts(parts, scanner, now)
+    rules = given or parts.facts.rules
+    return snapshot if rules is None else _judged_by(snapshot, parts.facts, parts.logs, rules, now)
 
 
 def _judged_by(
-    snapshot: Snapshot, facts: JobFacts, logs: Sequence[tuple[str, Path]], rules: OwnRules, now: datetime
+    snapshot: Snapshot, facts: JobFacts, logs: Sequence[LogFile], rules: OwnRules, now: datetime
 ) -> Snapshot:
     if rules.problem:
         report = SourceReport(source=job_watch.SOURCE, trust=Trust.LOG, problems=(f"{rules.where}: {rules.problem}",))
@@ -83,16 +83,16 @@ class _Clock:
     near: datetime
 
     @classmethod
-    def of(cls, facts: JobFacts, logs: Iterable[tuple[str, Path]], now: datetime) -> "_Clock":
+    def of(cls, facts: JobFacts, logs: Iterable[LogFile], now: datetime) -> "_Clock":
         near = facts.ended_at or now
         if facts.started_at is not None:
             return cls(begin=facts.started_at, near=near)
-        first = [at for name, path in logs if (at := next(_times(name, path, near), None)) is not None]
+        first = [at for file in logs if (at := next(_times(file.path, near), None)) is not None]
         return cls(begin=min(first, default=now - timedelta(seconds=facts.silent_seconds or 0.0)), near=near)
 
-    def batches(self, logs: Iterable[tuple[str, Path]]) -> Iterator[tuple[datetime, Batch]]:
+    def batches(self, logs: Iterable[LogFile]) -> Iterator[tuple[datetime, Batch]]:
         """Lines of all files in the order of their times, those of one moment and file together."""
-        merged = heapq.merge(*(_timed(name, path, self) for name, path in logs), key=itemgetter(0))
+        merged = heapq.merge(*(_timed(file.label, file.path, self) for file in logs), key=itemgetter(0))
         for (at, name), group in groupby(merged, key=itemgetter(0, 1)):
             first, lines = 0, []
             for _, _, number, line in group:
@@ -115,7 +115,7 @@ def _timed(name: str, path: Path, clock: _Clock) -> Iterator[tuple[datetime, str
         yield at, name, number, line
 
 
-def _times(name: str, path: Path, near: datetime) -> Iterator[datetime]:
+def _times(path: Path, near: datetime) -> Iterator[datetime]:
     for _, line in _lines(path):
         told = line_time(line[:_HEAD_BYTES].decode("utf-8", "replace"), near)
         if told is not None:

@@ -3,7 +3,9 @@
 import gzip
 import io
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -256,6 +258,142 @@ def test_the_first_three_lines_say_what_who_and_what_to_do(tmp_path: Path, capsy
     assert course == "2026-11-29 11:59:00 initiating node2 The NVIDIA driver reports an Xid (kernel.xid)"
     assert any("exit code 1, signal 0" in line and line.lstrip().startswith("- ") for line in timeline)
     assert any(line.startswith("runner-up  unknown: ") for line in lines)
+
+
+DMESG = "[Sun Nov 29 {}:00 2026] NVRM: Xid (PCI:0000:1b:00): 79, pid=1, name=x, GPU has fallen off the bus.\n"
+JOB_LOG = (
+    "2026-11-29 11:59:50 iteration 100 | loss 2.1\n2026-11-29 11:59:55 iteration 101 | loss 2.1\n"
+    "2026-11-29 12:00:05 [rank2]: RuntimeError: CUDA error: unspecified launch failure\n"
+    "2026-11-29 12:00:06 srun: error: node2: task 2: Exited with exit code 1\n"
+)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> tuple[Path, Path]:
+    """A job's log, and what `dmesg -T` printed on one of its nodes."""
+    job, kernel = tmp_path / "job.out", tmp_path / "dmesg.txt"
+    job.write_text(JOB_LOG)
+    kernel.write_text(DMESG.format("12:00"))
+    return job, kernel
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
+    run("analyze", *arguments, "--format", "json")
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_kernel_log_beside_a_jobs_log_is_evidence_of_one_incident(
+    logs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whose it is, is said by hand; its times are read; and it is believed as one in a bundle is."""
+    job, kernel = logs
+    document = told(capsys, job, "--kernel", f"node2.example.org={kernel}")
+    assert document["advice"]["exclude_nodes"] == ["node2"]
+    assert document["attribution"]["implicated"] == {"nodes": ["node2"], "ranks": [2], "gpus": ["node2:1b:00"]}
+    assert document["attribution"]["trusted"]
+    first = document["incident"]["signals"][0]
+    assert (first["file"], first["line"], first["node"]) == ("dmesg.txt", 1, "node2")
+    assert (first["trust"], first["at"]) == ("kernel", "2026-11-29T12:00:00+00:00")
+    assert document["input"] == f"{job} {kernel}"
+    alone = told(capsys, "--kernel", f"node2={kernel}")
+    assert alone["advice"]["exclude_nodes"] == ["node2"]
+
+
+def test_files_are_of_one_job_where_that_is_said(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One verdict from all, also with a bundle among them; without it each is judged by itself, which is said."""
+    first, second = path.parent / "a" / "job.log", path.parent / "b" / "job.log"
+    for log, text in ((first, "step 1 loss 2.0\n"), (second, ECC)):
+        log.parent.mkdir()
+        log.write_text(text)
+    document = told(capsys, first, second, "--one-job")
+    assert document["attribution"]["category"] == "gpu_hardware"
+    assert document["incident"]["signals"][0]["file"] == str(second)
+    run("analyze", first, second)
+    apart = capsys.readouterr().out
+    assert apart.count("what  ") == 2
+    assert "Each was judged by itself. One verdict from all: --one-job" in apart
+    document = told(capsys, path, first, "--one-job")
+    assert (document["job"]["id"], document["attribution"]["implicated"]["nodes"]) == ("7", ["node2"])
+    run("analyze", first, path)
+    assert "Each was judged" not in capsys.readouterr().out
+
+
+def test_a_kernels_lines_without_a_node_say_how_to_name_it(
+    logs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its file is a log like any other until somebody says that it is a kernel's."""
+    run("analyze", logs[1])
+    out = capsys.readouterr().out
+    assert "who   nobody in particular" in out
+    assert f"of which node is not said: --kernel NODE={logs[1]} says it." in out
+    run("analyze", logs[0], "--kernel", f"node2={logs[1]}")
+    assert "is not said" not in capsys.readouterr().out
+
+
+def test_a_kernel_log_by_hand_is_checked(
+    logs: tuple[Path, Path], path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each mistake is one line: no node, a node that the job did not have, a file twice or not there, two bundles."""
+    job, kernel = logs
+    for arguments, problem in (
+        ((job, "--kernel", kernel), "say whose log it is, as NODE=FILE"),
+        ((path, "--kernel", f"node9={kernel}"), "node9 is no node of this job, which ran on node[1-4]"),
+        ((job, job, "--one-job"), "job.out: named twice"),
+        ((job, "--kernel", "node2=gone"), "gone: no such file"),
+        ((path, path.parent, "--one-job"), "a second bundle"),
+        (("-", "--kernel", "node2=-"), "standard input is read once"),
+    ):
+        run("analyze", *arguments, code=2)
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n"), problem in err) == ("", 1, True), err
+
+
+def test_a_kernel_log_may_come_through_a_pipe(
+    logs: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ssh node2 dmesg -T | advisor analyze job.out --kernel node2=-`."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(logs[1].read_bytes())))
+    assert told(capsys, logs[0], "--kernel", "node2=-")["advice"]["exclude_nodes"] == ["node2"]
+
+
+def test_what_a_kernel_said_long_before_a_job_is_not_its_business(
+    logs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`dmesg` goes back to the boot. Clocks without zones may be apart, and only what is surely older is left out."""
+    job, kernel = logs
+    old = "[Fri Nov 27 12:00:00 2026] NVRM: Xid (PCI:0000:1b:00): 79, pid=1, name=x, GPU has fallen off the bus.\n"
+    kernel.write_text(old)
+    document = told(capsys, job, "--kernel", f"node2={kernel}")
+    assert (document["advice"]["exclude_nodes"], document["attribution"]["category"]) == ([], "unknown")
+    left_out = "of dmesg.txt nothing from before 2026-11-28 21:29:50 UTC counts"
+    assert document["attribution"]["sources"]["kernel"]["problems"] == [left_out]
+    kernel.write_text(old + DMESG.format("12:00"))
+    assert told(capsys, job, "--kernel", f"node2={kernel}")["advice"]["exclude_nodes"] == ["node2"]
+    for zone, excluded in (("", ["node2"]), ("+00:00", [])):
+        kernel.write_text(DMESG.format("10:00").replace("[Sun Nov 29 10:00:00 2026]", f"2026-11-29T10:00:00{zone}"))
+        job.write_text(JOB_LOG.replace("2026-11-29 11:", "2026-11-29T11:").replace(" iteration", f"{zone} iteration"))
+        assert told(capsys, job, "--kernel", f"node2={kernel}")["advice"]["exclude_nodes"] == excluded, zone
+
+
+def test_beside_what_the_scheduler_says_dmesg_is_in_this_machines_zone(
+    logs: tuple[Path, Path], path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where start and end are known, a time without a zone has to be compared with times that have one."""
+    facts = {
+        "job_id": "7",
+        "nodes": "node[1-4]",
+        "start": "2026-11-29T19:00:00+00:00",
+        "end": "2026-11-29T20:01:00+00:00",
+    }
+    (path / "job.json").write_text(json.dumps(facts))
+    (path / "logs" / "job.log").write_text("RuntimeError: CUDA error: unspecified launch failure\n")
+    for zone, excluded in (("PST8", ["node2"]), ("UTC", [])):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        document = told(capsys, path, "--kernel", f"node2={logs[1]}")
+        assert document["advice"]["exclude_nodes"] == excluded, zone
+    monkeypatch.undo()
+    time.tzset()
 
 
 def test_what_somebody_can_cure_is_not_called_certain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from advisor.bundle_facts import BundleError, given_rules
+from advisor.bundle_parts import parts_of
 from advisor.bundle_rules import read_judged
 from advisor.core.decide import decide
 from advisor.core.model import Decision
@@ -26,7 +27,7 @@ def judged(folder: Path, text: str, rules: Any, **facts: Any) -> Decision:
     (folder / "logs" / "job.log").write_text(text)
     job = {"job_id": "7", "state": "RUNNING", "silent_seconds": 20, "rules": rules, **facts}
     (folder / "job.json").write_text(json.dumps(job))
-    return decide(read_judged(folder, SCANNER, NOW), RULES, Policy(), NOW)
+    return decide(read_judged(parts_of(folder), SCANNER, NOW), RULES, Policy(), NOW)
 
 
 def rules_seen(decision: Decision) -> set[str]:
@@ -65,7 +66,7 @@ def test_files_are_read_in_the_order_of_their_lines_times(tmp_path: Path) -> Non
     (tmp_path / "logs" / "rank0.log").write_text(TICK.format(1, 1) + TICK.format(9, 4))
     job = {"job_id": "7", "state": "RUNNING", "silent_seconds": 5, "rules": [RECURS]}
     (tmp_path / "job.json").write_text(json.dumps(job))
-    snapshot = read_judged(tmp_path, SCANNER, NOW)
+    snapshot = read_judged(parts_of(tmp_path), SCANNER, NOW)
     assert [signal for signal in snapshot.signals if signal.rule.startswith("job.")] == []
     assert snapshot.sources[-1].lines == 4
 
@@ -86,7 +87,7 @@ def test_rules_may_stand_in_a_file_of_the_bundle_and_in_no_other(tmp_path: Path)
     assert "job.fault" in rules_seen(decision)
     for name, problem in (("/etc/passwd", "names no file of the bundle"), ("gone.json", "gone.json is not in")):
         (tmp_path / "job.json").write_text(json.dumps({"job_id": "7", "rules": name}))
-        assert problem in read_judged(tmp_path, SCANNER, NOW).sources[-1].problems[0]
+        assert problem in read_judged(parts_of(tmp_path), SCANNER, NOW).sources[-1].problems[0]
 
 
 def test_a_bad_rule_is_told_and_the_others_work(tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_a_bad_rule_is_told_and_the_others_work(tmp_path: Path) -> None:
     bad = {"name": "bad", "logPattern": "("}
     text = "DataIntegrityError: shard 7\n"
     assert "job.fault" in rules_seen(judged(tmp_path, text, [bad, FAULT], state="FAILED", exit_code="1:0"))
-    [problem] = read_judged(tmp_path, SCANNER, NOW).sources[-1].problems
+    [problem] = read_judged(parts_of(tmp_path), SCANNER, NOW).sources[-1].problems
     assert "job.json: rules: rule 1 (bad)" in problem
 
 
@@ -103,7 +104,7 @@ def test_rules_that_are_given_by_hand_replace_those_of_the_bundle(tmp_path: Path
     judged(tmp_path, "tick: 1\nDataIntegrityError: shard 7\n", [FAULT], state="FAILED", exit_code="1:0")
     other = tmp_path / "other.json"
     other.write_text(json.dumps([RECURS]))
-    snapshot = read_judged(tmp_path, SCANNER, NOW, given_rules(other))
+    snapshot = read_judged(parts_of(tmp_path), SCANNER, NOW, given_rules(other))
     assert not any(signal.rule == "job.fault" for signal in snapshot.signals)
     with pytest.raises(BundleError, match="no such file"):
         given_rules(tmp_path / "gone.json")
