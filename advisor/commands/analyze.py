@@ -28,7 +28,9 @@ from advisor.commands.output import CommandError, complain, one_line
 from advisor.commands.verdict import verdict_text
 from advisor.core.decide import decide
 from advisor.core.document import analysis_document
+from advisor.core.model import Decision
 from advisor.core.policy import Policy
+from advisor.core.rules import RuleSet, rule_of
 from advisor.core.scan import Scanner
 from advisor.core.words import Trust
 from advisor.rules.loader import RulesError, load_rules
@@ -198,18 +200,18 @@ def _print_verdicts(inputs: list[Input], output: AnalyzeFormat, rules_files: lis
         more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
         raise CommandError(f"rules: {error.problems[0]}{more}", code=2) from error
     scanner = Scanner(rules)
-    titles = {rule.id: rule.title for rule in rules.rules}
     documents: list[dict[str, Any]] = []
     for item in inputs:
         try:
             snapshot = read_judged(item.parts(), scanner, now, own_rules)
         except BundleError as error:
-            told = str(error)
+            problem = str(error)
             for path, name in item.shown.items():
-                told = told.replace(str(path), name)
-            complain(told)
+                problem = problem.replace(str(path), name)
+            complain(problem)
             continue
-        document = analysis_document(decide(snapshot, rules, Policy(), now), snapshot)
+        decision = decide(snapshot, rules, Policy(), now)
+        document = analysis_document(decision, snapshot)
         document = {"schema": document["schema"], "input": item.name} | document
         if not any(source["lines"] for source in document["attribution"]["sources"].values()):
             complain(f"{item.name}: holds no logs to judge by")
@@ -218,11 +220,7 @@ def _print_verdicts(inputs: list[Input], output: AnalyzeFormat, rules_files: lis
         elif output is AnalyzeFormat.TEXT:
             if len(inputs) > 1:
                 print(f"== {one_line(item.name)}")
-            print(verdict_text(document, titles), flush=True)
-            nameless = next((s["file"] for s in document["incident"]["signals"] if _of_no_node(s)), None)
-            if nameless is not None:
-                file = one_line(nameless if item.together else item.name)
-                print(f"\n{file} holds lines of a kernel, and of which node is not said: --kernel NODE={file} says it.")
+            _print_text(item, decision, document, rules)
         documents.append(document)
     files = [item for item in inputs if not item.paths[:1] or not item.paths[0].is_dir()]
     if output is AnalyzeFormat.TEXT and len(files) > 1 and len(documents) > 1:
@@ -230,6 +228,20 @@ def _print_verdicts(inputs: list[Input], output: AnalyzeFormat, rules_files: lis
     if output is AnalyzeFormat.JSON and documents:
         print(json.dumps(documents[0] if len(inputs) == 1 else documents, ensure_ascii=True, indent=2))
     return len(documents) == len(inputs)
+
+
+def _print_text(item: Input, decision: Decision, document: Mapping[str, Any], rules: RuleSet) -> None:
+    index = rules.by_id()
+    titles = {rule.id: rule.title for rule in rules.rules}
+    for signal in decision.incident.signals:
+        rule = rule_of(signal, rules, index)  # of an Xid, what its code means
+        if rule is not None:
+            titles[signal.id] = rule.title
+    print(verdict_text(document, titles), flush=True)
+    nameless = next((signal["file"] for signal in document["incident"]["signals"] if _of_no_node(signal)), None)
+    if nameless is not None:
+        file = one_line(nameless if item.together else item.name)
+        print(f"\n{file} holds lines of a kernel, and of which node is not said: --kernel NODE={file} says it.")
 
 
 def _of_no_node(signal: Mapping[str, Any]) -> bool:

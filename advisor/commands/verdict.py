@@ -40,7 +40,7 @@ _BECAUSE: Mapping[str, str] = {
 
 
 def verdict_text(document: Mapping[str, Any], titles: Mapping[str, str]) -> str:
-    """The document `advisor.analysis/1` as text. `titles`: of rules, by id."""
+    """The document `advisor.analysis/1` as text. `titles`: of signals and of rules, by id."""
     incident, attribution, advice = document["incident"], document["attribution"], document["advice"]
     confidence = round(attribution["confidence"] * 100)
     lines = [
@@ -112,7 +112,7 @@ def _whose(signal: Mapping[str, Any]) -> str:
 
 def _said(signal: Mapping[str, Any], titles: Mapping[str, str]) -> str:
     times = f" ×{signal['count']}" if signal["count"] > 1 else ""
-    title = titles.get(signal["rule"], "") if signal["file"] else signal["text"]
+    title = titles.get(signal["id"], titles.get(signal["rule"], "")) if signal["file"] else signal["text"]
     short = title if len(title) <= TITLE_CHARS else title[: TITLE_CHARS - 1] + "…"
     return f"{short}{times}  ({signal['rule']})" if short else f"{signal['rule']}{times}"
 

@@ -48,7 +48,7 @@ def score(
             score += TRUSTED_BONUS
         elif first is not None and signal is not first[0] and _later(signal, first[0], skew):
             score -= LATER_PENALTY
-            against = f"it came after {first[1].title.lower()}"
+            against = f"it came after {_within(first[1].title)}"
         if (
             stalled is not None
             and not signal.trust.trusted
@@ -79,6 +79,12 @@ def score(
         scored.append(Scored(signal=signal, rule=rule, score=score - position * 1e-6, against=against))
     scored.sort(key=lambda item: -item.score)
     return scored
+
+
+def _within(title: str) -> str:
+    """A title within a sentence. Names and abbreviations stay as they are spelt."""
+    named = title.startswith("Xid ") or title[1:2].isupper()
+    return title if named else title[:1].lower() + title[1:]
 
 
 def _waiting_since(signals: Iterable[Signal]) -> datetime | None:

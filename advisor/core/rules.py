@@ -48,6 +48,7 @@ class XidEntry:
     fatal: bool  # ends the GPU for the job: an incident by itself
     weight: float
     note: str = ""
+    words: str = ""  # what happened, where an operator reads the code; "" as older builds stored it: the name is said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ def effective(rule: Rule, fields: Mapping[str, str], xids: Mapping[int, XidEntry
         implicates, weight = Implicates.NODE, max(weight, FATAL_LINK)
     return replace(
         rule,
-        title=f"Xid {entry.code} ({entry.name})",
+        title=f"Xid {entry.code}: {entry.words or entry.name}",
         category=entry.category,
         role=entry.role,
         implicates=implicates,

@@ -32,7 +32,7 @@ _WORDS: Mapping[str, type[StrEnum]] = {
 _FLAGS = frozenset({"certain", "certain_always", "deterministic", "transient_storage", "guess", "clears", "ends"})
 _TEXTS = frozenset({"id", "title", "pattern", "source"})
 _REQUIRED = ("id", "title", "category", "role", "source")
-_XID_COLUMNS = ("code", "name", "blame", "category", "role", "fatal", "weight", "note")
+_XID_COLUMNS = ("code", "name", "words", "blame", "category", "role", "fatal", "weight", "note")
 _Word = TypeVar("_Word", bound=StrEnum)
 
 
@@ -209,6 +209,8 @@ def _load_xids(name: str, text: str, problems: list[str]) -> dict[int, XidEntry]
         blame = _word(Implicates, "blame", row["blame"], found)
         if not code.isdigit() or int(code) in entries:
             found.append("code: must be a number, once")
+        if not row["words"]:
+            found.append("words: missing")
         if row["fatal"] not in {"yes", "no"}:
             found.append("fatal: must be yes or no")
         try:
@@ -222,6 +224,7 @@ def _load_xids(name: str, text: str, problems: list[str]) -> dict[int, XidEntry]
         entries[int(code)] = XidEntry(
             code=int(code),
             name=row["name"],
+            words=row["words"],
             category=category,
             role=role,
             implicates=blame,

@@ -249,13 +249,13 @@ def test_the_first_three_lines_say_what_who_and_what_to_do(tmp_path: Path, capsy
     (tmp_path / "job.json").write_text(json.dumps(job))
     run("analyze", tmp_path)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("what  crash: Xid 79 (rc_gpu_has_fallen_off_the_bus) (node2)  [gpu_hardware, 9")
+    assert lines[0].startswith("what  crash: Xid 79: the GPU has fallen off the bus (node2)  [gpu_hardware, 9")
     assert lines[1] == "who   node node2; rank 9; gpu node2:3b:00"
     assert lines[2] == "do    restart without node2: the evidence points at that node"
     assert lines[4:6] == ["evidence", next(line for line in lines if line.startswith("  kernel/node2.log:1  2026"))]
     timeline = lines[lines.index("timeline") + 1 :]
     course = " ".join(timeline[0].split())
-    assert course == "2026-11-29 11:59:00 initiating node2 The NVIDIA driver reports an Xid (kernel.xid)"
+    assert course == "2026-11-29 11:59:00 initiating node2 Xid 79: the GPU has fallen off the bus (kernel.xid)"
     assert any("exit code 1, signal 0" in line and line.lstrip().startswith("- ") for line in timeline)
     assert any(line.startswith("runner-up  unknown: ") for line in lines)
 
@@ -295,6 +295,8 @@ def test_a_kernel_log_beside_a_jobs_log_is_evidence_of_one_incident(
     assert (first["file"], first["line"], first["node"]) == ("dmesg.txt", 1, "node2")
     assert (first["trust"], first["at"]) == ("kernel", "2026-11-29T12:00:00+00:00")
     assert document["input"] == f"{job} {kernel}"
+    why_not = document["attribution"]["alternatives"][0]["why_not"]
+    assert why_not == "it came after Xid 79: the GPU has fallen off the bus"
     alone = told(capsys, "--kernel", f"node2={kernel}")
     assert alone["advice"]["exclude_nodes"] == ["node2"]
 
