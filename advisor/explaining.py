@@ -129,7 +129,7 @@ def explain(
     if lost is not None:
         told.append(Sentence(about="lost", says=f"Attempt {lost.attempt.attempt} {_NEVER_WAS}."))
     elif len(standing) < len(decisions):
-        told.append(Sentence(about="lost", says="The scheduler has forgotten a requeue of it since."))
+        told.append(Sentence(about="lost", says="The scheduler has forgotten an earlier requeue of it."))
     told.append(Sentence(about="do", says=" ".join(_can_do(attempt, newest, category, after)) or _NOTHING_LEFT))
     return tuple(told)
 

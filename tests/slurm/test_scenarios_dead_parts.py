@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,26 +83,36 @@ def test_g_the_advisor_dies_before_deciding(world: World) -> None:
     assert holds_for(lambda: (run.row.state, run.row.restarts) == ("COMPLETED", 1), seconds=5)
 
 
+def _saved(world: World) -> Path:
+    """A copy of what slurmctld knows now, once it has saved that."""
+    state, kept, since = (world.cluster.root / name for name in ("state", "state-before", "since"))
+    since.touch()
+    wait_for("it saved", lambda: (state / "job_state").stat().st_mtime > since.stat().st_mtime, seconds=30)
+    subprocess.run(["cp", "-a", str(state), str(kept)], check=True)
+    return kept
+
+
+def _forget_since(world: World, kept: Path) -> None:
+    """slurmctld is killed, and had saved nothing since."""
+    world.cluster.kill_controller()
+    shutil.rmtree(world.cluster.root / "state")
+    kept.rename(world.cluster.root / "state")
+    world.cluster.start_controller()
+
+
 def test_g_slurmctld_forgets_a_requeue_that_was_verified(world: World) -> None:
     """g: killed within the seconds that it had not saved: its job has failed again, and is requeued once more."""
     run = world.launch("alice", Training(name="scenario-g8", steps=12, faults=[_FAULT]))
     run.wait_step(3)
-    state, kept = world.cluster.root / "state", world.cluster.root / "state-before"
     agent = world.stack.agent.pid
     os.kill(agent, signal.SIGSTOP)
     try:
         run.wait("FAILED", seconds=30)
-        failed, saved = world.cluster.root / "failed", state / "job_state"
-        failed.touch()
-        wait_for("the failure saved", lambda: saved.stat().st_mtime > failed.stat().st_mtime, seconds=30)
-        subprocess.run(["cp", "-a", str(state), str(kept)], check=True)
+        kept = _saved(world)
     finally:
         os.kill(agent, signal.SIGCONT)
     first = run.wait_decision("the requeue seen", lambda item: item["status"] == "RECONCILIATION_STATUS_VERIFIED")
-    world.cluster.kill_controller()
-    shutil.rmtree(state)
-    kept.rename(state)
-    world.cluster.start_controller()
+    _forget_since(world, kept)
     again = run.wait_decision(
         "a newer one", lambda item: int(item["advice"]["generation"]) > int(first["advice"]["generation"]), seconds=60
     )
@@ -109,6 +120,24 @@ def test_g_slurmctld_forgets_a_requeue_that_was_verified(world: World) -> None:
     row = run.wait("COMPLETED", restarts=1, seconds=60)
     assert row.excluded == {"node2"}
     assert "requeue_forgotten" in world.stack.cli("audit", "list").stdout
+    assert holds_for(lambda: (run.row.state, run.row.restarts) == ("COMPLETED", 1), seconds=5)
+
+
+def test_g_slurmctld_forgets_the_end_of_an_attempt_with_its_requeue(world: World) -> None:
+    """g: it shows the attempt running, which nobody runs: it is ended, and requeued without the bad node."""
+    run = world.launch(
+        "alice", Training(name="scenario-g10", steps=14, step_seconds=1.0, faults=[{**_FAULT, "step": 12}])
+    )
+    run.wait_step(2)
+    kept = _saved(world)
+    run.wait_decision("the requeue seen", lambda item: item["status"] == "RECONCILIATION_STATUS_VERIFIED", seconds=60)
+    _forget_since(world, kept)
+    wait_for("the end forgotten", lambda: run.row.state == "RUNNING" and run.row.restarts == 0, seconds=30)
+    row = run.wait("COMPLETED", restarts=1, seconds=180)
+    assert row.excluded == {"node2"}
+    job = str(run.job_id)
+    assert "attempt 1 never was: the scheduler forgot its requeue" in world.stack.cli("timeline", job).stdout
+    assert "has forgotten an earlier requeue of it" in world.stack.cli("explain", job, "--attempt", "0").stdout
     assert holds_for(lambda: (run.row.state, run.row.restarts) == ("COMPLETED", 1), seconds=5)
 
 

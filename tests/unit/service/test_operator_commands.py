@@ -132,7 +132,7 @@ def test_a_requeue_that_the_scheduler_has_forgotten_is_told_in_a_line() -> None:
     assert said(withdrawn, [], None)["happened"] == f"Attempt 1 of job 17 {never_was}"
     again = decision(1, "gpu_hardware", status=3, exclude_nodes=["node2"], explanation="Restart without node2.")
     told = said(attempt(), [again, done], attempt(common_pb2.ATTEMPT_STATE_RUNNING, 1))
-    assert told["lost"] == "The scheduler has forgotten a requeue of it since."
+    assert told["lost"] == "The scheduler has forgotten an earlier requeue of it."
     assert "put back into the queue, and will not run on node2. Attempt 1 is running" in told["done"]
     assert "lost" not in said(attempt(), [again], None)
     assert list(attempt_lines(withdrawn))[1] == "state    requeue forgotten"
