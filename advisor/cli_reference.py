@@ -51,6 +51,8 @@ def paths() -> Iterator[tuple[str, ...]]:
 
 def _below(app: object) -> Iterator[tuple[str, ...]]:
     for command in app.registered_commands:  # type: ignore[attr-defined]  # a Typer
+        if command.hidden:  # another word for one that is told
+            continue
         yield (command.name or command.callback.__name__.replace("_", "-"),)
     for group in app.registered_groups:  # type: ignore[attr-defined]  # as above
         yield from ((group.name, *below) for below in _below(group.typer_instance))

@@ -19,6 +19,7 @@ NOT_TOLD = "which one, this version of the service is too old to tell: advisor c
 app = typer.Typer(rich_markup_mode=None, help="Monitor or autonomous: see and set.")
 
 
+@app.command("list", hidden=True)  # as other things are asked for
 @app.command()
 def get(socket: SocketOption = None, configuration: ConfigOption = None, form: FormatOption = Format.TABLE) -> None:
     """All settings. The one with the most fields wins; at a tie, monitor wins. None fits: what the category has earned
@@ -59,6 +60,9 @@ def get(socket: SocketOption = None, configuration: ConfigOption = None, form: F
     print_table(columns, rows, empty=f"no settings: everything is in {rest}", least=("when", "set by"))
     if settings and not settled(found):
         print(f"where nothing fits: {rest}")
+    if not settings and found.default_mode == common_pb2.MODE_MONITOR:
+        print("nothing is acted on; advisor report shadow says how often people did what was advised. To let it act:")
+        print("  advisor mode set autonomous --partition NAME --why TEXT")
 
 
 def acts_by_default(modes: operator_pb2.ListModesResponse) -> bool:

@@ -34,6 +34,7 @@ def shadow_lines(report: report_pb2.ShadowReport, where: str) -> Iterator[str]:
     yield ""
     if not report.categories:
         yield "No attempt with anything wrong in that time: there is nothing to compare."
+        yield "Further back: --since 90d. Whether jobs are seen and read at all: advisor doctor."
         return
     yield from _columns(
         ("category", "agreed", "share", "95 % interval", "we", "they", "nodes", "corr."),

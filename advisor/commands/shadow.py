@@ -9,7 +9,7 @@ from advisor.clock import SystemClock
 from advisor.commands.decisions import connected
 from advisor.commands.options import ConfigOption, SocketOption, given
 from advisor.commands.output import CommandError, one_line
-from advisor.commands.report import past
+from advisor.commands.report import past, shadow
 from advisor.v1 import report_pb2
 
 app = typer.Typer(rich_markup_mode=None, help="Say what was really done about a failed attempt.")
@@ -21,6 +21,9 @@ class Done(StrEnum):
     CANCELLED = "cancelled"
     NOTHING = "nothing"
     OTHER = "other"
+
+
+app.command("report", hidden=True)(shadow)  # `advisor report shadow`, by the words of who has just recorded something
 
 
 @app.callback()

@@ -85,6 +85,10 @@ def test_doctor_and_mode_work_against_a_running_service(folder: Path) -> None:
         assert checks["agent"]["state"] == "warn"
         assert "start advisor-agent" in checks["agent"]["to_do"]
         assert done.returncode == 0
+        said = advisor(folder, "mode", "list").stdout.splitlines()
+        assert said[0] == "no settings: everything is in monitor mode, the service's default_mode"
+        assert said[-1] == "  advisor mode set autonomous --partition NAME --why TEXT"
+        assert "there is nothing to compare" in advisor(folder, "shadow", "report").stdout
         assert advisor(folder, "mode", "set", "autonomous", "--partition", "train", "--why", "agreed").returncode == 0
         modes = json.loads(advisor(folder, "mode", "get", "--format", "json").stdout)
         assert [(item["mode"], item["partition"], item["why"]) for item in modes[:-1]] == [

@@ -172,7 +172,8 @@ def test_the_middle_half_of_the_jobs_is_not_told_as_an_interval_of_the_ettr() ->
 
 def test_without_anything_measured_there_is_no_figure() -> None:
     """An empty report says so, and an unmeasured figure is a dash."""
-    assert "nothing to compare" in "\n".join(shadow_lines(report_pb2.ShadowReport(), "all"))
+    empty = "\n".join(shadow_lines(report_pb2.ShadowReport(), "all"))
+    assert "nothing to compare.\nFurther back: --since 90d. Whether jobs are seen" in empty
     assert "nothing to say" in "\n".join(reliability_lines(report_pb2.ReliabilityReport(), "all", ""))
     little = report_pb2.ReliabilityReport(all=report_pb2.Figures(attempts=1))
     little.all.checkpoint_interval.why_not = "0 checkpoints were seen to cost time, 3 are needed"
