@@ -54,6 +54,7 @@ def shadow_lines(report: report_pb2.ShadowReport, where: str) -> Iterator[str]:
     )
     yield "we: only we would have restarted; they: only people did; nodes: they avoided"
     yield "others; corr.: an operator corrected the verdict"
+    yield from _avoided(report.categories)
     yield ""
     yield from _columns(
         ("not counted", "unclear", "waiting", "no advice", "nobody's", "ours stood", "undone"),
@@ -84,6 +85,19 @@ def shadow_lines(report: report_pb2.ShadowReport, where: str) -> Iterator[str]:
     yield from _nodes(report.nodes)
     yield ""
     yield from _sentences("what these figures rest on", report.assumptions)
+
+
+def _avoided(categories: Iterable[report_pb2.ShadowCategory]) -> Iterator[str]:
+    """Which nodes restarts kept from: the agreement alone does not tell."""
+    rows = [
+        (row.category, str(row.agreed_same_nodes), str(row.agreed_ours_alone), str(row.other_nodes))
+        for row in categories
+        if row.agreed_same_nodes or row.agreed_ours_alone or row.other_nodes
+    ]
+    if rows:
+        yield ""
+        yield from _columns(("restarts that avoid nodes", "same nodes", "only ours", "other nodes"), rows)
+        yield "same nodes, only ours (people avoided none): agreed; other nodes: not"
 
 
 def _earned(earned: Iterable[report_pb2.EarnedAutonomy]) -> Iterator[str]:

@@ -47,6 +47,14 @@ class Outcome(StrEnum):
 
 COUNTED = frozenset({Outcome.AGREED, Outcome.WE_RESTART, Outcome.THEY_RESTART, Outcome.OTHER_NODES, Outcome.CORRECTED})
 DISAGREED = COUNTED - {Outcome.AGREED}
+_RESTARTED = frozenset({Did.REQUEUED, Did.RESUBMITTED})
+
+
+class Avoided(StrEnum):
+    """Of an agreed restart that was to avoid nodes: which ones people avoided. Others are `Outcome.OTHER_NODES`."""
+
+    SAME = "same"  # at least one of them
+    OURS_ALONE = "ours_alone"  # none, as far as is known
 
 
 class Proof(StrEnum):
@@ -78,6 +86,7 @@ class Case:
     outcome: Outcome
     why: str
     act: Act
+    nodes: Avoided | None = None  # None: there is nothing to compare
     advice: Advised | None = None
     advised_at: datetime | None = None  # since when its action was advised without a break
     autonomous: bool = False  # we acted: the case says whether people let it stand
@@ -115,6 +124,8 @@ class CategoryRow:
     category: Category
     agreement: Estimate
     outcomes: Mapping[Outcome, int]  # the counted ones of what people did, the others of all cases
+    agreed_same_nodes: int = 0  # of the agreed ones, where the restart was to avoid nodes
+    agreed_ours_alone: int = 0
     stood: int = 0  # of ours, let stand
     undone: int = 0
     gpu_hours_held: float = 0.0
@@ -155,6 +166,7 @@ def compare(watched: Watched, now: datetime, rules: ShadowRules) -> Case:
         outcome=outcome,
         why=why,
         act=act,
+        nodes=_avoided(watched, advice, act) if outcome is Outcome.AGREED and act.did in _RESTARTED else None,
         advice=advice,
         advised_at=since,
         autonomous=ours,
@@ -209,7 +221,7 @@ def _outcome(
         return Outcome.NO_ADVICE, "there was no advice to restart or stop it when people acted"
     if act.sure < rules.sure_min:
         return Outcome.UNCLEAR, act.why
-    restarted = act.did in {Did.REQUEUED, Did.RESUBMITTED}
+    restarted = act.did in _RESTARTED
     if advice.action is Action.RESTART:
         if not restarted:
             return Outcome.WE_RESTART, act.why
@@ -221,15 +233,32 @@ def _outcome(
 
 def _nodes_compared(watched: Watched, advice: Advised, act: Act) -> tuple[Outcome, str]:
     """People who name no node say nothing about ours, and what we said after their drain may only repeat it."""
-    before = [item for item in watched.advised if act.drained_at is not None and item.at <= act.drained_at]
-    unprompted = [item for item in before if item.action is advice.action]
-    ours = set(unprompted[-1].nodes) if unprompted else set()
-    theirs = {*act.excluded, *(act.drained if unprompted else ())}
-    same = set(act.excluded) & set(advice.nodes) or set(act.drained) & ours
-    if theirs and not same:
+    ours, theirs = _unprompted(watched, advice, act)
+    if theirs and not _common(advice, act, ours):
         named = ", ".join(sorted(ours if act.drained else advice.nodes)) or "none"
         return Outcome.OTHER_NODES, f"people kept it from {', '.join(sorted(theirs))}, we from {named}"
     return Outcome.AGREED, act.why
+
+
+def _unprompted(watched: Watched, advice: Advised, act: Act) -> tuple[set[str], set[str]]:
+    """Our nodes from before people drained theirs, and people's; a drain that we said nothing before is left out."""
+    before = [item for item in watched.advised if act.drained_at is not None and item.at <= act.drained_at]
+    unprompted = [item for item in before if item.action is advice.action]
+    ours = set(unprompted[-1].nodes) if unprompted else set()
+    return ours, {*act.excluded, *(act.drained if unprompted else ())}
+
+
+def _common(advice: Advised, act: Act, ours: set[str]) -> set[str]:
+    return set(act.excluded) & set(advice.nodes) or set(act.drained) & ours
+
+
+def _avoided(watched: Watched, advice: Advised | None, act: Act) -> Avoided | None:
+    if advice is None or advice.action is not Action.RESTART or not advice.nodes:
+        return None
+    ours, _ = _unprompted(watched, advice, act)
+    if _common(advice, act, ours):
+        return Avoided.SAME
+    return None if act.excluded or act.drained else Avoided.OURS_ALONE
 
 
 def _restarted_after_stop(watched: Watched, act: Act, advice: Advised, rules: ShadowRules) -> tuple[Outcome, str]:
@@ -370,6 +399,8 @@ def _row(category: Category, cases: Sequence[Case], nodes: Sequence[NodeProof]) 
             for outcome in Outcome
             if (n := sum(case.outcome is outcome for case in (theirs if outcome in COUNTED else own)))
         },
+        agreed_same_nodes=sum(case.nodes is Avoided.SAME for case in agreed),
+        agreed_ours_alone=sum(case.nodes is Avoided.OURS_ALONE for case in agreed),
         stood=sum(case.outcome is Outcome.AGREED for case in ours),
         undone=sum(case.outcome in DISAGREED for case in ours),
         gpu_hours_held=sum(_hours(case) for case in late if case.held),

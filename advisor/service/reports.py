@@ -21,6 +21,8 @@ def assumptions(rules: ShadowRules) -> list[str]:
         "Counted are attempts that we advised to restart or to stop before people acted, where it is at least "
         f"{rules.sure_min:.0%} sure what they did. A restart agrees with a requeue or a resubmission, a stop with a "
         f"cancel or a job left as it was for {hours:g} h.",
+        "A restart that was to avoid nodes agrees where people avoided one of them, or none: which, is told beside. "
+        "Where they avoided others only, it does not.",
         "The interval is Wilson's, of 95 %.",
         "A resubmission is a new job of the same user and name; how sure that is follows from nodes, partition, output "
         "file, time, and how many of that name ran beside it. After an advice to stop it counts against us only when "
@@ -82,6 +84,8 @@ def _category(row: CategoryRow) -> report_pb2.ShadowCategory:
         category=row.category,
         agreement=estimate(row.agreement),
         **{outcome.value: row.count(outcome) for outcome in Outcome},
+        agreed_same_nodes=row.agreed_same_nodes,
+        agreed_ours_alone=row.agreed_ours_alone,
         stood=row.stood,
         undone=row.undone,
         gpu_hours_held=row.gpu_hours_held,

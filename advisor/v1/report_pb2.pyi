@@ -229,6 +229,8 @@ class ShadowCategory(_message.Message):
     NODES_BAD_FIELD_NUMBER: _builtins.int
     NODES_GOOD_FIELD_NUMBER: _builtins.int
     NODES_OPEN_FIELD_NUMBER: _builtins.int
+    AGREED_SAME_NODES_FIELD_NUMBER: _builtins.int
+    AGREED_OURS_ALONE_FIELD_NUMBER: _builtins.int
     category: _builtins.str
     agreed: _builtins.int
     we_restart: _builtins.int
@@ -250,6 +252,10 @@ class ShadowCategory(_message.Message):
     nodes_bad: _builtins.int
     nodes_good: _builtins.int
     nodes_open: _builtins.int
+    agreed_same_nodes: _builtins.int
+    """of the agreed restarts that were to avoid nodes: people avoided some of them"""
+    agreed_ours_alone: _builtins.int
+    """people avoided none; where they avoided others it is other_nodes"""
     @_builtins.property
     def agreement(self) -> Global___Estimate: ...
     def __init__(
@@ -275,10 +281,12 @@ class ShadowCategory(_message.Message):
         nodes_bad: _builtins.int = ...,
         nodes_good: _builtins.int = ...,
         nodes_open: _builtins.int = ...,
+        agreed_same_nodes: _builtins.int = ...,
+        agreed_ours_alone: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["agreement", b"agreement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreed", b"agreed", "agreement", b"agreement", "category", b"category", "corrected", b"corrected", "gpu_hours_held", b"gpu_hours_held", "gpu_hours_waited", b"gpu_hours_waited", "gpu_hours_wasted", b"gpu_hours_wasted", "no_advice", b"no_advice", "nobodys", b"nobodys", "nodes_bad", b"nodes_bad", "nodes_good", b"nodes_good", "nodes_open", b"nodes_open", "other_nodes", b"other_nodes", "stood", b"stood", "they_restart", b"they_restart", "unclear", b"unclear", "undone", b"undone", "waiting", b"waiting", "we_restart", b"we_restart", "without_gpus", b"without_gpus"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreed", b"agreed", "agreed_ours_alone", b"agreed_ours_alone", "agreed_same_nodes", b"agreed_same_nodes", "agreement", b"agreement", "category", b"category", "corrected", b"corrected", "gpu_hours_held", b"gpu_hours_held", "gpu_hours_waited", b"gpu_hours_waited", "gpu_hours_wasted", b"gpu_hours_wasted", "no_advice", b"no_advice", "nobodys", b"nobodys", "nodes_bad", b"nodes_bad", "nodes_good", b"nodes_good", "nodes_open", b"nodes_open", "other_nodes", b"other_nodes", "stood", b"stood", "they_restart", b"they_restart", "unclear", b"unclear", "undone", b"undone", "waiting", b"waiting", "we_restart", b"we_restart", "without_gpus", b"without_gpus"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

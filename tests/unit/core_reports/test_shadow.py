@@ -7,6 +7,7 @@ import pytest
 
 from advisor.core.people import Correction, Did, Said
 from advisor.core.shadow import (
+    Avoided,
     Case,
     NodeAftermath,
     NodeProof,
@@ -116,6 +117,21 @@ def test_people_who_avoid_other_nodes_disagree() -> None:
     assert case(followers=(follower(excluded=("node2", "node4")),)).outcome is Outcome.AGREED
     drained = (change("node3", 100, NodeState.DRAINED, "bob: broken"),)
     assert case(changes=drained, followers=(follower(),)).outcome is Outcome.OTHER_NODES
+
+
+def test_agreed_restarts_tell_whether_people_avoided_our_nodes() -> None:
+    """Agreement about the restart alone hides it: in common, or none of theirs where we had some."""
+    common = case(followers=(follower(excluded=("node2", "node4")),))
+    none = case(followers=(follower(),))
+    neither = case(advised=(advised(nodes=()),), followers=(follower(),))
+    others = case(followers=(follower(excluded=("node4",)),))
+    prompted = (change("node2", 100, NodeState.DRAINED, "bob: broken"),)
+    repeated = case(advised=(advised(at=at(101)),), changes=prompted, followers=(follower(),))
+    stopped = case(advised=(stop(),))
+    cases = (common, none, neither, others, repeated, stopped)
+    assert [item.nodes for item in cases] == [Avoided.SAME, Avoided.OURS_ALONE, None, None, None, None]
+    (row,) = [row for row in tally(cases, []).rows if row.category is common.category]
+    assert (row.agreed_same_nodes, row.agreed_ours_alone, row.count(Outcome.OTHER_NODES)) == (1, 1, 1)
 
 
 def test_nodes_that_we_named_after_people_drained_them_are_no_agreement() -> None:

@@ -13,6 +13,7 @@ from advisor.commands.output import CommandError
 from advisor.commands.report_plots import plot_reliability, plot_shadow
 from advisor.commands.report_text import reliability_lines, shadow_lines
 from advisor.core.people import ShadowRules
+from advisor.service.dashboard.views.shadow import shadow_page
 from advisor.service.reports import DEFINITIONS, assumptions
 from advisor.v1 import common_pb2, report_pb2
 
@@ -148,6 +149,22 @@ def test_what_was_carried_out_is_not_told_as_done_by_people() -> None:
     text = " ".join(" ".join(shadow_lines(ours, "alps")).split())
     assert "we restart, and carried it out" in text
     assert "people advisor" not in text
+
+
+def test_which_nodes_agreed_restarts_avoided_is_told_beside() -> None:
+    """In the text and in the dashboard; nothing is said where no restart was to avoid any."""
+    row = report_pb2.ShadowCategory(category="gpu_hardware", agreed=8, agreed_same_nodes=5, agreed_ours_alone=3)
+    report = report_pb2.ShadowReport(categories=[row, report_pb2.ShadowCategory(category="unknown", agreed=1)])
+    text = list(shadow_lines(report, "alps"))
+    at = next(at for at, line in enumerate(text) if line.startswith("restarts that avoid nodes"))
+    assert text[at].split("  ")[-1].strip() == "other nodes"
+    assert text[at + 1].split() == ["gpu_hardware", "5", "3", "0"]
+    assert text[at + 2].startswith("same nodes, only ours (people avoided none): agreed")
+    assert [line.avoided for line in shadow_page(report).categories] == ["5 with the same nodes, 3 with only ours", ""]
+    row.ClearField("agreed_same_nodes")
+    row.ClearField("agreed_ours_alone")
+    quiet = report_pb2.ShadowReport(categories=[row])
+    assert not any("avoid nodes" in line for line in shadow_lines(quiet, "alps"))
 
 
 def test_a_label_is_never_cut() -> None:

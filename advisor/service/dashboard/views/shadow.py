@@ -37,6 +37,7 @@ class CategoryLine:
     category: str
     agreement: Share
     agreed: int
+    avoided: str  # which nodes people avoided of those that agreed restarts were to avoid
     we_restart: int
     they_restart: int
     other_nodes: int
@@ -163,6 +164,11 @@ def _category(row: report_pb2.ShadowCategory) -> CategoryLine:
         category=words(row.category),
         agreement=share_of(row.agreement),
         agreed=row.agreed,
+        avoided=", ".join(
+            f"{count} with {nodes}"
+            for count, nodes in ((row.agreed_same_nodes, "the same nodes"), (row.agreed_ours_alone, "only ours"))
+            if count
+        ),
         we_restart=row.we_restart,
         they_restart=row.they_restart,
         other_nodes=row.other_nodes,
