@@ -26,7 +26,7 @@ from advisor.bundle_evidence import is_error_file, read_error_file, recorder_evi
 from advisor.bundle_facts import STATES, BundleError, JobFacts, reason_of
 from advisor.bundle_logs import READ_BYTES, opened_log
 from advisor.bundle_parts import LogFile, Parts, node_of_file, parts_of, rank_of_name
-from advisor.bundle_times import Reach, begin_of, reach_of
+from advisor.bundle_times import Reach, begin_of, other_host, reach_of
 from advisor.core import excerpt
 from advisor.core.chatter import Voice, quiet_seconds
 from advisor.core.gpu_indices import with_indices
@@ -145,6 +145,9 @@ class _Reading:
         labels = [item.label for item in files]
         problems: list[str] = []
         for item in files:
+            host = other_host(item) if item.node else ""
+            if host:
+                problems.append(f"the lines of {item.label} name {host}, not {item.node}")
             reach = (reaches or {}).get(item.label, Reach(since=self.facts.started_at))
             if reach.cut and reach.since is not None:
                 problems.append(f"of {item.label} nothing from before {reach.since:%Y-%m-%d %H:%M:%S} UTC counts")

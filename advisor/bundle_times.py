@@ -1,4 +1,6 @@
-"""How far back a kernel's log is a job's business: it goes back to the boot of its machine, and a job does not.
+"""What a kernel's log tells of itself at its head: whose it is, and how far back it goes.
+
+It goes back to the boot of its machine, and a job does not.
 
 Where the scheduler's word on the start is missing, the job's own logs tell: nothing from long before their first line
 can have ended it. Times without a zone (`dmesg -T`) are those of the node; logs that have none either are taken to be
@@ -13,11 +15,13 @@ from pathlib import Path
 from advisor.bundle_facts import JobFacts
 from advisor.bundle_logs import READ_BYTES, opened_log
 from advisor.bundle_parts import LogFile
+from advisor.core.places import place_of
 from advisor.core.times import LineTime, line_time
 
 START_UP = timedelta(minutes=30)  # from a job's start to the first line of its log that has a time, at most
 ZONES = timedelta(hours=14)  # that two clocks without a zone may be apart
-_LINES_MAX = 5_000  # without a time, at the head of a file
+_LINES_MAX = 5_000  # of a file's head
+_LINE_BYTES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +35,23 @@ class Reach:
 
 def first_time(path: Path, now: datetime) -> LineTime | None:
     """The first time in a file's head."""
+    return next((told for line in _head(path) if (told := line_time(line, now)) is not None), None)
+
+
+def other_host(file: LogFile) -> str:
+    """The host that its lines name where that is not the node it was said to be of, else "". Slurm may call a node
+    otherwise than it calls itself: a doubt, no proof.
+    """
+    named = (place_of(line) for line in _head(file.path) if " kernel:" in line)
+    host = next((place.node for place in named if place.kernel and place.node), file.node)
+    return host if host != file.node else ""
+
+
+def _head(path: Path) -> list[str]:
     with opened_log(path) as file:
-        head = file.read(READ_BYTES)
-    for line in head.split(b"\n", _LINES_MAX)[:_LINES_MAX]:
-        told = line_time(line[:200].decode("utf-8", "replace"), now)
-        if told is not None:
-            return told
-    return None
+        data = file.read(READ_BYTES)
+    lines = data.split(b"\n", _LINES_MAX)[:_LINES_MAX]
+    return [line[:_LINE_BYTES].decode("utf-8", "replace") for line in lines]
 
 
 def begin_of(logs: Iterable[LogFile], now: datetime) -> LineTime | None:

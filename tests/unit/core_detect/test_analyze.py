@@ -358,6 +358,18 @@ def test_a_kernel_log_may_come_through_a_pipe(
     assert told(capsys, logs[0], "--kernel", "node2=-")["advice"]["exclude_nodes"] == ["node2"]
 
 
+def test_a_kernel_log_that_names_another_host_is_doubted(
+    logs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever mixes two files up would have a good node excluded. Slurm may call it otherwise, so that it counts."""
+    line = "2026-11-29T12:00:00+00:00 {} kernel: NVRM: Xid (PCI:0000:1b:00): 79, pid=1, name=x, GPU has fallen off.\n"
+    for host, problems in (("node3", ["the lines of dmesg.txt name node3, not node2"]), ("node2.example.org", [])):
+        logs[1].write_text("-- Boot 1 --\n" + line.format(host))
+        document = told(capsys, logs[0], "--kernel", f"node2={logs[1]}")
+        assert document["attribution"]["sources"]["kernel"]["problems"] == problems
+        assert document["advice"]["exclude_nodes"] == ["node2"]
+
+
 def test_what_a_kernel_said_long_before_a_job_is_not_its_business(
     logs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
