@@ -111,11 +111,14 @@ def test_what_slurm_itself_holds_is_released_by_advice_with_exclusions(world: Wo
 
 def test_a_job_whose_output_cannot_be_opened_is_told_why_and_tried_on_another_node(world: World) -> None:
     """Its folder is not there (0:53, no line of log): the verdict names it, the batch node is avoided, no node drained;
-    once the folder is there the job runs."""
+    once the folder is there the job runs. A file has its name meanwhile, for Slurm 24.11 makes folders that are missing.
+    """
     folder = world.cluster.runtime.home("alice") / "comes-later"
+    world.cluster.must("touch", str(folder), user="alice")
     script, where = "#!/bin/sh\nhostname\n", f"--output={folder}/%j.out"
     job = world.cluster.submit("alice", script, "-N2", "--exclusive", _OPT_IN, where)
     _waits(world, job, "PENDING", restarts=1)
+    world.cluster.must("rm", str(folder), user="alice")
     world.cluster.must("mkdir", str(folder), user="alice")
     wait_for("an exclusion", lambda: _row(world, job).excluded, seconds=20)
     (batch,) = _row(world, job).excluded
