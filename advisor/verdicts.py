@@ -125,7 +125,8 @@ def lapsed(item: StoredAttempt, decision: Decision, now: datetime) -> bool:
         return False
     if item.attempt.state is AttemptState.CANCELLED:
         return False  # a restart will not be made, and a stop is nothing more to do
-    reachable = item.job.in_scope and item.successor is None and not item.forgotten
+    waits = item.successor is None or (item.undone and not moved_on(item))
+    reachable = item.job.in_scope and waits and not item.forgotten
     known = item.remembered_until is None or now < item.remembered_until
     return reachable and known and (item.undone or (expired_at is not None and now >= expired_at))
 

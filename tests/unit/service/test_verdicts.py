@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from advisor.core.model import Attempt, Job, OpenAdvice
+from advisor.core.model import Attempt, Job, OpenAdvice, Successor
 from advisor.core.policy import Policy
 from advisor.core.words import Action, AttemptState, Category, Mode, Reason
 from advisor.store.records import AttemptKey, StoredAttempt
@@ -33,6 +33,10 @@ LIVE = StoredAttempt(
 ENDED = replace(LIVE, remembered_until=NOW + timedelta(seconds=300))
 
 
+WAITS = Successor(number=1, state=AttemptState.PENDING, by_us=False)
+UNDONE = replace(ENDED, undone=True)
+
+
 def test_advice_is_open_as_long_as_the_scheduler_knows_the_attempt() -> None:
     """Never longer, whenever it is given; a live attempt's by policy."""
     at = [time_to_live(ENDED, Policy(), NOW + timedelta(seconds=s)).total_seconds() for s in (0, 290, 400)]
@@ -51,8 +55,24 @@ def test_advice_is_open_as_long_as_the_scheduler_knows_the_attempt() -> None:
         (replace(ENDED, forgotten=True), 250, False),
         (replace(ENDED, advice=replace(ADVICE, applied=True)), 250, False),
         (replace(ENDED, advice_expires_at=NOW + timedelta(seconds=300)), 250, False),
+        (replace(ENDED, successor=WAITS), 250, False),
     ],
 )
 def test_advice_that_ran_out_untaken_is_said_once_more(item: StoredAttempt, seconds: float, again: bool) -> None:
     """While somebody could still apply it: given before the end, it runs out before the scheduler forgets."""
     assert lapsed(item, RESTART, NOW + timedelta(seconds=seconds)) is again
+
+
+@pytest.mark.parametrize(
+    ("item", "again"),
+    [
+        (UNDONE, True),
+        (replace(UNDONE, successor=WAITS), True),
+        (replace(UNDONE, successor=replace(WAITS, state=AttemptState.RUNNING)), False),
+        (replace(UNDONE, forgotten=True), False),
+        (replace(UNDONE, attempt=Attempt(number=0, state=AttemptState.CANCELLED)), False),
+    ],
+)
+def test_what_the_scheduler_has_forgotten_is_said_once_more_at_once(item: StoredAttempt, again: bool) -> None:
+    """Also where others have requeued it before that: their attempt is to avoid the same nodes."""
+    assert lapsed(item, RESTART, NOW) is again
