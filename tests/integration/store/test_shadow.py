@@ -191,7 +191,7 @@ async def test_what_somebody_records_wins_and_is_audited(store: Store, url: str)
     (case,) = (await shadow(store)).report.cases
     assert (case.outcome, case.act.by, case.act.nodes) == (Outcome.OTHER_NODES, "bob", ("node3",))
     with pytest.raises(NotFound, match="no attempt"):
-        await store.record_shadow(replace(key, number=9), said, origin="", now=at(0))
+        await store.record_shadow(key._replace(number=9), said, origin="", now=at(0))
     assert await audited(url, "shadow_recorded") == 2
 
 
