@@ -1,6 +1,6 @@
 """One watched attempt during one tick: what is remembered of it, what its sources gave, and the snapshot made of it.
 
-A `TickState` (cursors and parser states) is persisted with every tick, so that a service that takes over continues
+A `TickState` (cursors and parser states) is persisted with every tick or soon after, so that who takes over continues
 where the last one stopped. It belongs to one attempt only. Nothing here reads anything.
 """
 
