@@ -167,6 +167,9 @@ class StoreLogs:
         self._running: list[_Running] = []
         self._left: dict[str, _Left] = {}
         self._given: dict[str, tuple[str, LogBatch]] = {}
+        self._reached: dict[
+            str, tuple[str, Position]
+        ] = {}  # what the newest cursor of each says, which need not be read
         self._passes: dict[str, _Pass] = {}
         self._served: dict[str, float] = {}
         self._wanted: dict[str, float] = {}
@@ -229,7 +232,7 @@ class StoreLogs:
         self, request: LogRequest, neighbours: Sequence[LogRequest], now_ns: int, end_ns: int
     ) -> _Wish | LogBatch | Unavailable:
         try:
-            position = decode(request.cursor)
+            position = self._position(request)
         except CursorError as error:
             return self._absent(UnavailableReason.GARBLED, f"{request.key}: {error}")
         begun = request.started_at or request.ended_at
@@ -270,6 +273,11 @@ class StoreLogs:
             start_ns = max(first_ns, position.settled_ns, 0 if sweep else near_ns)
         live = now_ns - start_ns <= int((limits.overlap_seconds + limits.sweep_seconds * 2) * NS)
         return _Wish(request, position, start_ns, last_ns, sweep, live)
+
+    def _position(self, request: LogRequest) -> Position:
+        """Raises `CursorError`."""
+        cursor, position = self._reached.get(request.key, ("", Position()))
+        return position if cursor == request.cursor else decode(request.cursor)
 
     def _sweeps(self, key: str, swept_ns: int, now_ns: int) -> bool:
         """Every attempt at moments of its own: thousands that are swept together hold up whatever is new meanwhile."""
@@ -355,7 +363,15 @@ class StoreLogs:
         self._wanted.update(dict.fromkeys((request.key for request in requests), now))
         for key in [key for key, at in self._wanted.items() if now - at > FORGET_SECONDS]:
             del self._wanted[key]
-            for held in (self._left, self._passes, self._given, self._served, self._missing, self._heard):
+            for held in (
+                self._left,
+                self._passes,
+                self._given,
+                self._reached,
+                self._served,
+                self._missing,
+                self._heard,
+            ):
                 held.pop(key, None)
 
     # Answers
@@ -418,6 +434,7 @@ class StoreLogs:
         if complete and not (taken or over or swept or gaps) and young and wish.request.cursor:
             return LogBatch(chunks=(), cursor=wish.request.cursor)  # nothing to remember: writing it is saved
         cursor = encode(position)
+        self._reached[wish.request.key] = cursor, position
         if rest:
             self._left[wish.request.key] = _Left(cursor, pile, until_ns, wish)
         batch = LogBatch(
