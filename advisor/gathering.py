@@ -85,13 +85,12 @@ class Gatherer:
         kept: dict[AttemptKey, tuple[bytes, TickState]] = {}
         sightings = []
         for item in items:
-            known = self._decoded.get(item.key)
-            same = known is not None and known[0] == item.detector_state
-            stored = known[1] if known is not None and same else decoded_state(item.key, item.detector_state)
+            stored = self._stored(item.key, item.detector_state)
             kept[item.key] = (item.detector_state, stored)
             state = self._newest(item.key, stored)
             if not state.sources and item.predecessor_state:
-                before = decoded_state(item.key, item.predecessor_state)
+                earlier = AttemptKey(job_key=item.key.job_key, number=item.key.number - 1)
+                before = self._newest(earlier, self._stored(earlier, item.predecessor_state))
                 begun = {name: SourceState(predecessor=held.cursor) for name, held in before.sources.items()}
                 state = replace(state, sources=begun)
             away = nodes_away(state.away, item)
@@ -112,6 +111,10 @@ class Gatherer:
     def put_off(self, sightings: Iterable[Sighting]) -> None:
         """Their states are saved in a later tick, which goes on from them. Who takes over reads again what is lost."""
         self._put_off.update((sighting.key, (sighting.stored, sighting.state)) for sighting in sightings)
+
+    def _stored(self, key: AttemptKey, data: bytes) -> TickState:
+        known = self._decoded.get(key)
+        return known[1] if known is not None and known[0] == data else decoded_state(key, data)
 
     def _newest(self, key: AttemptKey, stored: TickState) -> TickState:
         """What was left last: what is stored, unless that was to be saved later and nobody has saved another since."""
