@@ -561,7 +561,11 @@ class Pipeline:
     def _due_now(self, changed: Sequence[Sighting]) -> list[Sighting]:
         """Those that are saved in this tick. What was only read on waits for its turn where there is much of it."""
         later = [
-            s.key for s in changed if not is_over(s.item) and s.signals is s.item.signals and s.only_read_on(s.stored)
+            s.key
+            for s in changed
+            # Of one that was over and is not after all, that is told at once, too.
+            if not is_over(s.item) and s.key not in self._over
+            if s.signals is s.item.signals and s.only_read_on(s.stored)
         ]
         waiting = frozenset(later) - self._saves.take(later)
         self._gatherer.put_off(sighting for sighting in changed if sighting.key in waiting)

@@ -1,8 +1,8 @@
 """The loop around the tick, on a clock that only moves when it sleeps."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,15 +11,18 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from advisor.board import Board
+from advisor.core.model import Attempt, Job
 from advisor.core.policy import Policy
 from advisor.core.rules import RuleSet
 from advisor.core.scan import Scanner
-from advisor.core.words import Action, Category, IncidentKind, Mode, Reason
+from advisor.core.words import Action, AttemptState, Category, IncidentKind, Mode, Reason
 from advisor.gathering import Gatherer
+from advisor.oldest_first import AT_ONCE
 from advisor.pipeline import COMMITS_AT_ONCE, FAILING_SECONDS_MAX, Pipeline, Rulebook, TicksFailedError
+from advisor.sighting import Sighting, SourceState, TickState
 from advisor.store.due import Due, Settings
 from advisor.store.errors import Conflict
-from advisor.store.records import CommittedDecision, DecisionRecord
+from advisor.store.records import AttemptKey, CommittedDecision, DecisionRecord, DetectorState, StoredAttempt
 from advisor.store.store import Store
 from advisor.verdicts import Verdict
 
@@ -217,6 +220,37 @@ async def test_one_decision_that_cannot_be_stored_keeps_no_other_back() -> None:
     done = await pipeline._commit(verdicts)
     assert done == [verdicts[number] for number in (0, 1, 2, 4, 6)]
     assert isinstance(verdicts[3].sighting.failed, ValueError)
+
+
+def _one_of_many(number: int, state: AttemptState) -> Verdict:
+    """It has read on, as all others have."""
+    key = AttemptKey(job_key=f"{number:03d}", number=0)
+    item = StoredAttempt(
+        key=key,
+        job=Job(key=key.job_key, cluster="c", job_id=str(number), user="u"),
+        attempt=Attempt(number=0, state=state),
+    )
+    stored = TickState(sources={"log": SourceState(cursor="before")})
+    read_on = replace(stored, sources={"log": SourceState(cursor="after")})
+    sighting = Sighting(item=item, stored=stored, state=read_on, signals=item.signals)
+    return cast(Verdict, SimpleNamespace(sighting=sighting, record=None))
+
+
+async def test_of_an_attempt_that_is_not_over_after_all_that_is_saved_at_once() -> None:
+    """Its end was forgotten by its scheduler: that it was seen over would close it before it has ended again."""
+    saved: list[Mapping[AttemptKey, DetectorState]] = []
+
+    class SavingStore(EmptyStore):
+        async def save_states(self, states: Any, *, fence: object = None) -> None:
+            saved.append(states)
+
+    pipeline, _ = _pipeline(JumpingClock(), lambda: False, lambda: None, SavingStore)
+    others, last = [_one_of_many(number, AttemptState.RUNNING) for number in range(2 * AT_ONCE)], 2 * AT_ONCE
+    for state, over in ((AttemptState.FAILED, True), (AttemptState.RUNNING, False)):
+        verdict = _one_of_many(last, state)
+        await pipeline._save([*others, verdict], [])
+        assert len(saved[-1]) == AT_ONCE + 1
+        assert saved[-1][verdict.sighting.key].seen_over is over
 
 
 async def test_without_a_database_the_process_stays() -> None:
