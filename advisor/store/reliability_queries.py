@@ -100,13 +100,14 @@ async def _moments(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> M
 
 
 async def _advised(connection: AsyncConnection, keys: Sequence[AttemptKey]) -> Mapping[AttemptKey, bool]:
-    """Those that a restart or stop was advised for: True where the scheduler accepted one."""
+    """Those that a restart or stop was advised for: True where the scheduler accepted one, and has not
+    forgotten it."""
     if not keys:
         return {}
     wanted = wanted_attempts(keys)
     own = decisions.c
     found = await connection.execute(
-        select(own.job_key, own.number, func.bool_or(advice.c.applied).label("applied"))
+        select(own.job_key, own.number, func.bool_or(and_(advice.c.applied, ~advice.c.undone)).label("applied"))
         .join(wanted, of_attempt(decisions, wanted))
         .join(advice, and_(advice.c.decision_id == own.id))
         .where(own.action.in_([Action.RESTART.value, Action.STOP.value]))

@@ -148,7 +148,7 @@ async def _advised(connection: AsyncConnection, keys: Sequence[str]) -> Mapping[
             own.excluded_nodes,
             own.implicated_nodes,
             own.fingerprint,
-            advice.c.applied,
+            and_(advice.c.applied, ~advice.c.undone).label("applied"),
         )
         .join(advice, advice.c.decision_id == own.id)
         .where(own.job_key == any_id(keys))
@@ -182,11 +182,11 @@ _RUN_COLUMNS = (
 async def _chains(
     connection: AsyncConnection, keys: Sequence[str], advised: Mapping[AttemptKey, list[Advised]]
 ) -> tuple[Mapping[str, Mapping[int, AnyRow]], Mapping[str, AnyRow]]:
-    """All attempts of the jobs, and the jobs."""
+    """All attempts of the jobs but those whose requeue the scheduler has forgotten, and the jobs."""
     own = attempts.c
     found = await connection.execute(
         select(*(own[name] for name in _RUN_COLUMNS), own.nodes, own.exit_code, own.exit_signal).where(
-            own.job_key == any_id(keys)
+            own.job_key == any_id(keys), own.withdrawn_generation.is_(None)
         )
     )
     chains: dict[str, dict[int, AnyRow]] = defaultdict(dict)

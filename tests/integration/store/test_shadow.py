@@ -120,6 +120,29 @@ async def test_what_people_did_is_read_from_what_agents_reported(store: Store) -
     assert not found.capped
 
 
+async def test_what_its_scheduler_has_forgotten_nobody_did(store: Store) -> None:
+    """A requeue by people, one of ours, and a stop of ours: each was seen, and is as if it had never been."""
+    for number in ("1", "2", "3"):
+        action = Action.STOP if number == "3" else Action.RESTART
+        mode = Mode.MONITOR if number == "1" else Mode.AUTONOMOUS
+        key = await failed(store, number, decision(action=action, mode=mode))
+        if number != "1":
+            (told,) = await store.open_advice(CLUSTER, at(FAILED_AT + 20))
+            accepted = Reconciliation(
+                status=ReconciliationStatus.VERIFIED, reason=ReconciliationReason.OBSERVED, at=at(FAILED_AT + 20)
+            )
+            await store.record_reconciliation(told.advice_id, accepted, who="agent")
+        await requeued(store, number, FAILED_AT + 30)
+        again = {"ended_at": at(FAILED_AT), "observed_at": at(FAILED_AT + 40)}
+        shown = await report(store, job(number, AttemptState.FAILED, **again), complete=False)
+        assert shown.withdrawn == (AttemptKey(job_key=key.job_key, number=1),)
+    cases = by_job((await shadow(store)).report.cases)
+    assert {number: case.act.did for number, case in cases.items()} == dict.fromkeys(("1", "2", "3"), Did.NOTHING)
+    window = Window(since=at(-3600), until=at(DAY))
+    facts = (await store.reliability_rows(ReliabilityWanted(window=window))).attempts
+    assert [(item.advised, item.acted) for item in facts] == [(True, False)] * 3
+
+
 async def test_a_node_that_went_down_explains_a_requeue(store: Store) -> None:
     """The agent's report of nodes is kept as changes: Slurm requeued this one by itself."""
     recorded = await report(store, job("1"), complete=False)
