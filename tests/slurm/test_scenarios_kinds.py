@@ -111,7 +111,7 @@ def test_what_slurm_itself_holds_is_released_by_advice_with_exclusions(world: Wo
 
 def test_a_job_whose_output_cannot_be_opened_is_told_why_and_tried_on_another_node(world: World) -> None:
     """Its folder is not there (0:53, no line of log): the verdict names it, the batch node is avoided, no node drained;
-    once the folder is there the job runs. A file has its name meanwhile, for Slurm 24.11 makes folders that are missing.
+    once the folder is there the job runs. A file has its name meanwhile, for Slurm 24.11 makes missing folders.
     """
     folder = world.cluster.runtime.home("alice") / "comes-later"
     world.cluster.must("touch", str(folder), user="alice")
