@@ -173,7 +173,7 @@ def _past_failure(number: int, count: int, chance: random.Random) -> tuple[list[
     jobs = [replace(failed, gpus=8)]
     told = Told(
         category=Category.GPU_HARDWARE,
-        cause=f"Xid 79 ({name}): a GPU has fallen off the bus",
+        cause=f"Xid 79: the GPU has fallen off the bus ({name})",
         nodes=(name,),
         lines=((Role.INITIATING, Trust.LOG if number % 9 == 4 else Trust.KERNEL, XID),),
     )
@@ -199,12 +199,13 @@ async def _recovered(store: Store, names: list[str]) -> tuple[str, str, AttemptK
         store, job("4711", "alice", "llama-70b", state=AttemptState.RUNNING, since=21_600, nodes=names)
     )
     await progressed(store, first, first=0, last=4123, since=21_300, until=1510)
+    cause = "Xid 79: the GPU has fallen off the bus"
     told = Told(
         category=Category.GPU_HARDWARE,
-        cause=f"Xid 79: a GPU has fallen off the bus ({bad})",
+        cause=f"{cause} ({bad})",
         mode=Mode.AUTONOMOUS,
         nodes=(bad,),
-        why=f"Restart without {bad}: trusted evidence implicates nodes that can be avoided; cause: Xid 79 ({bad}).",
+        why=f"Restart without {bad}: trusted evidence implicates nodes that can be avoided; cause: {cause} ({bad}).",
         lines=(
             (Role.INITIATING, Trust.KERNEL, XID),
             (Role.INITIATING, Trust.LOG, "[rank131]: torch.AcceleratorError: CUDA error: unspecified launch failure"),
@@ -391,7 +392,7 @@ async def _operators(store: Store, key: AttemptKey) -> None:
     want = Want(
         node=node_name(417),
         category=Category.GPU_HARDWARE,
-        why="Xid 79: a GPU has fallen off the bus",
+        why="Xid 79: the GPU has fallen off the bus",
         evidence_at=before(1504),
         job_key=key.job_key,
         number=key.number,
