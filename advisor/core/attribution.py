@@ -96,9 +96,8 @@ def _from_lead(
     if symptom.category is not Category.UNKNOWN:
         runner.append(replace(symptom, why_not="a symptom, where a cause is known"))
     close = groups[1][0].score > lead.score - 0.15 if len(groups) > 1 else False
-    confidence = round(
-        min(0.99, max(0.05, min(lead.score, rule.weight + (0.05 if trusted else 0.0))) * (0.85 if close else 1.0)), 3
-    )
+    most = rule.weight + (0.05 if trusted and not rule.guess else 0.0)
+    confidence = round(min(0.99, max(0.05, min(lead.score, most)) * (0.85 if close else 1.0)), 3)
     return Attribution(
         category=category,
         root_cause=_sentence(lead, nodes, ranks, note),

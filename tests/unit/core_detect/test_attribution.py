@@ -5,9 +5,12 @@ from datetime import timedelta
 
 import pytest
 
+from advisor.core.attribution import attribute
+from advisor.core.detection import detect
 from advisor.core.model import ExitStatus, NodeFact, PastAttempt
-from advisor.core.words import Action, AttemptState, Category, IncidentKind, NodeState, Reason, Role
-from tests.unit.core_detect.logs import NOON, context, judge, kernel, snapshot
+from advisor.core.policy import Policy
+from advisor.core.words import Action, AttemptState, Category, Implicates, IncidentKind, NodeState, Reason, Role
+from tests.unit.core_detect.logs import NOON, RULES, context, judge, kernel, snapshot
 
 XID = "2026-11-29T11:59:00+00:00 {} kernel: NVRM: Xid (PCI:0000:3b:00): {}, pid=1, name=python3, x\n"
 ECC = "[rank{}]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
@@ -272,6 +275,17 @@ def test_a_line_that_tells_of_signal_9_alone_is_a_guess(line: str) -> None:
     oom = "node2 kernel: Out of memory: Killed process 4242 (python3) total-vm:98304kB, anon-rss:98000kB\n"
     by_kernel = judge(snapshot((context(), line), (kernel("node2"), oom)))[1]
     assert (by_kernel.category, by_kernel.confidence > 0.9) == (Category.HOST_OUT_OF_MEMORY, True)
+
+
+def test_a_guess_is_worth_its_weight_whoever_says_it() -> None:
+    """A site's own rule may be one of what only kernels say: who says it is trusted, what it means is guessed."""
+    oom = "node2 kernel: Out of memory: Killed process 4242 (python3) total-vm:98304kB, anon-rss:98000kB\n"
+    world = snapshot((kernel("node2"), oom))
+    guesses = {"guess": True, "weight": 0.6, "implicates": Implicates.NODE}
+    rules = replace(RULES, rules=tuple(replace(rule, **guesses) for rule in RULES.rules))
+    incident = detect(world, rules, Policy(), NOON)
+    found = attribute(world, incident, rules, Policy(), NOON)
+    assert (found.category, found.trusted, found.confidence) == (Category.HOST_OUT_OF_MEMORY, True, 0.6)
 
 
 def past_io(*nodes: str) -> tuple[PastAttempt, ...]:
