@@ -57,6 +57,11 @@ class Input:
     def parts(self) -> Parts:
         return parts_together(self.paths, self.kernel) if self.together else parts_of(self.paths[0])
 
+    def asked_for(self, label: str) -> str | None:
+        """By what path the file was asked for that signals call so; None for one of a bundle."""
+        bare = (path for path in self.paths if label in {path.name, str(path)} and not path.is_dir())
+        return next((self.shown.get(path, str(path)) for path in bare), None)
+
 
 class AnalyzeFormat(StrEnum):
     TEXT = "text"
@@ -238,9 +243,10 @@ def _print_text(item: Input, decision: Decision, document: Mapping[str, Any], ru
         if rule is not None:
             titles[signal.id] = rule.title
     print(verdict_text(document, titles), flush=True)
-    nameless = next((signal["file"] for signal in document["incident"]["signals"] if _of_no_node(signal)), None)
-    if nameless is not None:
-        file = one_line(nameless if item.together else item.name)
+    nameless = (signal["file"] for signal in document["incident"]["signals"] if _of_no_node(signal))
+    file = next((asked for label in nameless if (asked := item.asked_for(label)) is not None), None)
+    if file is not None:
+        file = one_line(file)
         print(f"\n{file} holds lines of a kernel, and of which node is not said: --kernel NODE={file} says it.")
 
 

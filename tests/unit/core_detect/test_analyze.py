@@ -328,8 +328,19 @@ def test_a_kernels_lines_without_a_node_say_how_to_name_it(
     out = capsys.readouterr().out
     assert "who   nobody in particular" in out
     assert f"of which node is not said: --kernel NODE={logs[1]} says it." in out
+    run("analyze", logs[0], logs[1], "--one-job")
+    assert f"--kernel NODE={logs[1]} says it." in capsys.readouterr().out
     run("analyze", logs[0], "--kernel", f"node2={logs[1]}")
     assert "is not said" not in capsys.readouterr().out
+
+
+def test_a_bundles_own_log_is_not_to_be_named_as_a_kernels(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a job's log holds of a kernel stays the job's word; and a bundle is no file."""
+    (path / "logs" / "job.log").write_text(DMESG.format("12:00"))
+    run("analyze", path)
+    out = capsys.readouterr().out
+    assert "Xid 79" in out
+    assert "--kernel" not in out
 
 
 def test_a_kernel_log_by_hand_is_checked(
