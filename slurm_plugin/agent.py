@@ -195,13 +195,14 @@ class Agent:
         if not (complete or jobs or changed_nodes or self.looks.unavailable):
             return True
         missing = list(self.looks.unavailable.values())
+        # Before it is told: who begins to listen anew meanwhile is due at once.
+        if complete:
+            self._complete_due = now + COMPLETE_REPORT_SECONDS
+        if every_node:
+            self._nodes_due = now + ALL_NODES_SECONDS
         if await self.link.report(jobs, changed_nodes, complete=complete, unavailable=missing):
             self._sent, self._sent_nodes = seen, nodes
             self.backfill.told(self.clock.wall())
-            if complete:
-                self._complete_due = now + COMPLETE_REPORT_SECONDS
-            if every_node:
-                self._nodes_due = now + ALL_NODES_SECONDS
         else:
             self._complete_due = self._nodes_due = 0.0
         return True

@@ -50,6 +50,7 @@ class FakeAdvisor(agent_pb2_grpc.AgentServiceServicer):
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     incarnation: str = "i"
     scheduler_rpcs: int = 0
+    working_in: Callable[[], None] = lambda: None  # called while it takes a report
     beats: list[agent_pb2.HeartbeatRequest] = field(default_factory=list)
     server: Any = None
 
@@ -79,6 +80,7 @@ class FakeAdvisor(agent_pb2_grpc.AgentServiceServicer):
         self, request: agent_pb2.ReportObservationsRequest, context: Any
     ) -> agent_pb2.ReportObservationsResponse:
         self.reports.append(request)
+        self.working_in()
         return agent_pb2.ReportObservationsResponse(accepted=len(request.jobs))
 
     async def WatchAdvice(  # noqa: N802
@@ -407,6 +409,23 @@ async def test_all_nodes_are_told_once_a_minute_and_meanwhile_those_that_change(
     assert await told_after(COMPLETE_REPORT_SECONDS) == []
     agent.connected()
     assert await told_after(COMPLETE_REPORT_SECONDS) == everyone
+
+
+async def test_who_begins_to_listen_anew_while_a_report_is_under_way_hears_of_all_nodes(bench: Bench) -> None:
+    """What was told to whoever listened before says nothing of what the other one knows."""
+    agent = bench.start(WorldClock(bench.slurm))
+    bench.slurm.add(FakeJob(state="RUNNING", end=None))
+
+    def whole() -> int:
+        return sum(report.complete and len(report.nodes) == len(bench.slurm.nodes) for report in bench.advisor.reports)
+
+    def meanwhile() -> None:
+        if whole() == 1:
+            bench.advisor.working_in = lambda: None
+            agent.connected()
+
+    bench.advisor.working_in = meanwhile
+    await until(lambda: whole() == 2)
 
 
 async def test_a_listing_too_long_for_one_report_is_complete_in_its_last_part(bench: Bench) -> None:
