@@ -4,13 +4,14 @@ A change is kept for good: it tells later what people or their tools did to a no
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import and_, insert, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.words import NodeState
+from advisor.store.merging import LATE_AT_MOST
 from advisor.store.node_book import NodeBook
 from advisor.store.records import AttemptKey, ObservedNode
 from advisor.store.sql import AnyRow, any_text, storable, text_array
@@ -50,7 +51,7 @@ async def record_nodes(
     rows, changed, history = [], [], []
     for name, node in newest.items():
         before = book.rows.get((cluster, name))
-        if before is not None and before.observed_at > node.observed_at:
+        if before is not None and timedelta(0) < before.observed_at - node.observed_at <= LATE_AT_MOST:
             continue
         same_state = before is not None and before.state == node.state.value
         partitions = [storable(partition) for partition in node.partitions]

@@ -208,6 +208,23 @@ async def test_our_mark_and_the_users_exclusions(store: Store) -> None:
     assert not successor.by_us
 
 
+@pytest.mark.parametrize(("back", "recorded"), [(1, False), (120, False), (121, True), (3600, True)])
+async def test_a_clock_that_is_set_back_hides_no_change_of_a_node_for_as_long(
+    store: Store, back: float, recorded: bool
+) -> None:
+    """A report that is a little older was under way for longer; none is for minutes."""
+    (key,) = (await report(store, seen())).changed
+
+    async def shown(state: NodeState, seconds: float) -> NodeState:
+        node = ObservedNode(name="node2", state=state, observed_at=at(seconds))
+        await store.record_observations(CLUSTER, [], [node], complete=False, now=at(seconds))
+        nodes = (await store.load([key], now=at(seconds)))[key].nodes
+        return next(fact.state for fact in nodes if fact.name == "node2")
+
+    assert await shown(NodeState.UP, 5000) is NodeState.UP
+    assert await shown(NodeState.DOWN, 5000 - back) is (NodeState.DOWN if recorded else NodeState.UP)
+
+
 async def test_node_states(store: Store) -> None:
     """A node's state is what was seen last, since when it is so, and its attempts are worth a look when it changes."""
     key = await running(store)
