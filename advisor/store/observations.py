@@ -12,7 +12,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any, assert_never
 
-from sqlalchemy import bindparam, func, insert, or_, select, update
+from sqlalchemy import bindparam, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.words import AttemptState
@@ -43,6 +43,11 @@ _NODES_MAX = 65_536
 _WAITS_MAX = 1000
 _FACTS = tuple(AttemptFacts.__dataclass_fields__)
 _BUT_SEEN = attrgetter(*(name for name in _FACTS if name != "observed_at"))
+# What ticks read of an attempt, by column, where nothing is null.
+_READ = (
+    *("first_step", "last_step", "checkpoint_step", "first_progress_at", "last_progress_at", "save_seconds"),
+    "progress",
+)
 # What a listing says of the job itself, by column.
 _JOB_COLUMNS = (
     *("job_id", "user_id", "name", "partition", "account", "batch", "requeueable", "in_scope", "scope_reason"),
@@ -416,6 +421,7 @@ async def _write(connection: AsyncConnection, report: _Report) -> None:
     if new:
         await connection.execute(insert(attempts), new)
     await _look_again(connection, report)
+    await _read_anew(connection, report)
     if changed:
         statement = (
             update(attempts)
@@ -445,6 +451,22 @@ async def _look_again(connection: AsyncConnection, report: _Report) -> None:
     if again:
         seen_over = update(detector_states).where(of_attempt(detector_states, wanted_attempts(again)))
         await connection.execute(seen_over.values(seen_over=False))
+
+
+async def _read_anew(connection: AsyncConnection, report: _Report) -> None:
+    """What was read of a withdrawn attempt is forgotten where another one has its number."""
+    anew = [
+        key
+        for key, before in report.before.items()
+        if before is not None
+        and before.withdrawn_generation is not None
+        and report.facts[key].withdrawn_generation is None
+    ]
+    if anew:
+        theirs = wanted_attempts(anew)
+        await connection.execute(delete(detector_states).where(of_attempt(detector_states, theirs)))
+        nothing = dict.fromkeys(_READ) | {"in_job_restarts": 0, "foreign_count": 0}
+        await connection.execute(update(attempts).where(of_attempt(attempts, theirs)).values(nothing))
 
 
 def _needs_writing(slot: str, before: AttemptFacts, after: AttemptFacts) -> bool:
