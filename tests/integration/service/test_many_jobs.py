@@ -102,22 +102,3 @@ async def test_what_waits_to_be_saved_is_read_again_by_the_next_service(folder: 
         first = asked(folder, "SELECT DISTINCT first_step, in_job_restarts FROM attempts")
         assert first == [(1, 0)]
         assert not await world.decisions()
-
-
-async def test_the_next_attempt_begins_in_a_shared_file_where_reading_ended_though_that_waits_to_be_saved(
-    folder: Path,
-) -> None:
-    async with world_of(folder) as world:
-        await running(world)
-        print_step(world, 4)
-        await until(world, lambda: asked(folder, "SELECT 1 FROM attempts WHERE last_step = 4 LIMIT 1") != [])
-        waiting = [str(job) for (job,) in asked(folder, "SELECT job_id FROM attempts WHERE last_step = 3")][-20:]
-        assert waiting
-        await world.report(*(world.job("RUNNING", job=job, attempt=1) for job in waiting))
-        for job in waiting:
-            with world.log(job).open("a") as file:
-                file.write(iteration(100))
-        begun = "SELECT DISTINCT first_step FROM attempts WHERE number = 1"
-        await until(world, lambda: asked(folder, begun) not in ([], [(None,)]))
-        await world.ticks(2)
-        assert asked(folder, begun) == [(100,)]
