@@ -27,7 +27,7 @@ OUTCOMES: Mapping[str, str] = {
 }
 
 HELD_UP: Mapping[str, str] = {
-    "paused": "a pause holds it up (advisor resume ends it)",
+    "paused": "a pause holds it up (advisor resume --why TEXT ends it)",
     "maintenance": "maintenance holds it up",
     "stop_file": "the stop file holds it up (remove it to go on)",
 }

@@ -19,7 +19,7 @@ from advisor.app import StartError, check_import_names, load_rulebook, open_chan
 from advisor.client import Client, ClientError, Refused, mode_name
 from advisor.client.errors import Unreachable
 from advisor.clock import SystemClock
-from advisor.commands import doctor_access, doctor_metrics, doctor_seals, doctor_slurm
+from advisor.commands import doctor_access, doctor_kernel, doctor_metrics, doctor_seals, doctor_slurm
 from advisor.commands.config import check_referenced
 from advisor.commands.mode import NOT_TOLD, acts_by_default, where
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption, find_socket
@@ -47,6 +47,7 @@ from advisor.schedulers import open_scheduler
 from advisor.service.operator_servicer import SCHEMA_ABSENT
 from advisor.v1 import common_pb2, operator_pb2
 from advisor.wording import TO_DO_ABOUT, drain_withheld, isolation_state, own_tick_age, settled, stop_file_text
+from connectors.kernel.files import KernelFileLogs
 from connectors.logs.root_reader import RootReader
 from slurm_plugin import consequences
 from slurm_plugin.squeue import SlurmConfig
@@ -140,6 +141,7 @@ def examine(socket: Path | None, configuration: Path | None, job: str = "") -> I
     slurm = open_scheduler(loaded.slurm)
     yield from asyncio.run(look_at_scheduler(loaded, slurm, job))
     yield from look_at_root_readers(loaded)
+    yield from asyncio.run(_kernel_files(loaded, slurm, who))
     yield from asyncio.run(look_at_log_stores(loaded, slurm))
     yield from asyncio.run(look_at_opinions(loaded))
     yield from asyncio.run(look_at_channels(loaded))
@@ -252,6 +254,26 @@ async def look_at_scheduler(chosen: Config, scheduler: SchedulerReader, job: str
         checks.append(_readable(source.name, f"job {job}", who, (await source.read([request]))[request.key]))
         await source.close()
     return checks
+
+
+async def _kernel_files(chosen: Config, scheduler: SchedulerReader, service: pwd.struct_passwd | None) -> list[Check]:
+    """The kernel logs in files of every node that Slurm knows."""
+    clock = SystemClock()
+    sources = [item for item in open_sources(chosen, clock, by_hand=True) if isinstance(item, KernelFileLogs)]
+    facts = await scheduler.nodes() if sources else ()
+    nodes = () if isinstance(facts, Unavailable) else [short(fact.name) for fact in facts]
+    findings = await doctor_kernel.look_at_kernel_files(sources, nodes, service, clock.now())
+    for source in sources:
+        await source.close()
+    return [
+        Check(
+            name="kernel log",
+            state=State.FAIL if found.broken else State.WARN if found.to_do else State.OK,
+            found=found.found,
+            to_do=found.to_do,
+        )
+        for found in findings
+    ]
 
 
 async def _metrics(chosen: Config, scheduler: SchedulerReader) -> list[Check]:
@@ -387,20 +409,21 @@ def _service(client: Client, chosen: Config) -> Iterator[Check]:
         yield from look_at_agents(status, chosen)
     try:
         yield look_at_modes(client.modes())
-        yield from _withheld(client)
+        yield from look_at_pauses(client.pauses())
+        yield from look_at_isolations(client.isolations(operator_pb2.ListIsolationsRequest()))
     except Unreachable:
         if absent is None:
             raise
         # Both are the store's, of which all has been said.
 
 
-def _withheld(client: Client) -> Iterator[Check]:
-    """What keeps us from acting on purpose: pauses, isolations, and a breaker that waits for somebody to look."""
-    for item in client.pauses():
+def look_at_pauses(pauses: Sequence[operator_pb2.PauseInForce]) -> Iterator[Check]:
+    """What keeps us from acting on purpose, and how that ends."""
+    for item in pauses:
         text = f"{item.cluster or 'all clusters'} until {short_time(item.until.ToDatetime(UTC))}: {item.why}"
-        to_do = "advisor resume ends it before"
+        named = f"--cluster {item.cluster} " if item.cluster else ""
+        to_do = f"advisor resume {named}--why TEXT ends it before"
         yield Check(name="pause", state=State.WARN, found=f"paused by {item.set_by}: {text}", to_do=to_do)
-    yield from look_at_isolations(client.isolations(operator_pb2.ListIsolationsRequest()))
 
 
 def look_at_isolations(nodes: operator_pb2.ListIsolationsResponse) -> Iterator[Check]:

@@ -98,7 +98,7 @@ def restore(
     The file is read to its end first: one that is broken, or of something else than a store, changes nothing.
 
     The service may run meanwhile. It notices, begins a new incarnation and acts on nothing for an hour, unless
-    `advisor resume` ends that: modes, pauses and orders are those of the backup, so look at them first.
+    `advisor resume --why TEXT` ends that: modes, pauses and orders are those of the backup, so look at them first.
 
     \b
     Examples:
@@ -117,7 +117,8 @@ def restore(
     except OSError as error:
         raise CommandError(f"{file} cannot be read: {error.strerror}", code=2) from None
     print(
-        "restored. Look at `advisor mode get` and `advisor orders list`, which are the backup's; then `advisor resume`"
+        "restored. Look at `advisor mode get` and `advisor orders list`, which are the backup's; then "
+        "`advisor resume --why TEXT`"
     )
 
 
@@ -292,8 +293,8 @@ def new_incarnation(
 
     Needed for a data folder or a disk that was copied back while Postgres was down, and for rows put back into tables
     that stayed (pg_restore --data-only): of every other restore the service knows by itself. Whether or not it runs
-    meanwhile does not matter. Nothing is acted on for an hour, unless `advisor resume` ends that, or --no-pause says
-    that no mode, pause or order was forgotten.
+    meanwhile does not matter. Nothing is acted on for an hour, unless `advisor resume --why TEXT` ends that, or
+    --no-pause says that no mode, pause or order was forgotten.
 
     \b
     Examples:
@@ -306,7 +307,7 @@ def new_incarnation(
     if pause:
         print(
             "nothing is acted on for an hour. Look at `advisor mode get` and `advisor orders list`, which are the "
-            "backup's; then `advisor resume`"
+            "backup's; then `advisor resume --why TEXT`"
         )
 
 

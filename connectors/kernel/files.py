@@ -55,6 +55,9 @@ class KernelFileLogs:
         self._late_seconds = late_seconds
         self._reader = FileReader(name, plan=self._plan, clock=clock, limits=limits or ReadLimits())
 
+    def path_of(self, node: str) -> str:
+        return self._path.replace("%n", node)
+
     async def read(self, requests: Sequence[LogRequest]) -> Mapping[str, LogBatch | Unavailable]:
         return await self._reader.read(requests)
 
@@ -66,7 +69,7 @@ class KernelFileLogs:
         refused: list[Unavailable] = []
         for node in request.nodes:
             if NODE_NAME.fullmatch(node):
-                nodes[self._path.replace("%n", node)] = node
+                nodes[self.path_of(node)] = node
             else:
                 text = f"node name {node[:80]!r} refused: letters, digits, '-' and '_' are expected"
                 refused.append(Unavailable(source=self.name, reason=UnavailableReason.REFUSED, detail=text))

@@ -144,7 +144,7 @@ def _open_sealed(path: str, access: Access) -> Opened:
         held = os.fstat(folder)
         if held.st_uid not in access.owners or held.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise RefusedError(
-                UnavailableReason.PERMISSION,
+                UnavailableReason.REFUSED,
                 f"{printable(str(Path(path).parent))} is not trusted: others than {access.owner_name} could put a "
                 f"file there (owner uid {held.st_uid}, mode {stat.S_IMODE(held.st_mode):04o}); make it owned by "
                 f"{access.owner_name} and not writable by group or others",
@@ -174,12 +174,12 @@ def _judge(found: os.stat_result, shown: str, access: Access) -> None:
         raise RefusedError(UnavailableReason.NOT_REGULAR, f"{shown} is {_kind(found.st_mode)}, not a regular file")
     if found.st_uid not in access.owners:
         raise RefusedError(
-            UnavailableReason.PERMISSION,
+            UnavailableReason.REFUSED if access.sealed else UnavailableReason.PERMISSION,
             f"{shown} belongs to uid {found.st_uid}, not to {access.owner_name}: not read on that one's behalf",
         )
     if access.sealed and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise RefusedError(
-            UnavailableReason.PERMISSION,
+            UnavailableReason.REFUSED,
             f"{shown} is not trusted: others than its owner can write it (mode {stat.S_IMODE(found.st_mode):04o}); "
             f"chmod go-w {shlex.quote(shown)}",
         )

@@ -60,7 +60,7 @@ async def test_what_others_could_have_written_is_refused(world: Harness, spoil: 
     spoil(world.file)
     answer = await read_one(world.make(), world.request())
     assert isinstance(answer, Unavailable)
-    assert answer.reason is UnavailableReason.PERMISSION
+    assert answer.reason is UnavailableReason.REFUSED
     assert "not trusted" in answer.detail
 
 
@@ -71,7 +71,7 @@ async def test_folder_of_another_user_is_refused(world: Harness) -> None:
     os.chown(world.folder, 65534, 65534)
     answer = await read_one(world.make(), world.request())
     assert isinstance(answer, Unavailable)
-    assert answer.reason is UnavailableReason.PERMISSION
+    assert answer.reason is UnavailableReason.REFUSED
 
 
 async def test_link_is_refused(world: Harness) -> None:

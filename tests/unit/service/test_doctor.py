@@ -15,6 +15,7 @@ from advisor.commands.doctor import (
     look_at_data_folder,
     look_at_dsn_file,
     look_at_isolations,
+    look_at_pauses,
     look_at_root_readers,
     look_at_scheduler,
     look_at_sources,
@@ -236,7 +237,18 @@ def test_an_isolation_is_well_only_where_its_node_is_drained() -> None:
         (State.OK, "1 node drained: n1 (advisor nodes isolations)"),
         (State.OK, "1 node on paper only, not drained: n2 (monitor mode, or isolate_dry_run of the policy)"),
         (State.WARN, 'the agent does not drain n3: [isolation] mode = "off" in agent.toml'),
-        (State.WARN, "the agent has not drained n4: a pause holds it up (advisor resume ends it)"),
+        (State.WARN, "the agent has not drained n4: a pause holds it up (advisor resume --why TEXT ends it)"),
         (State.WARN, "the agent has not answered yet about 1 node to be drained: n5"),
     ]
     assert all(check.to_do for check in look_at_isolations(answer) if check.state is State.WARN)
+
+
+def test_what_ends_a_pause_is_a_command_that_does_it() -> None:
+    """With the reason that `advisor resume` asks for, and the cluster that was named when pausing."""
+    until = operator_pb2.PauseInForce(set_by="root", why="firmware")
+    until.until.FromDatetime(STARTED)
+    one = operator_pb2.PauseInForce(cluster="prod", set_by="root", why="firmware")
+    assert [(check.state, check.to_do) for check in look_at_pauses([until, one])] == [
+        (State.WARN, "advisor resume --why TEXT ends it before"),
+        (State.WARN, "advisor resume --cluster prod --why TEXT ends it before"),
+    ]
