@@ -28,6 +28,8 @@ from advisor.store.records import AgentMode, StoredAgent
 from advisor.store.store import Store
 from advisor.v1 import common_pb2, operator_pb2, operator_pb2_grpc
 
+_NAMED_MAX = 10
+
 log = structlog.get_logger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -195,6 +197,13 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         ):
             where = replace(setting, category="").where
             notes.append(f"no agent has ever reported {where}: is it spelled as the scheduler does?")
+        failed = await store.left_on_paper(setting, self._services.clock.now())
+        if failed:
+            named = ", ".join(failed[:_NAMED_MAX]) + (" and more" if len(failed) > _NAMED_MAX else "")
+            notes.append(
+                f"failed before, on paper, and not restarted by this: {named}; advisor override JOB restart does, for"
+                " as long as the scheduler remembers the job"
+            )
         return notes
 
     async def GetStatus(self, request: operator_pb2.GetStatusRequest, context: Context) -> operator_pb2.Status:

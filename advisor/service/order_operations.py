@@ -62,9 +62,13 @@ class OrderOperations:
         decided = wire.from_wire(Action, answer.action, "action", otherwise=Action.NONE)
         if answer.decision_id and decided is not action:
             answer.notes.append(f"it was decided otherwise all the same: {decided}; see decisions show")
-        if action is Action.RESTART and not request.confirm:
+        if action is Action.RESTART and not request.confirm and not await self._has_ended(request.target):
             answer.notes.append(f"a live attempt is not ended for the {ordered}: --confirm says that it may be")
         return answer
+
+    async def _has_ended(self, target: operator_pb2.JobTarget) -> bool:
+        item = await self._store.load_one(await attempt_meant(self._store, target), now=self._clock.now())
+        return item is not None and item.attempt.state.ended
 
     async def exclude(self, request: operator_pb2.ExcludeRequest) -> operator_pb2.OrderAnswer:
         node, key = _node(request.node), await attempt_meant(self._store, request.target)

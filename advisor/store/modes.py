@@ -2,23 +2,31 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Select, delete, exists, or_, select, text
+from sqlalchemy import Select, and_, delete, exists, or_, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.modes import ModeChange, ModeSetting, autonomous_within, stopped_by
-from advisor.core.words import Mode
+from advisor.core.words import Action, AttemptState, Mode
 from advisor.store.audit_log import append
 from advisor.store.errors import NotFound
 from advisor.store.records import AuditEvent
-from advisor.store.sql import storable
-from advisor.store.tables import jobs, mode_settings, node_states
+from advisor.store.scheduler_memory import remembered_until
+from advisor.store.sql import of_attempt, storable
+from advisor.store.tables import attempts, decisions, jobs, mode_settings, node_states
 
 _SETTINGS_MAX = 10_000
+_PAPER = timedelta(minutes=30)
+_PAPER_MAX = 100
+_FAILED = [
+    state.value
+    for state in AttemptState
+    if state.ended and state not in {AttemptState.COMPLETED, AttemptState.CANCELLED}
+]
 
 
 async def list_modes(connection: AsyncConnection) -> tuple[ModeSetting, ...]:
@@ -119,6 +127,34 @@ async def ever_reported(connection: AsyncConnection, *, cluster: str, partition:
     if partition:
         of_nodes.append(columns.partitions.any_() == partition)
     return bool((await connection.execute(select(exists(select(columns.name).where(*of_nodes))))).scalar_one())
+
+
+async def left_on_paper(connection: AsyncConnection, setting: ModeSetting, now: datetime) -> tuple[str, ...]:
+    """Jobs of its place that failed in monitor mode and are done with, and that their scheduler still knows."""
+    place = {"cluster": setting.cluster, "partition": setting.partition, "job_id": setting.job_id}
+    place["account"] = setting.account
+    mine = [attempts.c[name] == storable(value) for name, value in place.items() if value]
+    if setting.category:
+        mine.append(decisions.c.category == setting.category)
+    found = await connection.execute(
+        select(attempts.c.job_id)
+        .join(decisions, and_(of_attempt(decisions, attempts), decisions.c.generation == attempts.c.generation))
+        .join(jobs, and_(jobs.c.key == attempts.c.job_key, jobs.c.last_number == attempts.c.number))
+        .where(
+            *mine,
+            ~attempts.c.open,
+            attempts.c.state.in_(_FAILED),
+            decisions.c.created_at >= now - _PAPER,
+            decisions.c.mode == Mode.MONITOR.value,
+            decisions.c.action == Action.RESTART.value,
+            jobs.c.in_scope,
+            jobs.c.forgotten_at.is_(None),
+            remembered_until() > now,
+        )
+        .order_by(attempts.c.job_id)
+        .limit(_PAPER_MAX)
+    )
+    return tuple(found.scalars())
 
 
 async def _one_writer(connection: AsyncConnection) -> None:

@@ -93,7 +93,7 @@ async def give(
             return await _lift(connection, override, who=who, why=why, origin=origin, now=now)
         wanted = _of_newest(wanted, facts)
     same = next((order for order in standing if _same(order, wanted)), None)
-    if same is not None:
+    if same is not None and not _came_to_nothing(same, facts):
         return OrderGiven(order=same, changed=False, orders=facts.row.orders)
     check(wanted, facts, standing)
     if wanted.kind is OrderKind.EXCLUDE:
@@ -258,6 +258,12 @@ def _same(order: StoredOrder, wanted: OrderWanted) -> bool:
     if wanted.kind is OrderKind.WITHDRAW and wanted.action is None:
         alike = True  # nothing newer was advised since
     return held.attempt == wanted.key.number and alike and (held.ends_live or not wanted.ends_live)
+
+
+def _came_to_nothing(order: StoredOrder, facts: Facts) -> bool:
+    """What it overrides is done with, and nothing was done about it: ordered again, it is meant."""
+    held = order.order
+    return held.kind is OrderKind.OVERRIDE and not facts.row.open and held.action not in facts.accepted
 
 
 def _replaces(wanted: OrderWanted, order: StoredOrder) -> bool:

@@ -522,6 +522,11 @@ class Store:
         async with self._door.connect() as connection:
             return await modes.ever_reported(connection, cluster=cluster, partition=partition, job_id=job_id)
 
+    async def left_on_paper(self, setting: ModeSetting, now: datetime) -> tuple[str, ...]:
+        """Jobs that failed in monitor mode, are done with, and that their scheduler could restart still."""
+        async with self._door.connect() as connection:
+            return await modes.left_on_paper(connection, setting, now)
+
     # reports and earned autonomy
 
     async def shadow_evidence(self, wanted: ShadowWanted, rules: ShadowRules) -> ShadowEvidence:

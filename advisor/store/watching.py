@@ -80,15 +80,27 @@ async def watched(
     `replica_id`: only of jobs that it holds or that are free. The caller has locked its row (`leases`).
     """
     given = _given(now, patience, replica_id)
-    closed = await connection.execute(_closing(among_replicas=bool(replica_id)), given)
+    found = (await connection.execute(_ticked(among_replicas=bool(replica_id)), given)).all()
+    # Nearly always none is over, and that costs nothing to see: to look for what may be closed is dear.
+    over = found[0].any_over if found else True
+    closed = await _close(connection, given, among_replicas=bool(replica_id)) if over else frozenset()
+    seen = (Watched(key=AttemptKey(job_key=row.job_key, number=row.number), epoch=row.epoch) for row in found)
+    return tuple(item for item in seen if item.key not in closed)
+
+
+async def _close(
+    connection: AsyncConnection, given: Mapping[str, object], *, among_replicas: bool
+) -> frozenset[AttemptKey]:
+    closed = await connection.execute(_closing(among_replicas=among_replicas), given)
     done = [AttemptKey(job_key=row.job_key, number=row.number) for row in closed]
     if done:
         table = wanted_attempts(done)
         await connection.execute(
-            update(incidents).where(of_attempt(incidents, table), incidents.c.closed_at.is_(None)).values(closed_at=now)
+            update(incidents)
+            .where(of_attempt(incidents, table), incidents.c.closed_at.is_(None))
+            .values(closed_at=given["now"])
         )
-    found = await connection.execute(_ticked(among_replicas=bool(replica_id)), given)
-    return tuple(Watched(key=AttemptKey(job_key=row.job_key, number=row.number), epoch=row.epoch) for row in found)
+    return frozenset(done)
 
 
 def _given(now: datetime, patience: Patience, replica_id: str) -> Mapping[str, object]:
@@ -147,7 +159,7 @@ def _ticked(*, among_replicas: bool) -> Select[Any]:
         joined, epoch = joined.outerjoin(leases, _lease_of_attempt()), leases.c.epoch
         ours = or_(leases.c.job_key.is_(None), leases.c.replica_id == id_given("replica"))
     return (
-        select(attempts.c.job_key, attempts.c.number, epoch.label("epoch"))
+        select(attempts.c.job_key, attempts.c.number, epoch.label("epoch"), _any_over().label("any_over"))
         .select_from(joined)
         .where(*_to_tick(), ours)
         .order_by(jobs.c.in_scope.desc(), _turn_of_user(), attempts.c.job_key, attempts.c.number)
@@ -188,6 +200,12 @@ def _free_jobs() -> Select[Any]:
         .distinct()
         .limit(_FREE_MAX)
     )
+
+
+def _any_over() -> ColumnElement[bool]:
+    """Of all that are open, whoever holds them."""
+    own = attempts.alias("over")
+    return select(own.c.number).where(own.c.open, own.c.over_seen_at.is_not(None)).exists()
 
 
 def _turn_of_user() -> ColumnElement[int]:
@@ -290,10 +308,13 @@ def _decided_for_good() -> Any:
     # as the scheduler knows the attempt: a restart of what it has forgotten can be applied to nothing. Until when it
     # does is not reckoned here, since a clock that is an hour ahead for ten seconds would make it forget.
     forgotten = forgotten_as_said()
+    # What an operator ordered in monitor mode waits for the mode that lets it be done.
+    on_paper = decisions.c.mode == Mode.MONITOR.value
     final = or_(
-        decisions.c.mode == Mode.MONITOR.value,
+        and_(on_paper, decisions.c.reason != Reason.OPERATOR.value),
         decisions.c.action == Action.NONE.value,
         and_(
+            ~on_paper,
             advice.c.status != ReconciliationStatus.EXPIRED.value,
             or_(~advice.c.open, advice.c.expires_at > now),
             ~_stop_unreported(),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psycopg
 import pytest
 
 from advisor.core import codec
@@ -143,6 +144,85 @@ async def test_an_override_is_a_generation_of_its_own_that_names_its_author(fold
         )
         assert f"ordered by {answer.order.set_by} (enough)" in made.advice.explanation
         await replays(world, answer.decision_id)
+
+
+WITHHELD, MONITOR = common_pb2.RECONCILIATION_STATUS_WITHHELD, common_pb2.MODE_MONITOR
+
+
+@asynccontextmanager
+async def watching_agent(world: World) -> AsyncIterator[None]:
+    """Withholds whatever it is told in monitor mode, as an agent does."""
+
+    async def answer() -> None:
+        while True:
+            (item, *_) = await world.advice_where(lambda found: any(each.mode == MONITOR for each in found), 60.0)
+            await world.reconcile(item, WITHHELD, common_pb2.RECONCILIATION_REASON_MONITOR_MODE)
+
+    task = asyncio.create_task(answer())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def time_passes(world: World) -> int:
+    """Ten minutes since the end was seen. How many attempts are watched then."""
+    await world.ticks(3)
+    sockets = str(world.folder / "data/postgres/sockets")
+    with psycopg.connect(host=sockets, user="advisor", dbname="advisor", autocommit=True) as connection:
+        connection.execute("UPDATE attempts SET over_seen_at = over_seen_at - interval '10 minutes'")
+    await world.ticks(5)
+    return world.running.board.pulse.watched
+
+
+async def test_an_override_in_monitor_mode_is_carried_out_once_the_mode_lets_it(folder: Path) -> None:
+    """A job that failed in monitor mode is done with soon, and no switch of the mode restarts it. What an operator
+    orders about it waits for the switch, stands in the list, and does not speak of a live attempt."""
+    async with autonomous_world(folder) as world:
+        autonomous = operator_pb2.ModeSetting(mode=common_pb2.MODE_AUTONOMOUS, why="test")
+        watching = operator_pb2.ModeSetting(mode=MONITOR, why="looking into something")
+        await world.operator.SetMode(operator_pb2.SetModeRequest(setting=watching))
+        async with watching_agent(world):
+            await world.fail_on_node2()
+            assert await time_passes(world) == 0
+            narrow = operator_pb2.ModeSetting(mode=common_pb2.MODE_AUTONOMOUS, why="test", partition="train")
+            said = await world.operator.SetMode(operator_pb2.SetModeRequest(setting=narrow))
+            assert any("not restarted by this: 17;" in note for note in said.notes), said.notes
+            other = operator_pb2.ModeSetting(mode=common_pb2.MODE_AUTONOMOUS, why="test", category="storage")
+            said = await world.operator.SetMode(operator_pb2.SetModeRequest(setting=other))
+            assert not any("not restarted" in note for note in said.notes)
+            await world.ticks(3)
+            newest = (await world.decisions(job_id="17"))[0]
+            assert newest.advice.mode == MONITOR
+            await world.operator.SetMode(operator_pb2.SetModeRequest(setting=watching))
+            request = operator_pb2.OverrideRequest(target=OF_17, why="by hand", action=RESTART)
+            answer = await world.operator.Override(request)
+            assert [note for note in answer.notes if "live" in note] == []
+            assert [note for note in answer.notes if "its mode is monitor" in note]
+            assert await time_passes(world) == 1
+        listed = await world.operator.ListOrders(operator_pb2.ListOrdersRequest())
+        assert [item.kind for item in listed.orders] == ["override"]
+        await world.operator.SetMode(operator_pb2.SetModeRequest(setting=autonomous))
+        (advice,) = await world.advice_where(lambda found: [item.action for item in found] == [RESTART])
+        assert (advice.mode, advice.reason) == (common_pb2.MODE_AUTONOMOUS, "operator")
+
+
+async def test_an_override_of_what_is_done_with_can_be_given_again(folder: Path) -> None:
+    """The agent withheld it for good: told once more it is meant, where "ordered already" led nowhere."""
+    async with autonomous_world(folder) as world:
+        advice = await restart_advised(world)
+        await world.reconcile(advice, WITHHELD, common_pb2.RECONCILIATION_REASON_SCHEDULER_REFUSED)
+        assert await time_passes(world) == 0
+        request = operator_pb2.OverrideRequest(target=OF_17, why="by hand", action=RESTART)
+        await world.operator.Override(request)
+        (first,) = await world.advice_where(lambda found: [item.action for item in found] == [RESTART])
+        await world.reconcile(first, WITHHELD, common_pb2.RECONCILIATION_REASON_SCHEDULER_REFUSED)
+        assert await time_passes(world) == 0
+        again = await world.operator.Override(request)
+        assert again.effect != operator_pb2.ORDER_EFFECT_UNCHANGED
+        (second,) = await world.advice_where(lambda found: [item.action for item in found] == [RESTART])
+        assert second.generation > first.generation
 
 
 async def test_what_slurm_has_accepted_is_refused_and_what_nobody_confirmed_is_not_called_so(folder: Path) -> None:
