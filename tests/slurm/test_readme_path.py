@@ -23,9 +23,9 @@ from advisor.demo.waiting import holds_for, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "/opt/recovery-advisor/bin"
-SECTIONS = ("Monitor mode", "The shadow report", "Going autonomous")
+SECTIONS = ("Monitor mode", "The shadow report", "Going autonomous", "Stop everything")
 # The blocks that a plain `sh` or one of these words marks are commands to be run; `install` and `systemd` are not.
-KINDS = {"", "path", "check", "user", "agent-and-watchdog", "shadow", "back"}
+KINDS = {"", "path", "check", "user", "agent-and-watchdog", "shadow", "stop", "go", "back"}
 SHADOW = (f"{PROGRAM}/advisor", "report", "shadow", "--format", "json")
 
 
@@ -103,6 +103,7 @@ class Reader:
                 "HOME": str(self.runtime.home(user)) if user else "/root",
                 # Debian's slurm.conf would be found anyway; Slurm built elsewhere has another default.
                 "SLURM_CONF": "/etc/slurm/slurm.conf",
+                "SBATCH_PARTITION": "train",  # the reader's own is the one that the README takes for an example
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -264,13 +265,25 @@ def _follow(reader: Reader, cluster: Cluster) -> None:
     job = reader.probe(opt_in)
     cluster.wait_state(job, "COMPLETED", seconds=60, restarts=1)
 
+    reader.next("stop", holding="/etc/recovery-advisor/stop")
+    job = _untouched(reader, cluster, opt_in)
+    assert "looking into something" in reader.ask(f"{PROGRAM}/advisor", "status").stdout
+    reader.next("go", holding="rm /etc/recovery-advisor/stop")
+    cluster.wait_state(job, "COMPLETED", seconds=60, restarts=1)
+
     reader.next("back", holding="mode set monitor")
+    _untouched(reader, cluster, opt_in)
+    assert not [block for block in reader.blocks if block.kind in KINDS], "commands that nobody ran"
+
+
+def _untouched(reader: Reader, cluster: Cluster, opt_in: Block) -> int:
+    """One more job that fails: its restart is decided, and nothing is done to it."""
     job = reader.probe(opt_in)
     cluster.wait_state(job, "FAILED", seconds=30)
     wait_for("the decision", lambda: _restart_of(reader, job), seconds=30, every_seconds=0.5)
     untouched = cluster.job(job)
     assert holds_for(lambda: cluster.job(job) == untouched, seconds=3)
-    assert not [block for block in reader.blocks if block.kind in KINDS], "commands that nobody ran"
+    return job
 
 
 def _restart_of(reader: Reader, job_id: int) -> bool:
