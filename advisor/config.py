@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, get_args
 
@@ -420,8 +421,20 @@ def _located(error: ValidationError, path: Path | None, origins: Mapping[str, st
     for item in error.errors(include_url=False):
         key = _key_path([str(part) for part in item["loc"]])
         message = _plain(item["type"], item["msg"], item.get("ctx", {}))
+        if item["type"] == "extra_forbidden":
+            message += _meant([str(part) for part in item["loc"] if isinstance(part, str)])
         found.append(Problem(key=key, message=message, origin=_origin(key, path, origins)))
     return found
+
+
+def _meant(names: list[str]) -> str:
+    """The nearest key beside one that is unknown, behind what is said of it; "" where none is near."""
+    section: type[BaseModel] | None = Config
+    for name in names[:-1]:
+        declared = section.model_fields.get(name) if section is not None else None
+        section = _section_in(declared.annotation) if declared is not None else None
+    near = get_close_matches(names[-1], section.model_fields, 1, cutoff=0.7) if section is not None else []
+    return f": did you mean {near[0]}?" if near else ""
 
 
 # What pydantic found → what to write instead.

@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 
 from slurm_plugin.reach import Reach
@@ -21,7 +22,7 @@ SOCKET_BYTES_MAX = 107  # what sun_path holds
 
 
 class ConfigError(Exception):
-    """`problems`: one line each, with the key path."""
+    """`problems`: one line each, with the key path and where it was given."""
 
     def __init__(self, problems: tuple[str, ...]) -> None:
         self.problems = problems
@@ -206,14 +207,15 @@ def load(path: Path, environment: Mapping[str, str]) -> AgentConfig:
         tree = tomllib.loads(raw.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError((f"{path}: {error}",)) from None
-    return decode(tree, environment)
+    return decode(tree, environment, file=str(path))
 
 
-def decode(tree: Mapping[str, object], environment: Mapping[str, str]) -> AgentConfig:
-    """A parsed tree and an environment as a configuration."""
+def decode(tree: Mapping[str, object], environment: Mapping[str, str], *, file: str = "") -> AgentConfig:
+    """A parsed tree and an environment as a configuration. `file`: where the tree is from, "" for no file."""
     problems: list[str] = []
     given = _flatten(tree, problems)
-    given |= _from_environment(environment, problems)
+    variables = _from_environment(environment, problems)
+    given |= variables
     values: dict[str, object] = {}
     for key, (kind, default) in _KEYS.items():
         value = given.get(key, default)
@@ -223,11 +225,19 @@ def decode(tree: Mapping[str, object], environment: Mapping[str, str]) -> AgentC
         try:
             values[key] = _checked(kind, value)
         except ValueError as error:
-            problems.append(f"{key}: {error}")
+            problems.append(f"{key}: {error}{_variable(key) if key in variables else ''}")
     problems.extend(_reach_problems(values))
     if problems:
-        raise ConfigError(tuple(problems))
+        raise ConfigError(tuple(_located(problem, file) for problem in problems))
     return _build(values)
+
+
+def _variable(key: str) -> str:
+    return f" (environment variable {ENVIRONMENT_PREFIX}{key.replace('.', '__').upper()})"
+
+
+def _located(problem: str, file: str) -> str:
+    return problem if not file or "(environment variable " in problem else f"{problem} ({file})"
 
 
 def _reach_problems(values: Mapping[str, object]) -> Iterator[str]:
@@ -254,8 +264,22 @@ def _flatten(tree: Mapping[str, object], problems: list[str]) -> dict[str, objec
             problems.append(f"{key}: is a table, write [{key}]")
         else:
             flat[key] = value
-    problems.extend(f"{key}: no such key; known are {', '.join(_KEYS)}" for key in flat if key not in _KEYS)
+    problems.extend(f"{key}: no such key; {_meant(key, sections)}" for key in flat if key not in _KEYS)
     return flat
+
+
+def _meant(key: str, sections: set[str]) -> str:
+    """The nearest key, or section, whatever section it was written in."""
+    section, _, name = key.rpartition(".")
+    names = {known.rpartition(".")[2]: known for known in _KEYS} | {known: known for known in _KEYS if "." not in known}
+    if not section:
+        names |= {known: f"[{known}]" for known in sections}
+    beside = {known.rpartition(".")[2]: known for known in _KEYS if section and known.startswith(f"{section}.")}
+    for among in (beside, names):
+        near = get_close_matches(name, among, 1, cutoff=0.7)
+        if near:
+            return f"did you mean {among[near[0]]}?"
+    return "deploy/agent.toml shows all that there are"
 
 
 def _from_environment(environment: Mapping[str, str], problems: list[str]) -> dict[str, object]:
@@ -265,7 +289,8 @@ def _from_environment(environment: Mapping[str, str], problems: list[str]) -> di
             continue
         key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
         if key not in _KEYS:
-            problems.append(f"{key}: no such key (environment variable {name})")
+            sections = {known.split(".")[0] for known in _KEYS if "." in known}
+            problems.append(f"{key}: no such key; {_meant(key, sections)} (environment variable {name})")
         elif _KEYS[key][0] in _TEXTS or (_KEYS[key][0] in _SEVERAL and not text.startswith("[")):
             found[key] = text
         else:

@@ -12,8 +12,9 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 
 from watchdog import liveness, release
@@ -62,11 +63,11 @@ def load(path: Path) -> Config:
         raise ValueError(f"{path}: {error.strerror}; --config names another") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: {error}") from None
-    return decode(tree)
+    return decode(tree, file=str(path))
 
 
-def decode(tree: Mapping[str, object]) -> Config:
-    """A parsed TOML tree as configuration; unknown keys are errors."""
+def decode(tree: Mapping[str, object], *, file: str = "") -> Config:
+    """A parsed TOML tree as configuration; unknown keys are errors. `file`: where it is from."""
     flat: dict[str, object] = {}
     for key, value in tree.items():
         if key in {"slurm", "arithmetic"} and isinstance(value, dict):
@@ -74,7 +75,7 @@ def decode(tree: Mapping[str, object]) -> Config:
         else:
             flat[key] = value
     names = {_key(field.name): field for field in fields(Config)}
-    problems = [f"{key}: no such key; known are {', '.join(names)}" for key in flat if key not in names]
+    problems = [f"{key}: no such key; {_meant(key, names)}" for key in flat if key not in names]
     values: dict[str, object] = {}
     for key, value in flat.items():
         if key not in names:
@@ -84,8 +85,15 @@ def decode(tree: Mapping[str, object]) -> Config:
             problems.append(f"{key}: {problem}")
         values[names[key].name] = value
     if problems:
-        raise ValueError("\n".join(problems))
+        raise ValueError("\n".join(f"{problem} ({file})" if file else problem for problem in problems))
     return Config(**values)  # type: ignore[arg-type]  # checked key by key above
+
+
+def _meant(key: str, names: Iterable[str]) -> str:
+    """The nearest key, whatever section it was written in."""
+    known = {name.rpartition(".")[2]: name for name in names} | {"slurm": "[slurm]", "arithmetic": "[arithmetic]"}
+    near = get_close_matches(key.rpartition(".")[2], known, 1, cutoff=0.7)
+    return f"did you mean {known[near[0]]}?" if near else "deploy/watchdog.toml shows all that there are"
 
 
 def _key(name: str) -> str:

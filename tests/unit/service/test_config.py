@@ -102,7 +102,9 @@ def _at(tree: object, key: str) -> object:
 
 def test_a_variable_with_a_wrong_name_is_an_error_and_foreign_ones_are_not(tmp_path: Path) -> None:
     """A mistyped key path is refused; variables that a container platform injects are not ours."""
-    assert _problems(tmp_path, "", {"ADVISOR_SERVICE__SOKET": "/x"}) == {"service.soket": "unknown key"}
+    assert _problems(tmp_path, "", {"ADVISOR_SERVICE__SOKET": "/x"}) == {
+        "service.soket": "unknown key: did you mean socket?"
+    }
     _load(tmp_path, "", {"ADVISOR_SERVICE_HOST": "10.0.0.1", "ADVISOR_PORT": "tcp://x"})
 
 
@@ -280,3 +282,17 @@ def test_channels_and_files_that_can(tmp_path: Path) -> None:
     ).config
     assert [channel.name for channel in made.notify] == ["chat", "chat2", "mail"]
     assert made.logs[0].extra_files == ("%j-%t.out",)
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "meant"),
+    [
+        ("defualt_mode = 'monitor'\n", "defualt_mode", ": did you mean default_mode?"),
+        ("[tick]\ninterval_second = 1\n", "tick.interval_second", ": did you mean interval_seconds?"),
+        ("[[kernel]]\nname = 'k'\npth = '/k/%n'\n", "kernel[0].pth", ": did you mean path?"),
+        ("zzz = 1\n", "zzz", ""),
+    ],
+)
+def test_an_unknown_key_is_told_with_the_nearest_one(tmp_path: Path, given: str, key: str, meant: str) -> None:
+    """Of the same section; none where none is near."""
+    assert _problems(tmp_path, given, {})[key] == f"unknown key{meant}"

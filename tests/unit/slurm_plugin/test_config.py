@@ -143,3 +143,22 @@ def test_without_a_server_the_socket_on_this_host_is_used() -> None:
     assert decode({"cluster": "c", "socket": "/run/a.sock"}, {}).reach == Reach(target="unix:/run/a.sock")
     far = decode({"cluster": "c", "token_file": "/t"}, {"RECOVERY_AGENT_SERVER": "a.example:8443"}).reach
     assert (far.target, far.secured, far.token_file) == ("a.example:8443", True, "/t")
+
+
+def test_a_problem_names_its_file_and_the_key_that_was_meant(tmp_path: Path) -> None:
+    """Or the variable that it came from. Where nothing is near, the file that shows all keys; never the whole list."""
+    file = tmp_path / "agent.toml"
+    file.write_text(
+        'cluster = "a"\nmode = "acting"\nrequeues_per_minute = 3\n[caps]\nexclusion_per_job = 3\nzzz = 1\n[cap]\n'
+    )
+    with pytest.raises(ConfigError) as caught:
+        load(file, {"RECOVERY_AGENT_POLL_SECONDS": "true", "RECOVERY_AGENT_MOD": "act"})
+    assert set(caught.value.problems) == {
+        f"mode: choose one of 'observe', 'act' ({file})",
+        f"requeues_per_minute: no such key; did you mean caps.requeues_per_minute? ({file})",
+        f"caps.exclusion_per_job: no such key; did you mean caps.exclusions_per_job? ({file})",
+        f"caps.zzz: no such key; deploy/agent.toml shows all that there are ({file})",
+        f"cap: no such key; did you mean [caps]? ({file})",
+        "poll_seconds: give seconds from 0.05 to 86400 (environment variable RECOVERY_AGENT_POLL_SECONDS)",
+        "mod: no such key; did you mean mode? (environment variable RECOVERY_AGENT_MOD)",
+    }

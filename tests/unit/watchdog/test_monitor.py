@@ -247,6 +247,19 @@ def test_configuration_is_strict_and_all_problems_are_told() -> None:
     assert [line.partition(":")[0] for line in lines] == ["x", "mode", "poll_seconds", "slurm.bin"]
 
 
+def test_a_problem_names_its_file_and_the_key_that_was_meant(tmp_path: Path) -> None:
+    """Where nothing is near, the file that shows all keys; never the whole list."""
+    file = tmp_path / "watchdog.toml"
+    file.write_text('mod = "act"\nzzz = 1\n[arithmetic]\nsettle_second = 3\n')
+    with pytest.raises(ValueError, match="no such key") as caught:
+        load(file)
+    assert str(caught.value).splitlines() == [
+        f"mod: no such key; did you mean mode? ({file})",
+        f"zzz: no such key; deploy/watchdog.toml shows all that there are ({file})",
+        f"arithmetic.settle_second: no such key; did you mean arithmetic.settle_seconds? ({file})",
+    ]
+
+
 def test_the_shipped_configuration_loads() -> None:
     """deploy/watchdog.toml, and with the defaults it shows."""
     shipped = load(MAIN.parents[1] / "deploy" / "watchdog.toml")
