@@ -26,9 +26,10 @@ from advisor.bundle_evidence import is_error_file, read_error_file, recorder_evi
 from advisor.bundle_facts import STATES, BundleError, JobFacts, reason_of
 from advisor.bundle_logs import READ_BYTES, opened_log
 from advisor.bundle_parts import LogFile, Parts, node_of_file, parts_of, rank_of_name
-from advisor.bundle_times import Reach, begin_of, other_host, reach_of
+from advisor.bundle_times import NAME_BYTES, Reach, begin_of, names_asked, other_host, reach_of
 from advisor.core import excerpt
 from advisor.core.chatter import Voice, quiet_seconds
+from advisor.core.doubts import doubt
 from advisor.core.gpu_indices import with_indices
 from advisor.core.hostlist import fold
 from advisor.core.model import (
@@ -53,6 +54,7 @@ SIGNALS_MAX = 500
 EXCERPTS_MAX = 16  # logs whose steps are timed one by one
 HANG_SECONDS = 600.0  # silence beyond this in a bundle without a state: it was taken from a job that still ran
 PROBLEMS_MAX = 20
+NAMES_MAX = 8
 
 
 def read_bundle(path: Path, scanner: Scanner, now: datetime) -> Snapshot:
@@ -65,7 +67,7 @@ def read_parts(parts: Parts, scanner: Scanner, now: datetime) -> Snapshot:
     facts = parts.facts
     if not facts.rank_nodes and parts.logs:
         facts.rank_nodes = _labelled_hosts(parts.logs[0].path, facts.nodes)
-    reading = _Reading(facts=facts, scanner=scanner, now=now)
+    reading = _Reading(facts=facts, scanner=scanner, now=now, asked=names_asked(parts.kernel))
     sources = [
         reading.source("logs", Trust.LOG, parts.logs),
         reading.source("kernel", Trust.KERNEL, parts.kernel, _reaches(parts, now)),
@@ -116,7 +118,8 @@ def read_parts(parts: Parts, scanner: Scanner, now: datetime) -> Snapshot:
 def _reaches(parts: Parts, now: datetime) -> Mapping[str, Reach]:
     """By the label of each kernel log."""
     begin = begin_of(parts.logs, now) if parts.kernel and parts.facts.started_at is None else None
-    return {file.label: reach_of(file, parts.facts, begin, now) for file in parts.kernel}
+    beside = bool(parts.logs)
+    return {file.label: reach_of(file, parts.facts, begin, now, beside=beside) for file in parts.kernel}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,6 +133,8 @@ class _Reading:
     signals: tuple[Signal, ...] = ()
     excerpts: int = 0
     voices: list[Voice | None] = field(default_factory=list)  # of each log, where its end matters
+    asked: re.Pattern[bytes] | None = None  # names of nodes that the job's logs may tell
+    named: set[str] = field(default_factory=set)  # those that they do
     unended: set[str] = field(default_factory=set)  # files whose last line has no line end: it counts all the same
 
     def quiet_seconds(self) -> float:
@@ -145,13 +150,12 @@ class _Reading:
         labels = [item.label for item in files]
         problems: list[str] = []
         for item in files:
-            host = other_host(item) if item.node else ""
-            if host:
-                problems.append(f"the lines of {item.label} name {host}, not {item.node}")
             reach = (reaches or {}).get(item.label, Reach(since=self.facts.started_at))
+            if item.node:
+                reach = self._whose(item, reach, problems)
             if reach.cut and reach.since is not None:
                 problems.append(f"of {item.label} nothing from before {reach.since:%Y-%m-%d %H:%M:%S} UTC counts")
-            seen = self._file(item, name, trust, reach)
+            seen = self._reached(item, name, trust, reach, problems)
             newest = max((at for at in (newest, seen) if at is not None), default=None)
         held = [self.files[label] for label in labels]
         return SourceReport(
@@ -164,6 +168,36 @@ class _Reading:
             capped=any(state.dropped for state in held),
             problems=tuple(problems[:PROBLEMS_MAX]),
         )
+
+    def _whose(self, file: LogFile, reach: Reach, problems: list[str]) -> Reach:
+        """What speaks against the node that a kernel log was said to be of. Slurm may call a node otherwise than it
+        calls itself; then the job's log calls it as Slurm does.
+        """
+        host = other_host(file)
+        if host:
+            said = f"the lines of {file.label} name {host}, not {file.node}"
+            problems.append(said)
+            sound = file.node in self.named and host not in self.named
+            return replace(reach, remark=said) if sound else replace(reach, doubt=said)
+        others = sorted({node for s in self.signals if s.trust is Trust.LOG for node in s.nodes} - {file.node})
+        if others and file.node not in self.named and self.facts.nodes is None:
+            shown = ", ".join(others[:NAMES_MAX]) + (" …" if len(others) > NAMES_MAX else "")
+            said = f"the job's log names {shown}, and never {file.node}"
+            problems.append(said)
+            return replace(reach, remark=said)
+        return reach
+
+    def _reached(self, file: LogFile, source: str, trust: Trust, reach: Reach, problems: list[str]) -> datetime | None:
+        """Scan what is surely of the job's time; where that says nothing, what may be, with the doubt."""
+        before = self.signals
+        seen = self._file(file, source, trust, reach if reach.sure is None else replace(reach, since=reach.sure))
+        if reach.sure is not None and reach.since != reach.sure and self.signals == before:
+            seen = self._file(file, source, trust, reach)
+        if trust is Trust.KERNEL:
+            self.signals = tuple(reach.placed(s) if s.file == file.label else s for s in self.signals)
+            doubts = dict.fromkeys(doubt(s) for s in self.signals if s.file == file.label and s.source == source)
+            problems += [f"{file.label}: {why}" for why in doubts if why and why not in problems]
+        return seen
 
     def _file(self, file: LogFile, source: str, trust: Trust, reach: Reach) -> datetime | None:
         """Scan one file; its newest time, where its lines have any."""
@@ -196,6 +230,8 @@ class _Reading:
                 data = text.read(READ_BYTES)
                 final = not data
                 head = data if state.offset == 0 else head if final else b""
+                if self.asked is not None and trust is Trust.LOG:
+                    self.named.update(name.decode() for name in self.asked.findall(tail[-NAME_BYTES:] + data))
                 tail = (tail + data)[-PACED_BYTES:]
                 scanned = self._scan(context, state, data, final=final)
                 state = scanned.state
@@ -266,6 +302,7 @@ def _likely_state(facts: JobFacts, signals: Sequence[Signal], progress: Progress
     telling = any(
         signal.role in {Role.INITIATING, Role.SYMPTOM, Role.CASCADE, Role.TEARDOWN}
         and signal.line > progress.cleared_lines.get(signal.file, 0)  # not what steps came after
+        and not doubt(signal)
         for signal in signals
     )
     return AttemptState.FAILED if telling else AttemptState.OTHER

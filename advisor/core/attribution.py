@@ -14,8 +14,9 @@ from advisor.core.calibration import calibrated
 from advisor.core.certainty import certain
 from advisor.core.detection import OUTPUT_NOT_OPENED
 from advisor.core.divergence import with_suspects
+from advisor.core.doubts import DOUBTED_MAX, REMARKED_MAX, doubt, remark
 from advisor.core.fingerprint import fingerprint
-from advisor.core.hypotheses import Scored, by_category, score
+from advisor.core.hypotheses import WEAK, Scored, by_category, score
 from advisor.core.model import Attribution, Hypothesis, Incident, PastAttempt, Snapshot
 from advisor.core.opinions import with_opinions
 from advisor.core.places_of_signals import PlaceMap, ranks_of
@@ -25,7 +26,6 @@ from advisor.core.suspects import RECORDED
 from advisor.core.symptoms import RANKS_MAX, symptom_hypothesis
 from advisor.core.words import AttemptState, Category, Implicates, IncidentKind, Reason
 
-WEAK = 0.4  # below this a hypothesis does not name a category
 STRONG_HARDWARE = 0.9
 
 
@@ -81,6 +81,11 @@ def _from_lead(
     rule, category = lead.rule, lead.rule.category
     print_ = fingerprint(lead.signal, rule)
     nodes, note = implicated_nodes(snapshot, group, places, policy)
+    doubtful = doubt(lead.signal)
+    if doubtful:
+        nodes, note = (), _doubted(lead, doubtful)
+    elif not note:
+        note = remark(lead.signal)
     trusted = any(item.signal.trust.trusted and set(places.nodes(item.signal)) & set(nodes) for item in group)
     if nodes and not trusted and _elsewhere_too(snapshot.past, print_, nodes, rule.weight):
         nodes, note = (), "the same failure came on other nodes too"
@@ -101,8 +106,7 @@ def _from_lead(
     return Attribution(
         category=category,
         root_cause=_sentence(lead, nodes, ranks, note),
-        # What a line does not tell is right less often than what it does.
-        confidence=confidence if rule.guess else calibrated(confidence),
+        confidence=_sure(confidence, lead),
         nodes=nodes,
         ranks=ranks,
         gpus=gpus,
@@ -121,6 +125,20 @@ def _from_lead(
     )
 
 
+def _sure(confidence: float, lead: Scored) -> float:
+    """What a line does not tell is right less often than what it does."""
+    if doubt(lead.signal):
+        return min(confidence, DOUBTED_MAX)
+    sure = confidence if lead.rule.guess else calibrated(confidence)
+    return min(sure, REMARKED_MAX) if remark(lead.signal) else sure
+
+
+def _doubted(item: Scored, why: str) -> str:
+    """Where a line was that blames nobody, and why it does not."""
+    where = f"said of {_few(item.signal.nodes)}, but " if item.signal.nodes else ""
+    return f"{where}{why}"
+
+
 def _failed_alike(past: PastAttempt, print_: str) -> bool:
     """It failed the same way; what the scheduler ended says neither."""
     return past.fingerprint == print_ or past.reason is Reason.SCHEDULER_EVENT
@@ -133,7 +151,7 @@ def _elsewhere_too(past: Sequence[PastAttempt], print_: str, nodes: tuple[str, .
     return len(others) >= (2 if weight >= STRONG_HARDWARE else 1)
 
 
-def _nothing(snapshot: Snapshot) -> Attribution:
+def _nothing(snapshot: Snapshot, doubted: Sequence[Scored] = ()) -> Attribution:
     """No failure. How much that says depends on what there was to read, and on whether the end was seen."""
     attempt = snapshot.attempt
     sure, sentence = 0.9, "nothing failed"
@@ -143,7 +161,15 @@ def _nothing(snapshot: Snapshot) -> Attribution:
             sure, sentence = 0.4, "no failure visible; whether it ended is not known"
         else:
             sure, sentence = 0.05, "not known: there was nothing to read"
-    return Attribution(category=Category.NONE, root_cause=sentence, confidence=sure)
+    for item in doubted[:1]:
+        sentence = f"{sentence}; {item.rule.title}: {_doubted(item, doubt(item.signal))}"
+        sure = min(sure, DOUBTED_MAX)
+    return Attribution(
+        category=Category.NONE,
+        root_cause=sentence,
+        confidence=sure,
+        evidence=tuple(item.signal.id for item in doubted[:1]),
+    )
 
 
 def _degraded(snapshot: Snapshot, scored: Sequence[Scored], places: PlaceMap, policy: Policy) -> Attribution:
@@ -153,8 +179,10 @@ def _degraded(snapshot: Snapshot, scored: Sequence[Scored], places: PlaceMap, po
         item for item in scored if item.rule.category in HARDWARE or item.rule.category is Category.SCHEDULER_EVENT
     ]
     telling = [item for item in telling if item.rule.weight >= 0.7] if not cancelled else list(scored)
+    doubted = [item for item in telling if doubt(item.signal)]
+    telling = [item for item in telling if item not in doubted]
     if not telling:
-        return _nothing(snapshot)
+        return _nothing(snapshot, doubted)
     lead = telling[0]
     group = [item for item in telling if item.rule.category is lead.rule.category]
     nodes, note = implicated_nodes(snapshot, group, places, policy)

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from advisor.core import hang
 from advisor.core.conditions import condition_signals, signal_id
+from advisor.core.doubts import doubt
 from advisor.core.job_rules import JOB_HANG, is_asked_hang
 from advisor.core.model import ExitStatus, Incident, NodeFact, Signal, Snapshot
 from advisor.core.policy import Policy
@@ -173,8 +174,10 @@ def _before_time_out(
 
 
 def _weighs(signal: Signal, rule: Rule) -> bool:
-    """Strong enough to open an incident by itself. An Xid that an application caused is not."""
-    return rule.weight >= 0.4 and not (signal.rule in XID_LOG_RULES and rule.category is Category.APPLICATION)
+    """Strong enough to open an incident by itself. An Xid that an application caused is not, nor one of any time."""
+    if doubt(signal) or (signal.rule in XID_LOG_RULES and rule.category is Category.APPLICATION):
+        return False
+    return rule.weight >= 0.4
 
 
 def _fatal(signal: Signal, rules: RuleSet) -> bool:

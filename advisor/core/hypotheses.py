@@ -1,10 +1,11 @@
 """How well each initiating signal explains the incident: weight, trust, order in time, and what came after."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from advisor.core.detection import AFTERMATH, survived
+from advisor.core.doubts import doubt
 from advisor.core.model import Incident, Signal, Snapshot
 from advisor.core.places_of_signals import ranks_of
 from advisor.core.policy import Policy
@@ -12,9 +13,11 @@ from advisor.core.rules import Rule
 from advisor.core.suspects import RECORDED
 from advisor.core.words import Category, IncidentKind, Role, Trust
 
+WEAK = 0.4  # below this a hypothesis does not name a category
 LATER_PENALTY = 0.12
 SURVIVED_PENALTY = 0.35
 AFTERMATH_PENALTY = 0.3
+DOUBT_PENALTY = 0.45
 TRUSTED_BONUS = 0.3
 RECORDED_BONUS = 0.15
 WAIT_BONUS = 0.1
@@ -37,7 +40,8 @@ def score(
     """Initiating signals, best explanation first."""
     initiating = [(s, rule) for s, rule in judged if rule.role is Role.INITIATING]
     skew = timedelta(seconds=policy.clock_skew_seconds)
-    first = next(((s, rule) for s, rule in initiating if rule.weight >= 0.5 and rule.id not in RECORDED), None)
+    sound = ((s, rule) for s, rule in initiating if rule.id not in RECORDED and not doubt(s))
+    first = next(((s, rule) for s, rule in sound if rule.weight >= 0.5), None)
     late = frozenset(rank for s, rule in initiating if rule.id in RECORDED for rank in ranks_of(s))
     stalled = next((s for s, rule in judged if rule.kind is IncidentKind.HANG and rule.role is Role.SYMPTOM), None)
     waiting = _waiting_since(s for s, _ in judged)
@@ -76,7 +80,12 @@ def score(
         ):
             # Somebody cleaned up after a failure that has its own evidence.
             score, against = 0.5, "the attempt had failed before it was cancelled"
+        if doubt(signal):
+            score, against = score - DOUBT_PENALTY, doubt(signal)
         scored.append(Scored(signal=signal, rule=rule, score=score - position * 1e-6, against=against))
+    # What the job's own log tells of its failure is not overruled by what may be of another day.
+    told = min((item.score for item in scored if item.score >= WEAK and not doubt(item.signal)), default=1.0)
+    scored = [replace(item, score=min(item.score, told - 0.01)) if doubt(item.signal) else item for item in scored]
     scored.sort(key=lambda item: -item.score)
     return scored
 

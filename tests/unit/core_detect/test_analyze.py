@@ -372,19 +372,120 @@ def test_a_kernel_log_may_come_through_a_pipe(
 def test_a_kernel_log_that_names_another_host_is_doubted(
     logs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever mixes two files up would have a good node excluded. Slurm may call it otherwise, so that it counts."""
+    """Whoever mixes two files up would have a good node excluded. Slurm may call a node otherwise, and then the job's
+    log does, too: it counts, and is not certain. Where the log does not know the name either, it blames nobody.
+    """
     line = "2026-11-29T12:00:00+00:00 {} kernel: NVRM: Xid (PCI:0000:1b:00): 79, pid=1, name=x, GPU has fallen off.\n"
     for host, problems in (("node3", ["the lines of dmesg.txt name node3, not node2"]), ("node2.example.org", [])):
         logs[1].write_text("-- Boot 1 --\n" + line.format(host))
         document = told(capsys, logs[0], "--kernel", f"node2={logs[1]}")
         assert document["attribution"]["sources"]["kernel"]["problems"] == problems
         assert document["advice"]["exclude_nodes"] == ["node2"]
+        assert (document["attribution"]["confidence"] <= 0.8) is bool(problems)
+        assert all(problem in document["attribution"]["root_cause"] for problem in problems)
+    logs[1].write_text(line.format("node3"))
+    for job in (JOB_LOG + "node3: bye\n", JOB_LOG.replace("node2", "node5")):
+        logs[0].write_text(job)
+        document = told(capsys, logs[0], "--kernel", f"node2={logs[1]}")
+        assert (document["advice"]["exclude_nodes"], document["attribution"]["category"]) == ([], "unknown")
+        (other,) = document["attribution"]["alternatives"][:1]
+        assert (other["category"], other["why_not"]) == (
+            "gpu_hardware",
+            "the lines of dmesg.txt name node3, not node2",
+        )
+
+
+def test_a_kernel_log_of_a_node_that_the_jobs_log_never_names_is_not_certain(
+    logs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job's log need not name all of its nodes: it is told, and the verdict is less sure."""
+    document = told(capsys, logs[0], "--kernel", f"node7={logs[1]}")
+    said = "the job's log names node2, and never node7"
+    assert document["attribution"]["sources"]["kernel"]["problems"] == [said]
+    assert said in document["attribution"]["root_cause"]
+    assert document["attribution"]["confidence"] <= 0.8
+    logs[0].write_text(JOB_LOG.replace("node2", "node7"))
+    document = told(capsys, logs[0], "--kernel", f"node7={logs[1]}")
+    assert document["attribution"]["sources"]["kernel"]["problems"] == []
+    assert document["attribution"]["confidence"] > 0.95
+
+
+OUT_OF_MEMORY = "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+XID = "NVRM: Xid (PCI:0000:1b:00): 79, pid=1, name=x, GPU has fallen off the bus.\n"
+
+
+@pytest.mark.parametrize(
+    ("stamp", "began", "doubt"),
+    [
+        ("[Fri Nov 27 12:00:00 2026] ", "", "the job's log has no times"),
+        ("[12345.678901] ", "", "the job's log has no times"),
+        ("[12345.678901] ", "2026-11-29 11:59:50 ", "its lines do not tell when"),
+        ("[Sun Nov 29 03:00:00 2026] ", "2026-11-29 11:59:50 ", "unless their clocks are of different zones"),
+    ],
+)
+def test_a_kernels_line_of_another_time_overrules_no_failure_that_the_log_tells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], stamp: str, began: str, doubt: str
+) -> None:
+    """Where nothing tells that it was in the job's time it blames nobody, and why is said. A log without a failure
+    has none for it; an attempt that failed without a word may have it for a cause, which is no certainty.
+    """
+    job, kernel = tmp_path / "job.out", tmp_path / "dmesg.txt"
+    kernel.write_text(stamp + XID)
+    job.write_text(f"{began}step 1 loss 2.0\n{OUT_OF_MEMORY}")
+    document = told(capsys, job, "--kernel", f"gpu02={kernel}")
+    attribution = document["attribution"]
+    assert (attribution["category"], document["advice"]["exclude_nodes"]) == ("gpu_out_of_memory", [])
+    assert attribution["alternatives"][0]["category"] == "gpu_hardware"
+    assert doubt in attribution["alternatives"][0]["why_not"]
+    (problem,) = attribution["sources"]["kernel"]["problems"]
+    assert problem.startswith("dmesg.txt: ")
+    assert doubt in problem
+    job.write_text(f"{began}loading\n")
+    document = told(capsys, job, "--kernel", f"gpu02={kernel}")
+    assert (document["incident"]["kind"], document["advice"]["action"]) == ("none", "none")
+    assert document["attribution"]["confidence"] <= 0.5
+    assert "Xid 79" in document["attribution"]["root_cause"]
+    assert doubt in document["attribution"]["root_cause"]
+    job.write_text(f"{began}loading\nsrun: error: gpu02: task 0: Exited with exit code 1\n")
+    document = told(capsys, job, "--kernel", f"gpu02={kernel}")
+    attribution = document["attribution"]
+    assert (document["incident"]["kind"], attribution["category"]) == ("crash", "gpu_hardware")
+    assert (document["advice"]["exclude_nodes"], attribution["trusted"]) == ([], False)
+    assert attribution["confidence"] <= 0.5
+    assert "gpu02" in attribution["root_cause"]
+
+
+def test_an_older_line_does_not_hide_the_one_of_the_jobs_time(
+    logs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same Xid some hours before and as the job failed: only the second counts, and that wholly."""
+    logs[1].write_text(DMESG.format("03:00") + DMESG.format("12:00"))
+    document = told(capsys, logs[0], "--kernel", f"node2={logs[1]}")
+    assert document["advice"]["exclude_nodes"] == ["node2"]
+    assert document["attribution"]["sources"]["kernel"]["problems"] == []
+    assert document["attribution"]["confidence"] > 0.95
+
+
+def test_a_zone_that_only_one_of_two_logs_tells_is_this_machines(
+    logs: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container writes UTC, and `dmesg -T` the node's own time: at once, or nine hours apart."""
+    logs[0].write_text(JOB_LOG.replace("2026-11-29 11:59:50", "2026-11-29T20:59:50Z").replace("2026-11-29 ", "at "))
+    for zone, excluded in (("XXX9", ["node2"]), ("UTC", [])):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        document = told(capsys, logs[0], "--kernel", f"node2={logs[1]}")
+        assert document["advice"]["exclude_nodes"] == excluded, zone
+    monkeypatch.undo()
+    time.tzset()
 
 
 def test_what_a_kernel_said_long_before_a_job_is_not_its_business(
     logs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`dmesg` goes back to the boot. Clocks without zones may be apart, and only what is surely older is left out."""
+    """`dmesg` goes back to the boot. Clocks without zones may be apart: what is surely older is left out, and what
+    may be is doubted.
+    """
     job, kernel = logs
     old = "[Fri Nov 27 12:00:00 2026] NVRM: Xid (PCI:0000:1b:00): 79, pid=1, name=x, GPU has fallen off the bus.\n"
     kernel.write_text(old)
@@ -394,10 +495,13 @@ def test_what_a_kernel_said_long_before_a_job_is_not_its_business(
     assert document["attribution"]["sources"]["kernel"]["problems"] == [left_out]
     kernel.write_text(old + DMESG.format("12:00"))
     assert told(capsys, job, "--kernel", f"node2={kernel}")["advice"]["exclude_nodes"] == ["node2"]
-    for zone, excluded in (("", ["node2"]), ("+00:00", [])):
+    for zone, others in (("", ["gpu_hardware"]), ("+00:00", [])):
         kernel.write_text(DMESG.format("10:00").replace("[Sun Nov 29 10:00:00 2026]", f"2026-11-29T10:00:00{zone}"))
         job.write_text(JOB_LOG.replace("2026-11-29 11:", "2026-11-29T11:").replace(" iteration", f"{zone} iteration"))
-        assert told(capsys, job, "--kernel", f"node2={kernel}")["advice"]["exclude_nodes"] == excluded, zone
+        document = told(capsys, job, "--kernel", f"node2={kernel}")
+        assert document["advice"]["exclude_nodes"] == [], zone
+        found = [item["category"] for item in document["attribution"]["alternatives"]]
+        assert [category for category in found if category != "unknown"] == others, zone
 
 
 def test_beside_what_the_scheduler_says_dmesg_is_in_this_machines_zone(
