@@ -6,7 +6,7 @@ From what the audit API answers, so that whoever may ask for a job's attempts an
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, timedelta
 from typing import Any
 
 from advisor.client.words import action_name, reason_name, status_name
@@ -16,6 +16,7 @@ from advisor.v1 import audit_pb2, common_pb2
 from advisor.wording import left_out
 
 NODES_MAX = 6
+_MIN_JOB_AGE = timedelta(seconds=300)  # Slurm's own default
 _ACTED = frozenset({"verified", "applied"})
 _OPERATORS = frozenset({Reason.VETOED, Reason.OPERATOR, Reason.WITHDRAWN, Reason.STOPPED})
 _STOPS = frozenset({Reason.STOPPED, Reason.STOP_UNREPORTED})
@@ -255,8 +256,7 @@ def _can_do(
         yield _CAN_DO[category].removeprefix(_NOTHING if alone else "")
     if alone and decision is not None:
         avoid = [node for node in decision.advice.exclude_nodes if node not in left_out(decision)]
-        without = f", and add {_names(avoid)} to its exclusions (ExcNodeList)" if avoid else ""
-        yield f"The advisor does not restart it. To do so yourself: scontrol requeue {ref.job_id}{without}."
+        yield f"The advisor does not restart it. {_by_hand(attempt, avoid)}"
     if decision is not None and decision.advice.HasField("resume_step") and category not in {"", Category.NONE}:
         yield f"The newest checkpoint that is known to be good is of step {decision.advice.resume_step}."
     waits = attempt.state in {common_pb2.ATTEMPT_STATE_PENDING, common_pb2.ATTEMPT_STATE_RUNNING}
@@ -282,6 +282,25 @@ def _left_to_its_user(
         return False
     return decision.advice.action == common_pb2.ACTION_RESTART and (
         decision.advice.mode == common_pb2.MODE_MONITOR or not attempt.in_scope
+    )
+
+
+def _by_hand(attempt: audit_pb2.Attempt, avoid: Sequence[str]) -> str:
+    """In the order that Slurm takes them: a job that has ended cannot be updated, one that waits for its start can."""
+    job_id = attempt.attempt.job_id
+    text = f"To do so yourself: scontrol requeue {job_id}"
+    if avoid:
+        nodes = ",".join(avoid)
+        text += (
+            f", then at once, before it starts: scontrol update JobId={job_id} ExcNodeList={nodes} (that replaces the "
+            "list: add the nodes that it avoids already, if any)"
+        )
+    if not attempt.HasField("ended_at"):
+        return f"{text}."
+    until = attempt.ended_at.ToDatetime(UTC) + _MIN_JOB_AGE
+    return (
+        f"{text}. Slurm remembers it for MinJobAge, by default until {until:%Y-%m-%d %H:%M:%S} UTC; after that it can "
+        "only be submitted again."
     )
 
 

@@ -222,10 +222,14 @@ def test_what_was_only_watched_and_what_did_not_ask_say_so() -> None:
 def test_whoever_is_not_restarted_by_us_is_told_to_do_it() -> None:
     """In monitor mode, and out of scope: "you need not do anything" would leave the job as it is."""
     watched = decision(1, "gpu_hardware", status=7, mode=1)
-    watched.advice.exclude_nodes.append("node2")
+    watched.advice.exclude_nodes.extend(["node2", "node3"])
     told = said(attempt(), [watched], None)["do"]
     assert "You need not do anything" not in told
-    assert "To do so yourself: scontrol requeue 17, and add node2 to its exclusions" in told
+    assert (
+        "To do so yourself: scontrol requeue 17, then at once, before it starts: scontrol update JobId=17 "
+        "ExcNodeList=node2,node3 (that replaces the list: add the nodes that it avoids already, if any). "
+        "Slurm remembers it for MinJobAge, by default until 2026-05-01 12:05:00 UTC; "
+    ) in told
     outside = attempt()
     outside.in_scope = False
     assert "scontrol requeue 17" in said(outside, [decision(1, "gpu_hardware")], None)["do"]
