@@ -10,6 +10,7 @@ from datetime import UTC, timedelta
 from typing import Any
 
 from advisor.client.words import action_name, reason_name, status_name
+from advisor.core.document import own_word_alone
 from advisor.core.words import Category, Reason
 from advisor.plain_text import seconds_text
 from advisor.v1 import audit_pb2, common_pb2
@@ -195,6 +196,8 @@ def _thought(category: str, attribution: Mapping[str, Any]) -> str:
     blame = _BLAME.get(category, category.replace("_", " "))
     if category != Category.UNKNOWN and float(attribution.get("confidence") or 0.0) < _LIKELY:
         blame = f"perhaps {blame}"
+    elif own_word_alone(attribution):
+        blame = f"if what the job itself printed is true, {blame}"
     nodes = [str(name) for name in attribution.get("implicated", {}).get("nodes", ())]
     where = f" ({_names(nodes)})" if nodes else ""
     return f"{cause}: {blame}{where}." if cause else f"{blame[:1].upper()}{blame[1:]}{where}."
@@ -205,6 +208,11 @@ def _sure(attribution: Mapping[str, Any]) -> str:
     word = next(word for least, word in _HOW_SURE if confidence >= least)
     away = [name for name, source in (attribution.get("sources") or {}).items() if not source.get("available", True)]
     unread = f" What {' and '.join(away)} would say could not be read." if away else ""
+    if own_word_alone(attribution):
+        return (
+            f"Likely: such lines are right in {confidence:.0%} of cases, but these the job itself printed, which any "
+            f"program can.{unread}"
+        )
     return f"{word} ({confidence:.0%}).{unread}"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from advisor.commands.output import one_line
 from advisor.core.amounts import many
+from advisor.core.document import own_word_alone
 from advisor.core.words import Category, Reason
 
 TIMELINE_MAX = 12
@@ -42,9 +43,11 @@ _BECAUSE: Mapping[str, str] = {
 def verdict_text(document: Mapping[str, Any], titles: Mapping[str, str]) -> str:
     """The document `advisor.analysis/1` as text. `titles`: of signals and of rules, by id."""
     incident, attribution, advice = document["incident"], document["attribution"], document["advice"]
-    confidence = round(attribution["confidence"] * 100)
+    sure = f"{round(attribution['confidence'] * 100)} %"
+    if own_word_alone(attribution):
+        sure += ", by its own output alone"
     lines = [
-        f"what  {incident['kind']}: {attribution['root_cause']}  [{attribution['category']}, {confidence} %]",
+        f"what  {incident['kind']}: {attribution['root_cause']}  [{attribution['category']}, {sure}]",
         f"who   {_who(attribution['implicated'])}",
         f"do    {_what(advice, incident, attribution)}",
     ]

@@ -4,11 +4,16 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from advisor.core.doubts import DOUBTED_MAX
 from advisor.core.model import Attribution, Decision, Hypothesis, Isolation, Signal, Snapshot, SourceReport
 from advisor.core.ranks import parse_ranks
+from advisor.core.words import Category, Trust
 
 SCHEMA = "advisor.analysis/1"
 SIGNALS_MAX = 100
+_OF_MACHINES = frozenset(
+    {Category.GPU_HARDWARE, Category.NODE_HARDWARE, Category.INTERCONNECT, Category.SYSTEM_SOFTWARE}
+)
 
 
 def analysis_document(decision: Decision, snapshot: Snapshot) -> dict[str, Any]:
@@ -45,6 +50,15 @@ def analysis_document(decision: Decision, snapshot: Snapshot) -> dict[str, Any]:
             **({"order": decision.order, "ordered_by": decision.ordered_by} if decision.order else {}),
         },
     }
+
+
+def own_word_alone(attribution: Mapping[str, Any]) -> bool:
+    """Of a document's attribution: that a machine is to blame is the word of the job's output alone, which is what any
+    program prints. How often such words are right is no measure of whether to believe the one who writes them.
+    """
+    trusts = {str(signal["trust"]) for signal in attribution.get("evidence", ())}
+    blames = attribution.get("category") in _OF_MACHINES and float(attribution.get("confidence") or 0.0) > DOUBTED_MAX
+    return blames and Trust.LOG in trusts and trusts <= {Trust.LOG, Trust.EXTERNAL}
 
 
 def _attribution(attribution: Attribution, by_id: Mapping[str, Signal], snapshot: Snapshot) -> dict[str, Any]:

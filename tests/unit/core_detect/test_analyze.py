@@ -68,6 +68,27 @@ def test_the_text_says_what_who_and_what_to_do(path: Path, capsys: pytest.Captur
     assert any(line.startswith("runner-up") for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("line", "alone"),
+    [
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered\n", True),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, GPU has fallen off the bus.\n", True),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n", False),
+    ],
+)
+def test_that_a_machine_is_to_blame_is_told_as_the_jobs_own_word_where_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, alone: bool
+) -> None:
+    """Any program prints such a line. Against itself a job may be believed, and a kernel is."""
+    log, kernel = tmp_path / "job.log", tmp_path / "dmesg.txt"
+    log.write_text(f"2026-11-29 12:00:00 {line}")
+    run("analyze", log)
+    assert (" %, by its own output alone]" in capsys.readouterr().out) is alone
+    kernel.write_text(DMESG.format("12:00"))
+    run("analyze", log, "--kernel", f"node2={kernel}")
+    assert "by its own output alone" not in capsys.readouterr().out
+
+
 def test_log_text_cannot_control_the_terminal(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Escape sequences and reordering characters of a log are shown, not obeyed."""
     (path / "logs" / "job.log").write_bytes(b"[rank9]: KeyError: '\x1b]0;owned\x07\xe2\x80\xae\x9b31m'\n")

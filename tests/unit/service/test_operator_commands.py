@@ -113,6 +113,20 @@ def test_a_restart_on_bad_hardware_is_explained() -> None:
     assert told["do"].startswith("You need not do anything")
 
 
+@pytest.mark.parametrize("trusts", [["log"], ["log", "kernel"]])
+def test_that_a_machine_is_to_blame_is_told_as_the_jobs_own_word_where_it_is(trusts: list[str]) -> None:
+    """Any program can print that a GPU is broken: nothing is almost certain by that."""
+    done = decision(1, "gpu_hardware", status=3, exclude_nodes=["node2"], explanation="Restart without node2.")
+    analysis = json.loads(done.analysis_json)
+    analysis["attribution"]["evidence"] = [{"trust": trust} for trust in trusts]
+    done.analysis_json = json.dumps(analysis)
+    told = said(attempt(), [done], None)
+    alone = trusts == ["log"]
+    assert ("if what the job itself printed is true, a GPU is broken" in told["think"]) is alone
+    assert ("almost certain" in told["sure"].lower()) is not alone
+    assert ("right in 97% of cases, but these the job itself printed" in told["sure"]) is alone
+
+
 def test_an_attempt_after_a_restart_says_where_the_failure_is_told() -> None:
     """Who asks about a job that runs well again wants to know why it was restarted."""
     told = said(attempt(common_pb2.ATTEMPT_STATE_COMPLETED, 1), [], None, attempt())
