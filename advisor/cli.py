@@ -164,6 +164,7 @@ def application(arguments: Sequence[str]) -> typer.Typer:
             _add(app, name, entry)
         else:
             app.command(name, help=entry.summary)(_not_asked_for)
+    app.command("version", hidden=True)(_version)  # as other programs are asked for it
     return app
 
 
@@ -177,6 +178,10 @@ def _print_version(asked: bool) -> None:
     except PackageNotFoundError:
         typer.echo("advisor (not installed: run from its source folder)")
     raise typer.Exit
+
+
+def _version() -> None:
+    _print_version(True)
 
 
 def _root(

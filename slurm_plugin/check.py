@@ -89,7 +89,9 @@ def _settings(config: AgentConfig, settings: SlurmConfig, slurm: Slurm) -> Itera
     if limit < 1.0:
         yield _bad(f"an action would have only {limit:g} s before the requeued job may start: raise cred_expire")
     else:
-        yield _ok(f"an action may take {limit:g} s of that before it is ended")
+        yield _ok(
+            f"an action that takes longer than {limit:g} s is ended: its job may start {delay:g} s after its requeue"
+        )
     if 0 < settings.min_job_age_seconds <= config.poll_seconds * 5:
         yield _bad(f"MinJobAge is too short for a look every {config.poll_seconds:g} s: raise it or lower poll_seconds")
     yield _event(config, settings)

@@ -133,6 +133,8 @@ def _show(result: Result) -> None:
         [_row(lived) for lived in result.lived],
         empty="nobody",
     )
+    if not any(lived.figures.failures for lived in result.lived):
+        print("no failure happened in this world, so that nobody did anything: take more --days, or another --seed")
     ours = result.of("advisor")
     if ours is not None:
         speed = result.scenario.days * DAY / max(ours.took_seconds, 1e-9)

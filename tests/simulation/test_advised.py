@@ -405,16 +405,26 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     """Exit 2, and the value is in the line."""
     bad = tmp_path / "noise.toml"
     bad.write_text("lines_lost = 2\n")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("lines_lost\n")
     for arguments, said in (
         (("--scenario", "moon"), "'moon'"),
         (("--operators", "nobody,ghost"), "'ghost'"),
         (("--noise", str(bad)), "lines_lost: 2"),
-        (("--noise", str(tmp_path / "none.toml")), "none.toml"),
+        (("--noise", str(tmp_path / "none.toml")), "none.toml cannot be read: No such file or directory"),
+        (("--noise", str(broken)), "broken.toml is not TOML: "),
     ):
         assert told(*arguments) == 2
         line = capsys.readouterr().err
         assert said in line
         assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize(("days", "said"), [("0.01", True), ("1", False)])
+def test_a_world_without_a_failure_says_so(capsys: pytest.CaptureFixture[str], days: str, said: bool) -> None:
+    """Its lines are all alike; a world with one shows what it was worth."""
+    assert told("--scenario", "small", "--seed", "1", "--days", days, "--operators", "nobody,bound") == 0
+    assert ("no failure happened in this world" in capsys.readouterr().out) == said
 
 
 @pytest.mark.long

@@ -201,6 +201,13 @@ def test_help_names_every_command_and_imports_none_of_them() -> None:
     assert "LOADED []" in done.stdout
 
 
+def test_the_version_is_told_by_the_word_too() -> None:
+    """`advisor version`, as other programs have it; --help shows the option only."""
+    assert (said := _advisor("version").stdout).startswith("advisor ")
+    assert said == _advisor("--version").stdout
+    assert "version" not in [line.split()[0] for line in _advisor("--help").stdout.splitlines() if line.strip()]
+
+
 def test_a_service_that_is_not_there_is_one_line_and_exit_1() -> None:
     """A client command without a service says what to do."""
     done = _advisor("decisions", "list", "--socket", "/nonexistent/advisor.sock")

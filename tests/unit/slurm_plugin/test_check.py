@@ -89,6 +89,12 @@ def test_an_advisor_that_knows_the_user_is_well(folder: Path) -> None:
         assert lines(configured(folder), Verdict.BAD) == []
 
 
+def test_how_long_an_action_may_take_is_told_with_what_bounds_it(folder: Path) -> None:
+    """The next start of the job that it restarts, by Slurm's own delay."""
+    said = "an action that takes longer than 3.6 s is ended: its job may start 6 s after its requeue"
+    assert said in lines(configured(folder), Verdict.OK, settings="ClusterName = c\nAuthInfo = cred_expire=5\n")
+
+
 def test_an_advisor_that_refuses_the_user_is_bad(folder: Path) -> None:
     """As root, say: what it says is what `run` would meet."""
     sentence = "user root may not call AgentService: add the user to service.agent_users"
