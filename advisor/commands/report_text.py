@@ -24,6 +24,20 @@ _PARTS = (
     ("start", "running, first step"),
     ("catch_up", "first step, caught up"),
 )
+_NOT_COUNTED = (
+    "unclear: what people did, or whether they were right, cannot be told",
+    "waiting: there is time left for people to act",
+    "no advice: people were faster, or there was nothing to advise",
+    "nobody's: no person did it, but Slurm, the job's own script, or the advisor",
+    "ours stood; undone: the advisor acted, and people let it be; or took it back",
+)
+_SAVED = (
+    "held: hours in which a hung job kept its GPUs until people restarted it",
+    "waited: hours until people restarted one that had let them go",
+    "wasted: hours of later attempts that failed as was foreseen",
+    "unknown: jobs whose GPUs are not known, in none of these sums",
+    "bad; good; open: of the nodes to be avoided, what they proved to be",
+)
 DISAGREED = ("we_restart", "they_restart", "other_nodes", "corrected")
 
 
@@ -68,6 +82,7 @@ def shadow_lines(report: report_pb2.ShadowReport, where: str) -> Iterator[str]:
             for row in report.categories
         ),
     )
+    yield from _NOT_COUNTED
     yield ""
     yield from _columns(
         ("GPU-hours; nodes", "held", "waited", "wasted", "unknown", "bad", "good", "open"),
@@ -80,6 +95,7 @@ def shadow_lines(report: report_pb2.ShadowReport, where: str) -> Iterator[str]:
             for row in report.categories
         ),
     )
+    yield from _SAVED
     yield from _earned(report.earned)
     yield from _disagreements(report)
     yield from _nodes(report.nodes)

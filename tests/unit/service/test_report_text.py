@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,17 @@ def test_which_nodes_agreed_restarts_avoided_is_told_beside() -> None:
     row.ClearField("agreed_ours_alone")
     quiet = report_pb2.ShadowReport(categories=[row])
     assert not any("avoid nodes" in line for line in shadow_lines(quiet, "alps"))
+
+
+def test_every_column_of_the_shadow_report_is_explained_in_it() -> None:
+    """A line each below its table: nobody has to look for what `nobody's` counts."""
+    text = list(shadow_lines(shadow(), "alps"))
+    told = {word.strip() for line in text for word in line.partition(":")[0].split(";") if ": " in line}
+    for title in ("not counted", "GPU-hours; nodes"):
+        (head,) = [line for line in text if line.startswith(title)]
+        columns = re.split(r"  +", head.strip())[1:]
+        assert len(columns) >= 6
+        assert set(columns) <= told
 
 
 def test_a_label_is_never_cut() -> None:
