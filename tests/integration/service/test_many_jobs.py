@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from advisor import pipeline
@@ -15,7 +14,7 @@ from advisor.core.model import Decision, Snapshot
 from advisor.core.policy import Policy
 from advisor.core.rules import RuleSet
 from advisor.oldest_first import AT_ONCE
-from tests.integration.service.world import WAIT_SECONDS, World, iteration, short_folder, world_of
+from tests.integration.service.world import WAIT_SECONDS, World, database, iteration, short_folder, world_of
 
 pytestmark = pytest.mark.postgres
 
@@ -29,8 +28,7 @@ def folder() -> Iterator[Path]:
 
 
 def asked(folder: Path, query: str) -> list[tuple[object, ...]]:
-    sockets = str(folder / "data/postgres/sockets")
-    with psycopg.connect(host=sockets, user="advisor", dbname="advisor", autocommit=True) as connection:
+    with database(folder) as connection:
         return connection.execute(query).fetchall()  # type: ignore[call-overload, no-any-return]  # a literal
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import psycopg
 import pytest
 
 from advisor.core import codec
@@ -18,7 +17,7 @@ from advisor.replay import Packed, reproduce
 from advisor.service.wire import stamp
 from advisor.v1 import agent_pb2, audit_pb2, common_pb2, operator_pb2
 from tests.integration.service.programs import advisor
-from tests.integration.service.world import CLUSTER, World, configuration, now, short_folder, world_of
+from tests.integration.service.world import CLUSTER, World, configuration, database, now, short_folder, world_of
 
 pytestmark = pytest.mark.postgres
 
@@ -169,8 +168,7 @@ async def watching_agent(world: World) -> AsyncIterator[None]:
 async def time_passes(world: World) -> int:
     """Ten minutes since the end was seen. How many attempts are watched then."""
     await world.ticks(3)
-    sockets = str(world.folder / "data/postgres/sockets")
-    with psycopg.connect(host=sockets, user="advisor", dbname="advisor", autocommit=True) as connection:
+    with database(world.folder) as connection:
         connection.execute("UPDATE attempts SET over_seen_at = over_seen_at - interval '10 minutes'")
     await world.ticks(5)
     return world.running.board.pulse.watched

@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from advisor.v1 import common_pb2
-from tests.integration.service.world import WAIT_SECONDS, World, iteration, short_folder, world_of
+from tests.integration.service.world import WAIT_SECONDS, World, database, iteration, short_folder, world_of
 
 pytestmark = pytest.mark.postgres
 
@@ -25,9 +24,8 @@ def folder() -> Iterator[Path]:
         yield path
 
 
-def database(folder: Path, statement: str) -> list[tuple[object, ...]]:
-    sockets = str(folder / "data/postgres/sockets")
-    with psycopg.connect(host=sockets, user="advisor", dbname="advisor", autocommit=True) as connection:
+def sql(folder: Path, statement: str) -> list[tuple[object, ...]]:
+    with database(folder) as connection:
         found = connection.execute(statement)
         return found.fetchall() if found.description else []
 
@@ -40,7 +38,7 @@ async def failed_unstored(world: World) -> None:
     async with asyncio.timeout(WAIT_SECONDS):
         while [item.advice.reason for item in await world.decisions()] != ["in_job_restart"]:
             await world.ticks(1)
-    database(world.folder, REFUSE)
+    sql(world.folder, REFUSE)
     with world.log().open("a") as file:
         file.write("[rank0]: RuntimeError: something of the job's own\n")
     await world.report(world.job("FAILED"))
@@ -56,14 +54,14 @@ async def test_a_failure_that_could_not_be_stored_is_not_done_with(folder: Path,
         submitted = world.submitted
         await failed_unstored(world)
         assert world.running.board.pulse.failed_jobs == 1
-        assert database(folder, "SELECT open FROM attempts") == [(True,)]
+        assert sql(folder, "SELECT open FROM attempts") == [(True,)]
         if who == "itself":
-            database(folder, ACCEPT)
+            sql(folder, ACCEPT)
             await world.advice_where(lambda told: any(one.action == common_pb2.ACTION_RESTART for one in told))
             await world.ticks(3)
-            assert database(folder, "SELECT seen_over FROM detector_states") == [(True,)]
+            assert sql(folder, "SELECT seen_over FROM detector_states") == [(True,)]
             return
     async with world_of(folder, submitted=submitted) as world:
         await world.ticks(2)
-        database(folder, ACCEPT)
+        sql(folder, ACCEPT)
         await world.advice_where(lambda told: any(one.action == common_pb2.ACTION_RESTART for one in told))

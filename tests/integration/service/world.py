@@ -48,6 +48,13 @@ def iteration(step: int) -> str:
     return f"iteration {step:>8}/ 1000 | elapsed time per iteration (ms): 100.0 | loss: 1.0\n"
 
 
+def database(folder: Path) -> "psycopg.Connection[tuple[Any, ...]]":
+    """What a service in this folder has stored; closed by who asked for it."""
+    return psycopg.connect(
+        host=str(folder / "data/postgres/sockets"), user="advisor", dbname="advisor", autocommit=True
+    )
+
+
 XID_79 = "kernel: NVRM: Xid (PCI:0000:4e:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
 
 
