@@ -11,7 +11,7 @@ from advisor.clock import SystemClock
 from advisor.commands.decisions import connected
 from advisor.commands.mode import NOT_TOLD, acts_by_default
 from advisor.commands.options import ConfigOption, FormatOption, SocketOption
-from advisor.commands.output import Format, one_line, print_json, whole_document
+from advisor.commands.output import Format, one_line, print_json, short_time, whole_document
 from advisor.core.amounts import many
 from advisor.plain_text import seconds_text
 from advisor.v1 import common_pb2, operator_pb2
@@ -86,10 +86,19 @@ def status_lines(found: operator_pb2.Status, now: datetime) -> list[str]:
         lines.append(f"agent of {agent.cluster} on {agent.host}: {agent.mode}, heard {heard} ago{missing}")
         if stopped := stop_file_text(agent):
             lines.append(stopped)
-    for source in found.sources:
-        state = "ok" if source.available else f"{source.reason}: {source.detail}"
-        lines.append(f"source {source.name} ({source.kind}): {state}")
+    lines += [f"source {source.name} ({source.kind}): {_source_state(source)}" for source in found.sources]
     return lines
+
+
+def _source_state(source: operator_pb2.SourceStatus) -> str:
+    """Well is only what was asked: a source of logs or measurements is asked while an attempt is watched."""
+    if not source.available:
+        return f"{source.reason}: {source.detail}"
+    part = f", but {source.reason}: {source.detail}" if source.reason else ""
+    if source.HasField("newest_at"):
+        return f"ok, last answered {short_time(source.newest_at.ToDatetime(UTC))}{part}"
+    asked = source.kind.endswith("trusted") and not part
+    return "not asked yet: no job is watched that it could tell of" if asked else f"ok{part}"
 
 
 def waiting_text(found: operator_pb2.Status) -> str:

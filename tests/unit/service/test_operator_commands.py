@@ -233,6 +233,22 @@ def test_what_was_only_watched_and_what_did_not_ask_say_so() -> None:
     assert said(outside, [decision(1, "none", reason="completed")], None)["think"].startswith("Nothing is known")
 
 
+def test_a_source_is_well_by_what_it_answered_and_when() -> None:
+    """One that nobody has asked is not; one that fails for some says so."""
+    kernel = operator_pb2.SourceStatus(name="kernel", kind="kernel, trusted", available=True)
+    status = operator_pb2.Status(
+        sources=[kernel, operator_pb2.SourceStatus(name="store", kind="store", available=True)]
+    )
+    assert status_lines(status, NOW)[1:] == [
+        "source kernel (kernel, trusted): not asked yet: no job is watched that it could tell of",
+        "source store (store): ok",
+    ]
+    status.sources[0].newest_at.FromDatetime(NOW)
+    assert status_lines(status, NOW)[1].startswith("source kernel (kernel, trusted): ok, last answered 2026-")
+    status.sources[0].reason, status.sources[0].detail = "missing", "1 of 2 attempts: n1.log"
+    assert status_lines(status, NOW)[1].endswith(", but missing: 1 of 2 attempts: n1.log")
+
+
 def test_whoever_is_not_restarted_by_us_is_told_to_do_it() -> None:
     """In monitor mode, and out of scope: "you need not do anything" would leave the job as it is."""
     watched = decision(1, "gpu_hardware", status=7, mode=1)
