@@ -23,11 +23,13 @@ venv: $(VENV)/.project ## everything that development and the demo need, into .v
 $(VENV)/.locked: requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make venv PYTHON=...")'
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || deploy/debian-packages python3-venv
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@test -x $(BIN)/python || { echo "making a virtual environment in $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing the packages that requirements.lock names into $(VENV): some minutes, the first time"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@touch $@
 
 $(VENV)/.project: pyproject.toml $(VENV)/.locked
+	@echo "installing this checkout into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
