@@ -29,6 +29,7 @@ from advisor.bundle_parts import LogFile, Parts, node_of_file, parts_of, rank_of
 from advisor.bundle_times import NAME_BYTES, Reach, begin_of, names_asked, other_host, reach_of
 from advisor.core import excerpt
 from advisor.core.chatter import Voice, quiet_seconds
+from advisor.core.collectives import believed_world, worlds_told
 from advisor.core.doubts import doubt
 from advisor.core.gpu_indices import with_indices
 from advisor.core.hostlist import fold
@@ -98,7 +99,7 @@ def read_parts(parts: Parts, scanner: Scanner, now: datetime) -> Snapshot:
             exit=facts.exit,
             started_at=facts.started_at,
             ended_at=facts.ended_at,
-            world_size=facts.world_size,
+            world_size=facts.world_size or believed_world(frozenset(reading.worlds), reading.signals),
             tasks_per_node=facts.tasks_per_node,
             rank_nodes=facts.rank_nodes,
             silent_seconds=facts.silent_seconds,
@@ -135,6 +136,7 @@ class _Reading:
     voices: list[Voice | None] = field(default_factory=list)  # of each log, where its end matters
     asked: re.Pattern[bytes] | None = None  # names of nodes that the job's logs may tell
     named: set[str] = field(default_factory=set)  # those that they do
+    worlds: set[int] = field(default_factory=set)  # how many ranks there are, by the heads of the job's logs
     unended: set[str] = field(default_factory=set)  # files whose last line has no line end: it counts all the same
 
     def quiet_seconds(self) -> float:
@@ -217,7 +219,7 @@ class _Reading:
         )
         state = FileState(zone_seconds=reach.zone_seconds)
         newest: datetime | None = None
-        head = tail = b""
+        begin = head = tail = b""
         error = read_error_file(item) if trust is Trust.LOG and is_error_file(item.name) else None
         if error is not None:
             self.files[context.file] = self._scan(context, state, error.text, final=True, at=error.at).state
@@ -230,6 +232,7 @@ class _Reading:
                 data = text.read(READ_BYTES)
                 final = not data
                 head = data if state.offset == 0 else head if final else b""
+                begin = begin or data
                 if self.asked is not None and trust is Trust.LOG:
                     self.named.update(name.decode() for name in self.asked.findall(tail[-NAME_BYTES:] + data))
                 tail = (tail + data)[-PACED_BYTES:]
@@ -260,6 +263,8 @@ class _Reading:
         self.files[context.file] = state
         if tail and not tail.endswith(b"\n"):
             self.unended.add(context.file)
+        if begin and trust is Trust.LOG:
+            self.worlds |= worlds_told(begin)
         if head and trust is Trust.LOG:
             self._wrapped(context, head)
         return newest if newest != self.now else None

@@ -95,6 +95,8 @@ def _what(advice: Mapping[str, Any], incident: Mapping[str, Any], attribution: M
     because = _BECAUSE.get(reason) or str(advice["explanation"]).rstrip(".")
     if reason == Reason.AWAITING_EXIT and incident["kind"] == "divergence":
         because = "it still runs, on numbers that are lost"
+    if reason == Reason.HANG and incident["ended"]:
+        because = "it hung until it was ended"
     if reason == Reason.CERTAIN_STARTUP_ERROR and attribution["category"] == Category.STORAGE:
         because = "it fails the same way again until somebody makes room"
     if reason == Reason.NODES_IMPLICATED and len(advice["exclude_nodes"]) == 1:

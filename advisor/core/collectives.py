@@ -17,6 +17,8 @@ REPORTS = frozenset({"torch.collective_timeout", "torch.timeout_at_work"})
 APART_MAX = 32  # reports of one rule that a file keeps apart by their numbers; the others are counted together
 NEAR = 16  # collectives of one group whose numbers are further apart belong to two groups without tags
 _ROOTED = frozenset({"GATHER", "SCATTER", "REDUCE"})
+_ALL_BUT = 4  # of so many ranks one may be silent: a log of one node of two has no word of the half
+_WORLD = re.compile(rb"(?i)\bworld[ _-]?size\b[\"']?[ \t]{0,3}[:=]?[ \t]{0,3}(\d{1,7})\b")
 _GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d{1,9})(?: PG GUID (?P<guid>[^\s(\]]{1,40}))?[^\]]{0,80}? ?Rank \d{1,7}\]")
 # Captures that tell one report from another, each in its spellings.
 _NUMBERS: Mapping[str, tuple[str, ...]] = {
@@ -90,6 +92,21 @@ def reports(signals: Iterable[Signal]) -> list[Report]:
             )
         )
     return found
+
+
+def worlds_told(text: bytes) -> frozenset[int]:
+    """How many ranks there are, by all that a log says of it."""
+    return frozenset(int(match[1]) for match in _WORLD.finditer(text))
+
+
+def believed_world(told: frozenset[int], signals: Iterable[Signal]) -> int | None:
+    """How many ranks a job has whose scheduler is not asked, where its time-outs make that worth knowing: told by one
+    number, and nearly all of them reported one.
+    """
+    ranks = frozenset().union(*(report.ranks for report in reports(signals)))
+    (world,) = told if len(told) == 1 else (0,)
+    whole = bool(ranks) and max(ranks) < world and _ALL_BUT * (world - len(ranks)) <= world
+    return world if whole else None
 
 
 def _number(fields: Mapping[str, str], names: Iterable[str]) -> int | None:

@@ -170,7 +170,17 @@ def _before_time_out(
     if not stalls:
         return list(ending)
     first = min(stalls)
-    return [(s, rule) for s, rule in ending if s.trust.trusted or rule.category not in AFTERMATH or order[s.id] < first]
+    stall = next(s for s, _ in evidence if order[s.id] == first)
+    return [
+        (s, rule)
+        for s, rule in ending
+        if s.trust.trusted or rule.category not in AFTERMATH or order[s.id] < first or not (live or _compare(s, stall))
+    ]
+
+
+def _compare(one: Signal, other: Signal) -> bool:
+    """Something tells which of the two came first: a file that both are of, or their times."""
+    return (one.file == other.file and bool(one.file)) or (one.at is not None and other.at is not None)
 
 
 def _weighs(signal: Signal, rule: Rule) -> bool:

@@ -341,6 +341,62 @@ def test_files_are_of_one_job_where_that_is_said(path: Path, capsys: pytest.Capt
     assert "Each was judged" not in capsys.readouterr().out
 
 
+TIMED_OUT = (
+    "[rank{0}]:[E1129 12:00:00.000000001 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=412, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600032 "
+    "milliseconds before timing out.\n"
+)
+
+
+def test_an_error_of_another_file_without_times_is_no_aftermath_of_a_time_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing tells that it came after: kind and cause are of one failure, whatever the files are called."""
+    first, second = tmp_path / "rank0.log", tmp_path / "a.log"
+    first.write_text(OUT_OF_MEMORY)
+    for name in ("a.log", "z.log"):
+        second = tmp_path / name
+        second.write_text("".join(TIMED_OUT.format(rank) for rank in (1, 2, 3)))
+        document = told(capsys, first, second, "--one-job")
+        assert (document["incident"]["kind"], document["attribution"]["category"]) == ("crash", "gpu_out_of_memory")
+    second.write_text(second.read_text() + OUT_OF_MEMORY.replace("rank0", "rank3"))
+    assert told(capsys, second)["incident"]["kind"] == "hang"
+
+
+def test_a_hang_that_is_over_is_told_as_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What timed out aborts: to say that it does nothing any more would have people look for it."""
+    log = tmp_path / "job.log"
+    log.write_text("".join(TIMED_OUT.format(rank) for rank in (1, 2, 3)))
+    run("analyze", log)
+    assert "do    restart: it hung until it was ended" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("told_size", "silent", "ranks"),
+    [
+        ("world_size=8", (3,), [3]),
+        ("World size: 8", (3, 6), [3, 6]),
+        ("WORLD_SIZE=8", (3,), [3]),
+        ('{"world_size": 8}', (3,), [3]),
+        ("no word of it", (3,), []),
+        ("world_size=8 and world_size=4", (3,), []),
+        ("world_size=8", (0, 1, 2, 3), []),
+    ],
+)
+def test_a_rank_that_did_not_report_a_time_out_is_the_one_to_look_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], told_size: str, silent: tuple[int, ...], ranks: list[int]
+) -> None:
+    """By how many there are, as the log tells, if it tells one number and holds the words of nearly all of them: a log
+    of one of two nodes lacks the half.
+    """
+    log = tmp_path / "job.log"
+    log.write_text(f"{told_size}\n" + "".join(TIMED_OUT.format(rank) for rank in range(8) if rank not in silent))
+    attribution = told(capsys, log)["attribution"]
+    assert attribution["implicated"]["ranks"] == ranks
+    assert ("did not report the time-out" in attribution["root_cause"]) is bool(ranks)
+    assert (attribution["category"], attribution["implicated"]["nodes"]) == ("unknown", [])
+
+
 def test_a_kernels_lines_without_a_node_say_how_to_name_it(
     logs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
