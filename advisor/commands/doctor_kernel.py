@@ -20,20 +20,26 @@ from connectors.kernel.files import KernelFileLogs
 
 NODES_MAX = 2_000  # whose files are opened
 _BYTES_MAX = 4_096
-_NODES_UNKNOWN = "its files are not looked at here: which nodes there are is not known without Slurm's tools"
-_TO_DO_NODES = "run this where Slurm's tools work; else a file is looked at only while a job runs on its node"
+_TO_DO_NOTHING_THERE = (
+    "see path, and what writes there; run doctor where Slurm's tools work to hear of nodes without a file"
+)
 
 
 async def look_at_kernel_files(
     sources: Sequence[KernelFileLogs], nodes: Sequence[str], service: pwd.struct_passwd | None, now: datetime
 ) -> list[Finding]:
-    """Each source's file of each node, opened with every check that reading has. `service`: who it runs as."""
+    """Each source's file of each node, opened with every check that reading has.
+
+    `nodes`: all that Slurm knows; empty where that is not known here, and then the files that are there are looked at.
+    `service`: who it runs as.
+    """
     findings: list[Finding] = []
     for source in sources:
-        if not nodes:
-            findings.append(Finding(found=f"{source.name}: {_NODES_UNKNOWN}", to_do=_TO_DO_NODES))
+        looked_at = (nodes or _with_files(source))[:NODES_MAX]
+        if not looked_at:
+            found = f"{source.name}: no node's file is seen at {source.path_of('%n')}"
+            findings.append(Finding(found=found, to_do=_TO_DO_NOTHING_THERE, broken=True))
             continue
-        looked_at = nodes[:NODES_MAX]
         answers = await source.read([_request(node, now) for node in looked_at])
         kept: dict[str, Unavailable] = {}
         for node in looked_at:
@@ -43,6 +49,13 @@ async def look_at_kernel_files(
                 kept[node] = missing
         findings += _judged(source, looked_at, kept, service)
     return findings
+
+
+def _with_files(source: KernelFileLogs) -> list[str]:
+    try:
+        return source.nodes_with_files()
+    except OSError:
+        return []
 
 
 def _request(node: str, now: datetime) -> LogRequest:

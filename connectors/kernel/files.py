@@ -12,6 +12,7 @@ After the attempt's end lines are delivered for `late_seconds` more, then the ba
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from advisor.core.model import Unavailable
 from advisor.core.words import Trust, UnavailableReason
@@ -57,6 +58,13 @@ class KernelFileLogs:
 
     def path_of(self, node: str) -> str:
         return self._path.replace("%n", node)
+
+    def nodes_with_files(self) -> list[str]:
+        """By the names of the files that are there. Raises OSError where they cannot be listed."""
+        path = Path(self._path)
+        name = re.escape(path.name).replace("%n", f"(?P<node>{NODE_NAME.pattern})", 1).replace("%n", "(?P=node)")
+        found = (re.fullmatch(name, entry.name) for entry in path.parent.iterdir())
+        return sorted(match["node"] for match in found if match is not None)
 
     async def read(self, requests: Sequence[LogRequest]) -> Mapping[str, LogBatch | Unavailable]:
         return await self._reader.read(requests)

@@ -1,6 +1,8 @@
 """Nodes, pauses and stops on a real Slurm: what we drain, whose drains we leave, and when we do nothing at all."""
 
+import json
 import re
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -223,3 +225,37 @@ def _says(decision: dict[str, Any], reason: str) -> bool:
 def _verified(world: World, node: str) -> operator_pb2.NodeIsolation | None:
     row = _isolation(world, node)
     return row if status_name(row.status) == "verified" and not row.ended_by else None
+
+
+@pytest.mark.parametrize("slurm", [True, False])
+def test_a_kernel_log_that_others_may_write_is_found_before_a_job_meets_it(world: World, slurm: bool) -> None:
+    """Doctor opens the files of all nodes, with Slurm's tools and without; nothing runs on any."""
+
+    def told() -> list[dict[str, str]]:
+        where = world.cluster.environment if slurm else world.cluster.runtime.environment
+        done = subprocess.run(
+            [str(world.cluster.runtime.python), "-m", "advisor", "doctor", "--format", "json"],
+            cwd="/",
+            env={**where, "ADVISOR_CONFIG": str(world.stack.config_file)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        checks: list[dict[str, str]] = json.loads(done.stdout)
+        assert any(check["name"] == "scheduler" and check["state"] == "ok" for check in checks) == slurm
+        return [check for check in checks if check["name"] == "kernel log"]
+
+    (well,) = told()
+    assert well["state"] == "ok", well
+    assert f"the files of {len(world.cluster.nodes)} nodes can be read" in well["found"]
+    file = world.cluster.kernel_log("node4")
+    before = file.stat().st_mode
+    file.chmod(0o666)
+    try:
+        (spoilt,) = told()
+    finally:
+        file.chmod(before)
+    assert spoilt["state"] == "fail"
+    assert f"refused: {file} is not trusted" in spoilt["found"]
+    assert "nobody but root may write" in spoilt["to_do"]

@@ -60,8 +60,14 @@ async def test_a_path_that_leads_nowhere_fails_and_one_file_that_is_not_there_wa
     assert (seen.broken, "1 of 3 nodes: missing" in seen.found, bool(seen.to_do)) == (False, True, True)
 
 
-async def test_without_nodes_it_says_that_nothing_was_looked_at(folder: Path) -> None:
-    """Not looked at is not well."""
+async def test_where_nodes_are_not_known_the_files_that_are_there_are_looked_at(folder: Path) -> None:
+    """The service's host may have no Slurm tools. Where there is no file, or no folder, nothing is called well."""
+    (folder / "README").write_text("not a node's\n")
     (seen,) = await _look(folder, nodes=())
-    assert "not looked at" in seen.found
-    assert seen.to_do
+    assert "the files of 3 nodes can be read" in seen.found
+    (folder / "node3.log").chmod(0o666)
+    (seen,) = await _look(folder, nodes=())
+    assert (seen.broken, "1 of 3 nodes: refused" in seen.found) == (True, True)
+    for pattern in ("%n.journal", "away/%n.log"):
+        (seen,) = await _look(folder, pattern, nodes=())
+        assert (seen.broken, seen.found) == (True, f"kernel: no node's file is seen at {folder}/{pattern}")
