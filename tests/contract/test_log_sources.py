@@ -281,7 +281,7 @@ async def test_file_swapped_for_a_fifo_after_the_first_read(world: Harness) -> N
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a file to another user needs root")
 async def test_other_users_file_is_refused(world: Harness) -> None:
-    """A file of another user is not read although our rights would allow it; a trusted one is not for want of rights."""
+    """A file of another user is not read although our rights would allow it; a trusted one, whoever reads."""
     append(world.file, b"secret\n")
     os.chown(world.file, 65534, 65534)
     answer = await read_one(world.make(), world.request())
