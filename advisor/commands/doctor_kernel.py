@@ -38,7 +38,7 @@ async def look_at_kernel_files(
         looked_at = (nodes or _with_files(source))[:NODES_MAX]
         if not looked_at:
             found = f"{source.name}: no node's file is seen at {source.path_of('%n')}"
-            findings.append(Finding(found=found, to_do=_TO_DO_NOTHING_THERE, broken=True))
+            findings.append(Finding(found=found, to_do=_TO_DO_NOTHING_THERE))  # and there may be no node
             continue
         answers = await source.read([_request(node, now) for node in looked_at])
         kept: dict[str, Unavailable] = {}
