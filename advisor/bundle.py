@@ -179,7 +179,7 @@ class _Reading:
         if host:
             said = f"the lines of {file.label} name {host}, not {file.node}"
             problems.append(said)
-            sound = file.node in self.named and host not in self.named
+            sound = not reach.by_hand or (file.node in self.named and host not in self.named)
             return replace(reach, remark=said) if sound else replace(reach, doubt=said)
         others = sorted({node for s in self.signals if s.trust is Trust.LOG for node in s.nodes} - {file.node})
         if others and file.node not in self.named and self.facts.nodes is None:

@@ -461,6 +461,8 @@ def test_a_kernel_log_that_names_another_host_is_doubted(
         assert (document["attribution"]["confidence"] <= 0.8) is bool(problems)
         assert all(problem in document["attribution"]["root_cause"] for problem in problems)
     logs[1].write_text(line.format("node3"))
+    alone = told(capsys, "--kernel", f"node2={logs[1]}")  # no log that could know either name
+    assert (alone["advice"]["exclude_nodes"], alone["attribution"]["confidence"]) == (["node2"], 0.8)
     for job in (JOB_LOG + "node3: bye\n", JOB_LOG.replace("node2", "node5")):
         logs[0].write_text(job)
         document = told(capsys, logs[0], "--kernel", f"node2={logs[1]}")
