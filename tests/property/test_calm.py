@@ -111,7 +111,7 @@ def test_what_says_more_than_a_step_is_decided_at_once(before: Progress, other: 
     for more in (
         replace(further, finished=not before.finished),
         replace(further, in_job_restarts=before.in_job_restarts + 1),
-        replace(further, checkpoint_step=step),
+        replace(further, checkpoint_step=(before.checkpoint_step or 0) + 1),
         replace(further, saving=not before.saving),
         replace(further, broken=not before.broken),
         replace(further, pace=replace(further.pace, phase=Phase.CHECKPOINT)),

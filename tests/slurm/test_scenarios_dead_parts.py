@@ -52,8 +52,9 @@ def test_g_the_agent_dies_between_a_cancel_and_its_word(world: World, knife: Any
     run = world.launch("alice", Training(name="scenario-g9", steps=400))
     run.wait_step(3)
     knife.cancel.arm(world.stack.agent.pid)
-    ordered = world.stack.cli("override", str(run.job_id), "stop", "--confirm", "--why", "enough")
-    assert ordered.returncode == 0, ordered.stderr
+    stop = ("override", str(run.job_id), "stop", "--confirm", "--why", "enough")
+    # Until the agent has told of the job there is none to stop.
+    wait_for("the stop", lambda: world.stack.cli(*stop).returncode == 0, seconds=30, every_seconds=0.5)
     wait_for("the cancel that kills the agent", lambda: not world.stack.agent.running, seconds=40)
     assert knife.cancel.used
     run.wait("CANCELLED", restarts=0, seconds=40)
