@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -12,7 +11,7 @@ import pytest
 
 from advisor.commands.database import NOT_YOURS
 from tests.integration.service.programs import PROJECT, advisor, serving
-from tests.integration.service.world import configuration, short_folder
+from tests.integration.service.world import configuration
 
 pytestmark = pytest.mark.postgres
 
@@ -26,12 +25,6 @@ with contextlib.redirect_stdout(open(os.devnull, "w")), contextlib.suppress(Syst
 os.setresuid(65534, 65534, 65534)
 cli.main(["audit", "verify", "--config", sys.argv[1]])
 """
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 def _database(folder: Path) -> "psycopg.Connection[tuple[object, ...]]":

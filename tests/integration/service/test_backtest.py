@@ -4,7 +4,6 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,11 @@ import pytest
 
 from advisor.rules.policy import DEFAULTS_FILE
 from tests.integration.service.programs import PROJECT
-from tests.integration.service.world import NODES, World, iteration, short_folder, world_of
+from tests.integration.service.world import NODES, World, iteration, world_of
 
 pytestmark = pytest.mark.postgres
 
 OUT_OF_MEMORY = "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 async def advisor(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,6 +1,5 @@
 """A slurmctld that was killed has forgotten a requeue that we had seen: its job failed, and nobody runs it again."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,18 +7,12 @@ import pytest
 
 from advisor.service.wire import stamp
 from advisor.v1 import agent_pb2, common_pb2, operator_pb2
-from tests.integration.service.world import World, next_one, now, restarted_world, short_folder
+from tests.integration.service.world import World, next_one, now, restarted_world
 
 pytestmark = pytest.mark.postgres
 
 RESTART = common_pb2.ACTION_RESTART
 VERIFIED = common_pb2.RECONCILIATION_STATUS_VERIFIED
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 def failed_before(world: World, **fields: Any) -> agent_pb2.JobObservation:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -13,19 +13,13 @@ import pytest
 from advisor.core import codec
 from advisor.replay import Packed, reproduce
 from advisor.v1 import audit_pb2, common_pb2, operator_pb2
-from tests.integration.service.world import World, configuration, now, short_folder, world_of
+from tests.integration.service.world import World, configuration, now, world_of
 
 pytestmark = pytest.mark.postgres
 
 STEP = {"name": "steps", "logPattern": r".*iteration +\d+/", "expectedRecurringFrequencyInSeconds": 3}
 FAULT = {"name": "burst", "logPattern": ".*flux capacitor burst", "faultOnMatch": True}
 SLOW = {"name": "speed", "logPattern": r".*iteration \(ms\): (\S+)", "metricThreshold": 500, "operator": "gt"}
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """The service reads job output from a log store, end to end: from a line in the store to advice."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from advisor.v1 import audit_pb2, common_pb2, operator_pb2
 from tests.contract.stores.fake_loki import FakeLoki
 from tests.contract.stores.fake_victorialogs import FakeVictoriaLogs, time_text
 from tests.contract.stores.front import Front, says
-from tests.integration.service.world import configuration, iteration, now, short_folder, world_of
+from tests.integration.service.world import configuration, iteration, now, world_of
 
 pytestmark = pytest.mark.postgres
 
@@ -26,12 +26,6 @@ CRASH = (
     "    value = table[key]",
     "KeyError: 'tokens'",
 )
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 class Shop:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -14,17 +14,11 @@ from advisor.core.model import Decision, Snapshot
 from advisor.core.policy import Policy
 from advisor.core.rules import RuleSet
 from advisor.oldest_first import AT_ONCE
-from tests.integration.service.world import WAIT_SECONDS, World, database, iteration, short_folder, world_of
+from tests.integration.service.world import WAIT_SECONDS, World, database, iteration, world_of
 
 pytestmark = pytest.mark.postgres
 
 JOBS = tuple(str(number) for number in range(100, 100 + 3 * AT_ONCE))
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 def asked(folder: Path, query: str) -> list[tuple[object, ...]]:

@@ -14,7 +14,7 @@ from advisor.service.wire import stamp
 from advisor.v1 import agent_pb2, audit_pb2, common_pb2, operator_pb2
 from tests.contract.metrics.exporter import Cluster, cluster, exporting
 from tests.contract.metrics.real import Prometheus, prometheus
-from tests.integration.service.world import World, configuration, iteration, now, short_folder, world_of
+from tests.integration.service.world import World, configuration, iteration, now, world_of
 
 pytestmark = pytest.mark.postgres
 
@@ -35,12 +35,6 @@ def server(shown: Cluster) -> Iterator[Prometheus]:
     with prometheus(shown) as running:
         running.scraped()
         yield running
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 def configured(folder: Path, url: str) -> Config:

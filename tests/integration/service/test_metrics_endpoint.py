@@ -1,6 +1,6 @@
 """What `/metrics` says of a service in which a job has just failed."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -9,17 +9,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from advisor.v1 import agent_pb2, common_pb2, operator_pb2
-from tests.integration.service.world import configuration, short_folder, world_of
+from tests.integration.service.world import configuration, world_of
 
 pytestmark = pytest.mark.postgres
 
 Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 @asynccontextmanager

@@ -1,21 +1,15 @@
 """Modes as operators change them: the stop that stops, what stays, what is refused, and what is worth knowing."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
 import pytest
 
 from advisor.v1 import agent_pb2, common_pb2, operator_pb2
-from tests.integration.service.world import CLUSTER, World, short_folder, world_of
+from tests.integration.service.world import CLUSTER, World, world_of
 
 pytestmark = pytest.mark.postgres
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 async def _set(world: World, mode: common_pb2.Mode.ValueType, **fields: str) -> operator_pb2.ModeSetting:

@@ -1,7 +1,6 @@
 """Pauses, canaries and isolations through the service: what an agent is told, and what an operator sees and does."""
 
 import getpass
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from advisor.core.modes import in_share
 from advisor.service.wire import stamp
 from advisor.v1 import agent_pb2, audit_pb2, common_pb2, operator_pb2
-from tests.integration.service.world import CLUSTER, World, configuration, now, short_folder, world_of
+from tests.integration.service.world import CLUSTER, World, configuration, now, world_of
 
 pytestmark = pytest.mark.postgres
 
@@ -20,12 +19,6 @@ _POLICY = (
     "isolation_settle_seconds = 1.0\n"
     "[settle_seconds]\ngpu_hardware = 0.2\n"
 )
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 async def _autonomous(world: World, **fields: object) -> None:

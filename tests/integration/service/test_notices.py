@@ -1,20 +1,11 @@
 """From a failing job to a message in a chat: the whole service with a real server at the end."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from advisor.config import NotifySection
 from tests.contract.notify.world import Receiver, http_receiver
-from tests.integration.service.world import configuration, short_folder, world_of
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
+from tests.integration.service.world import configuration, world_of
 
 
 async def test_a_failing_job_is_told_once_however_often_the_service_starts(folder: Path) -> None:

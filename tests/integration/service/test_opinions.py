@@ -1,7 +1,7 @@
 """NVRx's attribution service beside ours, through the whole service: its opinion is kept, replayed and not obeyed."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from advisor.core import codec
 from advisor.replay import Packed, reproduce
 from advisor.v1 import audit_pb2, common_pb2, operator_pb2
 from tests.contract.stores.front import Asked, Front, Told, says
-from tests.integration.service.world import World, configuration, short_folder, world_of
+from tests.integration.service.world import World, configuration, world_of
 
 pytestmark = pytest.mark.postgres
 
@@ -24,12 +24,6 @@ OPINION = {
     "status": "completed",
     "recommendation": {"action": "RESTART", "reason": "", "source": "nvrx-default"},
 }
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 async def _service(asked: Asked) -> Told:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from advisor.replay import Packed, reproduce
 from advisor.service.wire import stamp
 from advisor.v1 import agent_pb2, audit_pb2, common_pb2, operator_pb2
 from tests.integration.service.programs import advisor
-from tests.integration.service.world import CLUSTER, World, configuration, database, now, short_folder, world_of
+from tests.integration.service.world import CLUSTER, World, configuration, database, now, world_of
 
 pytestmark = pytest.mark.postgres
 
@@ -26,12 +26,6 @@ OF_17 = operator_pb2.JobTarget(cluster=CLUSTER, job_id="17")
 IN_FORCE, UNCONFIRMED = operator_pb2.ORDER_EFFECT_IN_FORCE, operator_pb2.ORDER_EFFECT_UNCONFIRMED
 APPLIED = common_pb2.RECONCILIATION_STATUS_APPLIED
 SATISFIED = common_pb2.RECONCILIATION_STATUS_ALREADY_SATISFIED
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 @asynccontextmanager

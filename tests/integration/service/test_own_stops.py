@@ -1,7 +1,6 @@
 """A job that we stop ourselves, on an operator's word: never anybody else's cancel, whoever sees it first."""
 
 import json
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from advisor.core import codec
 from advisor.replay import Packed, reproduce
 from advisor.service.wire import stamp
 from advisor.v1 import agent_pb2, audit_pb2, common_pb2, operator_pb2
-from tests.integration.service.world import CLUSTER, World, next_one, now, restarted_world, short_folder
+from tests.integration.service.world import CLUSTER, World, next_one, now, restarted_world
 
 pytestmark = pytest.mark.postgres
 
@@ -21,12 +20,6 @@ SATISFIED = common_pb2.RECONCILIATION_STATUS_ALREADY_SATISFIED
 UNREPORTED = common_pb2.RECONCILIATION_REASON_STOP_UNREPORTED
 SHORT = "advice_time_to_live_seconds = 3"
 OF_17 = operator_pb2.JobTarget(cluster=CLUSTER, job_id="17")
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 async def stop_ordered(world: World) -> common_pb2.Advice:

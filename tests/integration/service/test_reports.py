@@ -1,6 +1,5 @@
 """Reports and earned autonomy as a running service serves them."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from advisor.config import ConfigError
 from advisor.core.autonomy import Earned
 from advisor.core.words import Category
 from advisor.v1 import common_pb2, operator_pb2, report_pb2, report_pb2_grpc
-from tests.integration.service.world import CLUSTER, World, configuration, now, short_folder, world_of
+from tests.integration.service.world import CLUSTER, World, configuration, now, world_of
 
 pytestmark = pytest.mark.postgres
 
@@ -30,12 +29,6 @@ REFUSED = (
     ("GetReliability", report_pb2.GetReliabilityRequest(by="moon"), "by:"),
     ("GetReliability", report_pb2.GetReliabilityRequest(groups_max=1000), "groups_max: 1000"),
 )
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 def stub(world: World) -> "report_pb2_grpc.ReportServiceAsyncStub":

@@ -5,7 +5,7 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC
 from pathlib import Path
 
@@ -31,17 +31,10 @@ from tests.integration.service.world import (
     iteration,
     now,
     own_sources,
-    short_folder,
     world_of,
 )
 
 pytestmark = pytest.mark.postgres
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 def _restart_without_node2(open_advice: Sequence[common_pb2.Advice]) -> bool:

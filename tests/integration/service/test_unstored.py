@@ -1,13 +1,12 @@
 """A failure whose decision the database would not take is decided later, by the same service or by the next one."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from advisor.v1 import common_pb2
-from tests.integration.service.world import WAIT_SECONDS, World, database, iteration, short_folder, world_of
+from tests.integration.service.world import WAIT_SECONDS, World, database, iteration, world_of
 
 pytestmark = pytest.mark.postgres
 
@@ -16,12 +15,6 @@ CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCE
 CREATE TRIGGER refuse BEFORE INSERT ON decisions FOR EACH ROW EXECUTE FUNCTION refuse();
 """
 ACCEPT = "DROP FUNCTION refuse() CASCADE"
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with short_folder() as path:
-        yield path
 
 
 def sql(folder: Path, statement: str) -> list[tuple[object, ...]]:
