@@ -24,7 +24,7 @@ from advisor.core import codec
 from advisor.core.autonomy import Standing
 from advisor.core.decide import decide
 from advisor.core.document import analysis_document
-from advisor.core.model import Decision, Job, Snapshot, Unavailable
+from advisor.core.model import Decision, Job, Snapshot
 from advisor.core.modes import Pause, Subject, paused_until
 from advisor.core.policy import Policy
 from advisor.core.rules import RuleSet
@@ -315,13 +315,13 @@ class Pipeline:
         now, counted = self._clock.now(), self._clock.monotonic()
         standing, pauses = self._standing(settings), settings.pauses
         views = self._board.views()
+        clusters = {sighting.item.job.cluster for sighting in sightings}
+        absent = {cluster: scheduler_absent(views.get(cluster), now) for cluster in clusters}
         clock = self._clock_set
 
-        def absent(sighting: Sighting) -> Unavailable | None:
-            return scheduler_absent(views.get(sighting.item.job.cluster), now)
-
         def conclude(sighting: Sighting, *, waits: bool) -> Verdict:
-            known = self._calm.verdict(sighting, absent(sighting), now) if not waits else None
+            cluster = sighting.item.job.cluster
+            known = self._calm.verdict(sighting, absent[cluster], now) if not waits else None
             if known is not None:
                 return known
             progress = self._lasting.steady(
@@ -337,19 +337,19 @@ class Pipeline:
                 return self._calm.standing(sighting)
             report = self._gatherer.brought.report(sighting.item)
             others = () if report is None else (report,)
-            reports = reports_of(sighting, self._sources, views.get(sighting.item.job.cluster), now, others=others)
+            reports = reports_of(sighting, self._sources, views.get(cluster), now, others=others)
             said = self._gatherer.rule_signals(sighting, reports, now, set_at=clock.at if clock is not None else None)
             snapshot = snapshot_of(sighting, reports, Mode.MONITOR, said, progress=progress)
             verdict = self._verdict(sighting, snapshot, standing, pauses, now)
             if not self._gatherer.brought.of(sighting.item):
-                self._calm.note(verdict, snapshot, absent(sighting))
+                self._calm.note(verdict, snapshot, absent[cluster])
             return verdict
 
         def conclude_all() -> list[Verdict]:
             going = [
                 sighting.key
                 for sighting in sightings
-                if alone(sighting, lambda one: self._calm.goes_on(one, absent(one), now))
+                if alone(sighting, lambda one: self._calm.goes_on(one, absent[one.item.job.cluster], now))
             ]
             waiting = frozenset(going) - self._looks.take(going)
             verdicts = (alone(one, lambda one: conclude(one, waits=one.key in waiting)) for one in sightings)

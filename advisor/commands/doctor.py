@@ -5,7 +5,7 @@ import os
 import pwd
 import shutil
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from enum import StrEnum
@@ -35,7 +35,7 @@ from advisor.commands.status import REPLICA_SILENT_SECONDS, replica_name, waitin
 from advisor.config import Config, ConfigError
 from advisor.core.amounts import many
 from advisor.core.hostlist import short
-from advisor.core.model import Unavailable
+from advisor.core.model import NodeFact, Unavailable
 from advisor.core.policy import Policy
 from advisor.core.words import NodeState, UnavailableReason
 from advisor.log_stores import look_at_kernel_store, look_at_store
@@ -256,18 +256,10 @@ async def look_at_scheduler(chosen: Config, scheduler: SchedulerReader, job: str
     return checks
 
 
-async def _kernel_files(chosen: Config, scheduler: SchedulerReader, service: pwd.struct_passwd | None) -> list[Check]:
-    """The kernel logs in files of every node that Slurm knows."""
-    clock = SystemClock()
-    sources = [item for item in open_sources(chosen, clock, by_hand=True) if isinstance(item, KernelFileLogs)]
-    facts = await scheduler.nodes() if sources else ()
-    nodes = () if isinstance(facts, Unavailable) else [short(fact.name) for fact in facts]
-    findings = await doctor_kernel.look_at_kernel_files(sources, nodes, service, clock.now())
-    for source in sources:
-        await source.close()
+def _checks(name: str, findings: Iterable[doctor_metrics.Finding]) -> list[Check]:
     return [
         Check(
-            name="kernel log",
+            name=name,
             state=State.FAIL if found.broken else State.WARN if found.to_do else State.OK,
             found=found.found,
             to_do=found.to_do,
@@ -276,12 +268,28 @@ async def _kernel_files(chosen: Config, scheduler: SchedulerReader, service: pwd
     ]
 
 
+async def _nodes_of(scheduler: SchedulerReader) -> Sequence[NodeFact]:
+    """All that Slurm knows; none where it is not reachable, which is told elsewhere."""
+    facts = await scheduler.nodes()
+    return () if isinstance(facts, Unavailable) else facts
+
+
+async def _kernel_files(chosen: Config, scheduler: SchedulerReader, service: pwd.struct_passwd | None) -> list[Check]:
+    """The kernel logs in files of every node that Slurm knows."""
+    clock = SystemClock()
+    sources = [item for item in open_sources(chosen, clock, by_hand=True) if isinstance(item, KernelFileLogs)]
+    nodes = [short(fact.name) for fact in await _nodes_of(scheduler)] if sources else []
+    findings = await doctor_kernel.look_at_kernel_files(sources, nodes, service, clock.now())
+    for source in sources:
+        await source.close()
+    return _checks("kernel log", findings)
+
+
 async def _metrics(chosen: Config, scheduler: SchedulerReader) -> list[Check]:
     """Every metrics source asked for real, about some of the nodes that Slurm says are up."""
     if not chosen.metrics:
         return []
-    facts = await scheduler.nodes()
-    known = () if isinstance(facts, Unavailable) else facts
+    known = await _nodes_of(scheduler)
     nodes = [short(fact.name) for fact in known if fact.state is NodeState.UP][:NODES_LOOKED_AT]
     try:
         policy = load_rulebook(chosen).policy
@@ -292,15 +300,7 @@ async def _metrics(chosen: Config, scheduler: SchedulerReader) -> list[Check]:
     findings = await doctor_metrics.look_at_metrics(sources, nodes, policy, clock.now())
     for source in sources:
         await source.close()
-    return [
-        Check(
-            name="metrics",
-            state=State.FAIL if found.broken else State.WARN if found.to_do else State.OK,
-            found=found.found,
-            to_do=found.to_do,
-        )
-        for found in findings
-    ]
+    return _checks("metrics", findings)
 
 
 def look_at_settings(settings: SlurmConfig | Unavailable) -> Iterator[Check]:
@@ -329,8 +329,7 @@ async def look_at_log_stores(chosen: Config, scheduler: SchedulerReader) -> list
     """A real question to each configured log store, and what it shows."""
     stores = [section for section in chosen.logs if section.kind != "files"]
     kernels = [section for section in chosen.kernel if section.kind != "files"]
-    facts = await scheduler.nodes() if kernels else ()
-    nodes = () if isinstance(facts, Unavailable) else [short(fact.name) for fact in facts]
+    nodes = [short(fact.name) for fact in await _nodes_of(scheduler)] if kernels else []
     looks = [(item.name, item.kind, await look_at_store(item, SystemClock())) for item in stores]
     looks += [(item.name, item.kind, await look_at_kernel_store(item, nodes, SystemClock())) for item in kernels]
     return [
