@@ -13,6 +13,7 @@ from advisor.core.scan import TAIL_BYTES_MAX, FileState, fold_signals
 from advisor.ports import LogBatch, LogRequest
 from connectors.logs.files import JobFileLogs
 from tests.contract.world import BEFORE_ALL, StandingClock
+from tests.cost import within
 from tests.unit.core_detect.logs import NOON, context, scan
 
 LOOK_BYTES = 8 << 20
@@ -134,7 +135,5 @@ def test_times_of_forged_lines_are_only_times() -> None:
         b"%s ERROR RuntimeError: x\n" % stamp
         for stamp in (b"9999-12-31T23:59:60Z", b"0000-00-00 00:00:00", b"9" * 400, b"1e999", b"[" * 300, b"99:99:99")
     )
-    began = time.process_time()
-    found = scan(hostile * 200)
-    assert time.process_time() - began < 5.0
+    found = within(5.0, lambda: scan(hostile * 200))
     assert all(signal.at is None or signal.at <= NOON.replace(year=NOON.year + 1) for signal in found.signals)

@@ -1,8 +1,7 @@
 """Bytes to lines."""
 
-import time
-
 from advisor.core.lines import LINE_BYTES_MAX, clean, decode, mask, raw_line_numbers, shorten
+from tests.cost import within
 
 
 def test_a_fault_glued_to_a_progress_bar_is_a_line_of_its_own() -> None:
@@ -22,9 +21,7 @@ def test_titles_go_and_what_only_begins_like_one_stays() -> None:
     """A terminal's title or link; an escape that never ends takes no text with it, and costs no time."""
     assert clean(b"\x1b]0;node1: train\x07x \x1b]8;;http://a\x1b\\link\x1b]8;;\x1b\\") == b"x link"
     assert b"KeyError" in clean(b"\x1b]0;KeyError: 'x'" + b" " * 400 + b"\x07")
-    began = time.process_time()
-    clean(b"\x1b]" * (1 << 20))
-    assert time.process_time() - began < 1.0
+    within(1.0, lambda: clean(b"\x1b]" * (1 << 20)))
 
 
 def test_long_lines_keep_head_and_tail() -> None:
