@@ -1,7 +1,8 @@
 """One real service for the capacity benchmark: `python -m benchmarks._capacity_replica CONFIG` with a TOML file.
 
-It writes one JSON line per tick to standard output: when it ended, how long it took, how many attempts it watched, and
-how many statements the tick and everything else (reports of agents among it) sent to the database since the last one.
+It writes one JSON line per tick to standard output: when it ended, how long it took and in which stages, how many
+attempts it watched, and how many statements the tick and everything else (reports of agents among it) sent to the
+database since the last one.
 """
 
 import asyncio
@@ -10,6 +11,9 @@ import json
 import os
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ from sqlalchemy.engine import Engine
 
 from advisor.app import Service, keep_what_is_loaded
 from advisor.config import load
+from advisor.instruments import Instruments
 
 LOOK_SECONDS = 0.1
 
@@ -47,8 +52,24 @@ class Statements:
             self.collecting += time.perf_counter() - self._began
 
 
+def time_stages(seconds: Counter[str]) -> None:
+    """Adds to `seconds` what each stage of a tick takes from now on, by the clock."""
+    timed = Instruments.stage
+
+    @contextmanager
+    def stage(instruments: Instruments, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        with timed(instruments, name):
+            yield
+        seconds[name] += time.perf_counter() - began
+
+    setattr(Instruments, "stage", stage)  # noqa: B010 - a method of the class is given another body
+
+
 async def serve(config: Path) -> None:
     statements = Statements()
+    seconds = Counter[str]()
+    time_stages(seconds)
     service = Service(load(config, {}).config)
     async with service as running:
         keep_what_is_loaded()
@@ -67,7 +88,9 @@ async def serve(config: Path) -> None:
                 "gc": statements.collecting,
                 "sql": statements.tick,
                 "sql_other": statements.other,
+                "stages": {name: round(took, 3) for name, took in seconds.items()},
             }
+            seconds.clear()
             seen, statements.tick, statements.other, statements.collecting = pulse.ticks, 0, 0, 0.0
             print(json.dumps(told), flush=True)
 

@@ -46,6 +46,7 @@ EVENT_SECONDS_MAX = 300.0
 WARM_SECONDS_MAX = 180.0
 STILL_SECONDS = 8.0  # nothing was read for so long: what will be read is
 LOOK_SECONDS = 0.2
+SLOWEST = 4  # ticks that are told one by one
 LOCK_LOOK_SECONDS = 0.05
 STEP = " [{at}] iteration {step:>8}/ 100000 | elapsed time per iteration (ms): 100.0 | loss: 1.0\n"
 
@@ -95,6 +96,10 @@ async def steady(
     count = max(1, len(ticks))
     return {
         "tick_seconds": {"p50": share(times, 0.5), "p99": share(times, 0.99), "max": max(times, default=None)},
+        "slowest": [
+            {"seconds": round(tick["took"], 3), "at": round(tick["at"] - began_at, 1)} | tick["stages"]
+            for tick in sorted(ticks, key=lambda tick: -float(tick["took"]))[:SLOWEST]
+        ],
         "ticks": len(ticks),
         "watched": [replica_ticks[-1]["watched"] for r in replicas if (replica_ticks := r.ticks(0, 1e12))],
         "failed": max((tick["failed"] for tick in ticks), default=0),

@@ -129,6 +129,9 @@ async def record_observations(
     `jobs_known`: of this cluster. What is learned may be kept when the transaction is committed."""
     await connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"observations {cluster}", 0))))
     report = _Report(cluster=cluster, now=now, complete=complete)
+    # First, although there may be tens of thousands: a tick that saves waits for rows of attempts written below.
+    for key in await record_nodes(connection, cluster, observed_nodes, nodes_known):
+        report.changed[key] = None
     accepted = _acceptable(observed_jobs, report)
     compare = await compared(connection, cluster, accepted, jobs_known, now)
     report.seen.update(known.job_key for known in compare.same.values())
@@ -143,8 +146,6 @@ async def record_observations(
     if complete:
         listed_at = max((job.observed_at for job in accepted), default=now)
         await _forget_absent(connection, report, listed_at, listed)
-    for key in await record_nodes(connection, cluster, observed_nodes, nodes_known):
-        report.changed[key] = None
     recorded = Recorded(
         changed=tuple(report.changed),
         refused=tuple(report.refused),

@@ -429,10 +429,10 @@ class StoreLogs:
         swept = wish.sweep and (complete or flooded)
         if not complete and not swept:
             self._passes[wish.request.key] = _Pass(reached_ns, wish.sweep, answers)
-        position = self._advanced(wish, taken, reached_ns, now_ns, swept=swept)
         young = now_ns - wish.position.read_ns < self._limits.sweep_seconds * NS
         if complete and not (taken or over or swept or gaps) and young and wish.request.cursor:
             return LogBatch(chunks=(), cursor=wish.request.cursor)  # nothing to remember: writing it is saved
+        position = self._advanced(wish, taken, reached_ns, now_ns, swept=swept)
         cursor = encode(position)
         self._reached[wish.request.key] = cursor, position
         if rest:

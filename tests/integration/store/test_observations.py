@@ -1,12 +1,23 @@
 """What is known of an attempt after many reports: it only moves forward."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from advisor.core.model import Attempt, ExitStatus
 from advisor.core.words import AttemptState, NodeState
-from advisor.store.records import AttemptKey, AttemptRef, Notice, ObservedJob, ObservedNode, StoredAttempt
+from advisor.store.records import (
+    AttemptKey,
+    AttemptRef,
+    DetectorState,
+    Notice,
+    ObservedJob,
+    ObservedNode,
+    StoredAttempt,
+)
 from advisor.store.store import Store
 from tests.integration.store.worlds import CLUSTER, T0, at, pending, report, running, seen
 
@@ -14,6 +25,7 @@ pytestmark = pytest.mark.postgres
 
 RUNNING, COMPLETING, FAILED = AttemptState.RUNNING, AttemptState.COMPLETING, AttemptState.FAILED
 CANCELLED, PENDING = AttemptState.CANCELLED, AttemptState.PENDING
+_WAITING = text("SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
 
 
 async def loaded(store: Store, key: AttemptKey) -> StoredAttempt:
@@ -250,3 +262,30 @@ async def test_many_jobs_in_one_report(store: Store) -> None:
     assert len((await report(store, *jobs)).changed) == 1000
     assert (await report(store, *jobs)).changed == ()
     assert len(await store.watched(at(20))) == 1000
+
+
+async def test_a_tick_saves_while_a_report_works_in_its_nodes(url: str, store: Store, other: Store) -> None:
+    """There may be tens of thousands of them: rows of attempts, which ticks write too, are locked after that only."""
+    key = await running(store)
+    up = ObservedNode(name="node1", state=NodeState.UP, observed_at=at(11))
+    await store.record_observations(CLUSTER, [], [up], complete=False, now=at(11))
+    engine = create_async_engine(url)
+    async with engine.begin() as connection:
+        await connection.execute(text("SELECT 1 FROM node_states FOR UPDATE"))
+        down = replace(up, state=NodeState.DOWN, observed_at=at(60))
+        reporting = asyncio.create_task(
+            store.record_observations(CLUSTER, [FAILED_AT_60], [down], complete=False, now=at(60))
+        )
+        await _somebody_waits(connection)
+        async with asyncio.timeout(10):
+            await other.save_states({key: DetectorState(state=b"1")})
+    await reporting
+    await engine.dispose()
+    stored = await loaded(store, key)
+    assert (stored.attempt.state, stored.detector_state) == (FAILED, b"1")
+
+
+async def _somebody_waits(connection: AsyncConnection) -> None:
+    async with asyncio.timeout(10):
+        while not (await connection.execute(_WAITING)).all():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.02)
