@@ -12,7 +12,11 @@ from advisor.store.tables import metadata
 
 _DISK_FULL = "53100"
 # A megabyte that the server must put on its disk, in a file of its own that is gone with the question. No table grows.
-_SPILL = text("SELECT count(*) FROM (SELECT n FROM generate_series(1, 50000) AS n ORDER BY -n) AS sorted")
+# Of few long rows: as many short ones cost it twenty times as much.
+_SPILL = text(
+    "SELECT count(*) FROM (SELECT n FROM generate_series(1, 128) AS n "
+    "ORDER BY n::text || repeat('x', 8192) COLLATE \"C\") AS sorted"
+)
 _KEPT_FROM = text(
     "SELECT string_agg(relname, ', ' ORDER BY relname) FROM pg_class WHERE relname = ANY(:names) "
     "AND pg_table_is_visible(oid) AND NOT has_table_privilege(oid, 'INSERT')"
