@@ -6,7 +6,7 @@ From what the audit API answers, so that whoever may ask for a job's attempts an
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, timedelta
+from datetime import UTC
 from typing import Any
 
 from advisor.client.words import action_name, reason_name, status_name
@@ -17,7 +17,6 @@ from advisor.v1 import audit_pb2, common_pb2
 from advisor.wording import left_out
 
 NODES_MAX = 6
-_MIN_JOB_AGE = timedelta(seconds=300)  # Slurm's own default
 _ACTED = frozenset({"verified", "applied"})
 _OPERATORS = frozenset({Reason.VETOED, Reason.OPERATOR, Reason.WITHDRAWN, Reason.STOPPED})
 _STOPS = frozenset({Reason.STOPPED, Reason.STOP_UNREPORTED})
@@ -303,12 +302,12 @@ def _by_hand(attempt: audit_pb2.Attempt, avoid: Sequence[str]) -> str:
             f", then at once, before it starts: scontrol update JobId={job_id} ExcNodeList={nodes} (that replaces the "
             "list: add the nodes that it avoids already, if any)"
         )
-    if not attempt.HasField("ended_at"):
+    if not attempt.HasField("remembered_until"):
         return f"{text}."
-    until = attempt.ended_at.ToDatetime(UTC) + _MIN_JOB_AGE
+    until = attempt.remembered_until.ToDatetime(UTC)
     return (
-        f"{text}. Slurm remembers it for MinJobAge, by default until {until:%Y-%m-%d %H:%M:%S} UTC; after that it can "
-        "only be submitted again."
+        f"{text}. Slurm remembers it until {until:%Y-%m-%d %H:%M:%S} UTC (MinJobAge); after that it can only be "
+        "submitted again."
     )
 
 

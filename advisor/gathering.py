@@ -282,6 +282,8 @@ class Gatherer:
 
     def _absorb(self, source: LogSource, sighting: Sighting, answer: LogBatch | Unavailable, seen_at: datetime) -> bool:
         before = sighting.state.sources.get(source.name, SourceState())
+        if _says_nothing(answer, before):
+            return False
         unread = _unread([held for other in self.sources if (held := self._held(sighting, other)) is not None])
         if isinstance(answer, Unavailable):
             held, more = replace(before, unavailable=(answer,), capped=False), False
@@ -379,6 +381,15 @@ def _wants(sighting: Sighting, source: str) -> bool:
     attempt, held = sighting.item.attempt, sighting.state.sources.get(source)
     begun = attempt.started_at is not None or attempt.ended_at is not None or attempt.state.live
     return sighting.failed is None and begun and not (held is not None and held.final)
+
+
+def _says_nothing(answer: LogBatch | Unavailable, held: SourceState) -> bool:
+    """All is as it was: so for most attempts at most looks."""
+    return (
+        isinstance(answer, LogBatch)
+        and not (answer.chunks or answer.more or answer.final or held.capped)
+        and (answer.cursor, answer.unavailable) == (held.cursor, held.unavailable)
+    )
 
 
 def _unread(logs: Iterable[SourceState]) -> bool:

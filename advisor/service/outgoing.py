@@ -167,6 +167,7 @@ def attempt_message(row: AttemptRow) -> audit_pb2.Attempt:
         last_step_at=stamp(row.progress.last_at),
         checkpoint_steps=row.progress.checkpoints,
         requeue_forgotten=row.withdrawn,
+        remembered_until=stamp(row.remembered_until),
     )
 
 

@@ -53,6 +53,7 @@ from advisor.store.records import (
     ReconciliationStatus,
     UnreadDecision,
 )
+from advisor.store.scheduler_memory import remembered_until
 from advisor.store.sql import AnyRow, any_id, any_time, of_attempt, storable, wanted_attempts
 from advisor.store.tables import advice, attempts, blobs, decisions, incidents, jobs, milestones, reconciliations
 
@@ -357,6 +358,7 @@ def attempts_query(page: FromClause) -> Select[Any]:
             attempts.c.foreign_count,
             attempts.c.partition,
             attempts.c.withdrawn_generation,
+            remembered_until().label("remembered_until"),
             jobs.c.name,
             jobs.c.in_scope,
         )
@@ -419,6 +421,7 @@ async def attempt_rows(connection: AsyncConnection, rows: Sequence[AnyRow]) -> t
             in_scope=row.in_scope,
             milestones=reached[_key(row)],
             withdrawn=row.withdrawn_generation is not None,
+            remembered_until=row.remembered_until,
         )
         for row in rows
     )

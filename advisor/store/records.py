@@ -639,6 +639,7 @@ class AttemptRow:
     in_scope: bool
     milestones: tuple[Milestone, ...] = ()
     withdrawn: bool = False  # the scheduler has forgotten the requeue that made it
+    remembered_until: datetime | None = None  # by its scheduler; None while it is not over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

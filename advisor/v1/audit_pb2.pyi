@@ -522,6 +522,7 @@ class Attempt(_message.Message):
     LAST_STEP_AT_FIELD_NUMBER: _builtins.int
     CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
     REQUEUE_FORGOTTEN_FIELD_NUMBER: _builtins.int
+    REMEMBERED_UNTIL_FIELD_NUMBER: _builtins.int
     state: _common_pb2.AttemptState.ValueType
     first_step: _builtins.int
     last_step: _builtins.int
@@ -552,6 +553,10 @@ class Attempt(_message.Message):
     def checkpoint_steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """the newest known, oldest first"""
 
+    @_builtins.property
+    def remembered_until(self) -> _timestamp_pb2.Timestamp:
+        """of one that is over: by its scheduler, which can requeue it until then"""
+
     def __init__(
         self,
         *,
@@ -573,10 +578,11 @@ class Attempt(_message.Message):
         last_step_at: _timestamp_pb2.Timestamp | None = ...,
         checkpoint_steps: _abc.Iterable[_builtins.int] | None = ...,
         requeue_forgotten: _builtins.bool = ...,
+        remembered_until: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_first_step", b"_first_step", "_last_step", b"_last_step", "attempt", b"attempt", "checkpoint_step", b"checkpoint_step", "ended_at", b"ended_at", "first_step", b"first_step", "first_step_at", b"first_step_at", "last_step", b"last_step", "last_step_at", b"last_step_at", "started_at", b"started_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_first_step", b"_first_step", "_last_step", b"_last_step", "attempt", b"attempt", "checkpoint_step", b"checkpoint_step", "ended_at", b"ended_at", "first_step", b"first_step", "first_step_at", b"first_step_at", "last_step", b"last_step", "last_step_at", b"last_step_at", "remembered_until", b"remembered_until", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_first_step", b"_first_step", "_last_step", b"_last_step", "attempt", b"attempt", "checkpoint_step", b"checkpoint_step", "checkpoint_steps", b"checkpoint_steps", "ended_at", b"ended_at", "first_step", b"first_step", "first_step_at", b"first_step_at", "foreign_evidence", b"foreign_evidence", "in_job_restarts", b"in_job_restarts", "in_scope", b"in_scope", "last_step", b"last_step", "last_step_at", b"last_step_at", "milestones", b"milestones", "name", b"name", "nodes", b"nodes", "partition", b"partition", "requeue_forgotten", b"requeue_forgotten", "started_at", b"started_at", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_first_step", b"_first_step", "_last_step", b"_last_step", "attempt", b"attempt", "checkpoint_step", b"checkpoint_step", "checkpoint_steps", b"checkpoint_steps", "ended_at", b"ended_at", "first_step", b"first_step", "first_step_at", b"first_step_at", "foreign_evidence", b"foreign_evidence", "in_job_restarts", b"in_job_restarts", "in_scope", b"in_scope", "last_step", b"last_step", "last_step_at", b"last_step_at", "milestones", b"milestones", "name", b"name", "nodes", b"nodes", "partition", b"partition", "remembered_until", b"remembered_until", "requeue_forgotten", b"requeue_forgotten", "started_at", b"started_at", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_step: _TypeAlias = _typing.Literal["checkpoint_step"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_step: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step"]  # noqa: Y015

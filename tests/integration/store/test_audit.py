@@ -15,7 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from advisor.core.words import Action, Mode, Role, Trust
+from advisor.core.words import Action, AttemptState, Mode, Role, Trust
 from advisor.service.outgoing import decision_message
 from advisor.store.action_queries import actions_statement, audit_statement
 from advisor.store.audit_filters import narrowed
@@ -38,7 +38,18 @@ from advisor.store.records import (
 )
 from advisor.store.signal_queries import signals_statement
 from advisor.store.store import Store
-from tests.integration.store.worlds import CLUSTER, at, decision, healthy, implication, record, running
+from tests.integration.store.worlds import (
+    CLUSTER,
+    at,
+    decision,
+    healthy,
+    implication,
+    record,
+    register,
+    report,
+    running,
+    seen,
+)
 
 pytestmark = pytest.mark.postgres
 
@@ -51,6 +62,14 @@ async def decided(store: Store, number: int, **changes: Any) -> AttemptKey:
     noticed = replace(decision().incident, detected_at=at(1000 + number))
     await store.commit_decision(record(key, created_at=at(1000 + number), decision=decision(incident=noticed)))
     return key
+
+
+async def test_an_attempt_tells_until_when_its_scheduler_remembers_it(store: Store) -> None:
+    """By what the agent said of its MinJobAge; nothing while it runs."""
+    await register(store, now=at(0), job_memory=timedelta(minutes=10))
+    await report(store, seen(), seen(AttemptState.FAILED, job_id="8", ended_at=at(59), observed_at=at(60)))
+    rows = (await store.audit.attempts(ALL, Page())).rows
+    assert {row.attempt.job_id: row.remembered_until for row in rows} == {"7": None, "8": at(659)}
 
 
 async def every_page(fetch: Callable[[Page], Awaitable[Listing[Any]]], size: int) -> list[list[Any]]:

@@ -64,6 +64,7 @@ def attempt(state: int = common_pb2.ATTEMPT_STATE_FAILED, number: int = 0, **cha
     made.started_at.FromDatetime(NOW - timedelta(hours=2))
     if state == common_pb2.ATTEMPT_STATE_FAILED:
         made.ended_at.FromDatetime(NOW)
+        made.remembered_until.FromDatetime(NOW + timedelta(minutes=10))
     return made
 
 
@@ -258,7 +259,7 @@ def test_whoever_is_not_restarted_by_us_is_told_to_do_it() -> None:
     assert (
         "To do so yourself: scontrol requeue 17, then at once, before it starts: scontrol update JobId=17 "
         "ExcNodeList=node2,node3 (that replaces the list: add the nodes that it avoids already, if any). "
-        "Slurm remembers it for MinJobAge, by default until 2026-05-01 12:05:00 UTC; "
+        "Slurm remembers it until 2026-05-01 12:10:00 UTC (MinJobAge); "
     ) in told
     outside = attempt()
     outside.in_scope = False
