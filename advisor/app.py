@@ -11,7 +11,7 @@ import importlib.util
 import os
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -23,33 +23,37 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.routing import BaseRoute
 
 from advisor.board import Board
-from advisor.brought_rules import BroughtRules, Checked, check
-from advisor.build import DISTRIBUTION, build_id, version
+from advisor.brought_rules import BroughtRules
+from advisor.build import DISTRIBUTION, version
 from advisor.cancelling import cancel
 from advisor.clock import FollowingClock, SystemClock
-from advisor.config import Config, ConfigError, NotifySection, Problem, read_dsn
+from advisor.config import Config, ConfigError, read_dsn
+from advisor.configured import (
+    decision_link,
+    load_rulebook,
+    load_seal_key,
+    load_site_rules,
+    open_channels,
+    open_opinions,
+    open_sources,
+    open_traces,
+)
 from advisor.core.autonomy import EarningRules
 from advisor.core.people import ShadowRules
 from advisor.core.scan import Scanner
-from advisor.core.words import UnavailableReason
 from advisor.earning import SWITCHED_OFF, Earning
-from advisor.gathering import Answered, Gatherer
+from advisor.gathering import Gatherer
 from advisor.instruments import Instruments
 from advisor.leasing import Leasing, newcomer_at
-from advisor.log_stores import access_of, open_kernel_store, open_log_store, open_whole_store
 from advisor.measuring import Measurer
 from advisor.metrics_sources import open_metrics
-from advisor.notifying import Channel, Notifying
+from advisor.notifying import Notifying
 from advisor.opining import Opining
 from advisor.pipeline import Pipeline, Rulebook, TicksFailedError
-from advisor.ports import Clock, LogSource, MetricsSource, Newsworthy, Notifier, OpinionSource
+from advisor.ports import Clock, LogSource, MetricsSource, Newsworthy
 from advisor.reporting import Reporting
 from advisor.retaining import Retention
-from advisor.rules.job_rules import CONFIGURATION_BYTES_MAX
-from advisor.rules.loader import RulesError, load_rules
-from advisor.rules.policy import PolicyError, check_timing, load_policy
 from advisor.sealing import Sealer
-from advisor.seals.keys import SealKey, SealKeyError, load_key
 from advisor.service.agent_servicer import AgentServicer, AgentServices
 from advisor.service.audit_servicer import AuditServicer
 from advisor.service.calls import Calls
@@ -64,21 +68,16 @@ from advisor.service.http import metrics as http_metrics
 from advisor.service.operator_servicer import OperatorServicer, OperatorServices, SourceHealth
 from advisor.service.report_servicer import ReportServicer, ReportServices
 from advisor.serving import Front, address_of
+from advisor.source_health import all_healths
 from advisor.store.embedded import EmbeddedPostgres
 from advisor.store.errors import ServerLost, StoreError
 from advisor.store.hints import Hints
 from advisor.store.migrate import migrate, newest_revision
 from advisor.store.store import Store
-from advisor.tracing import Tracing, TracingError, open_tracing
+from advisor.tracing import Tracing
 from advisor.write_watch import WriteWatch
-from connectors.attribution.nvrx import NvrxAttribution
-from connectors.kernel.files import KernelFileLogs
-from connectors.logs.files import JobFileLogs
 from connectors.logs.root_reader import RootReader
 from connectors.logs.rules_files import JobRulesFiles
-from connectors.notify.mail import USER, Mail
-from connectors.notify.webhook import Webhook
-from connectors.web.server import Server
 
 log = structlog.get_logger(__name__)
 
@@ -107,151 +106,6 @@ def check_import_names() -> None:
         folder = Path(spec.origin).resolve().parent.parent if spec is not None and spec.origin else None
         if folder != here:
             raise StartError(f"'{name}' comes from {folder}, not from {here}: use an environment of its own")
-
-
-def load_rulebook(config: Config) -> Rulebook:
-    """Rules and policy as configured, with the timing rules checked. Raises `ConfigError` with all problems."""
-    problems: list[Problem] = []
-    rules, policy = None, None
-    try:
-        rules = load_rules(config.rules_files)
-    except RulesError as error:
-        problems.extend(Problem(key="rules_files", message=text, origin="rules") for text in error.problems)
-    try:
-        policy = load_policy(config.policy_file)
-    except PolicyError as error:
-        problems.extend(Problem(key="policy_file", message=text, origin=error.origin) for text in error.problems)
-    if policy is not None:
-        origin = str(config.policy_file or "default policy")
-        timing = check_timing(
-            policy,
-            tick_seconds=config.tick.interval_seconds,
-            requeue_delay_seconds=None,
-            lease_takeover_seconds=config.replicas.lease_seconds,
-        )
-        problems.extend(Problem(key="policy_file", message=text, origin=origin) for text in timing)
-    if rules is None or policy is None or problems:
-        raise ConfigError(tuple(problems))
-    return Rulebook(rules=rules, policy=policy, build=build_id())
-
-
-def load_seal_key(config: Config) -> SealKey | None:
-    """What signs the seals, None when no key is configured. Raises `ConfigError`."""
-    path = config.seal.key_file
-    if path is None:
-        return None
-    try:
-        return load_key(path)
-    except SealKeyError as error:
-        raise ConfigError((Problem(key="seal.key_file", message=str(error), origin=str(path)),)) from None
-
-
-def load_site_rules(config: Config) -> Checked | None:
-    """The log rules that the site gives for all jobs. Raises `ConfigError` when they cannot be read at all."""
-    path = config.job_rules_file
-    if path is None:
-        return None
-    try:
-        with path.open("rb") as file:
-            data = file.read(CONFIGURATION_BYTES_MAX + 1)
-    except OSError as error:
-        message = f"cannot be read: {error.strerror}"
-        raise ConfigError((Problem(key="job_rules_file", message=message, origin=str(path)),)) from None
-    return check(data, str(path), of_job=False)
-
-
-def open_sources(config: Config, clock: Clock, *, by_hand: bool = False) -> tuple[LogSource, ...]:
-    """The configured connectors. `by_hand`: a person waits for one answer."""
-    sources: list[LogSource] = []
-    for log in config.logs:
-        if log.kind == "files":
-            handing = RootReader(str(log.root_reader)) if log.root_reader is not None else None
-            more = log.extra_files
-            sources.append(JobFileLogs(log.name, clock=clock, extra_files=more, root_reader=handing))
-        elif by_hand:
-            sources.append(open_whole_store(log, clock))
-        else:
-            sources.append(open_log_store(log, config.rules_files, clock))
-    for kernel in config.kernel:
-        if kernel.kind != "files":
-            sources.append(open_kernel_store(kernel, clock, by_hand=by_hand))
-            continue
-        try:
-            sources.append(KernelFileLogs(kernel.name, clock=clock, path=kernel.path))
-        except ValueError as error:
-            raise ConfigError((Problem(key="kernel", message=str(error), origin=kernel.name),)) from None
-    return tuple(sources)
-
-
-def open_opinions(config: Config, clock: Clock) -> tuple[OpinionSource, ...]:
-    """The configured attribution services of others."""
-    return tuple(
-        NvrxAttribution(
-            section.name,
-            Server(access_of(section), clock=clock),
-            clock=clock,
-            budget_seconds=section.budget_seconds,
-        )
-        for section in config.attribution
-    )
-
-
-def open_channels(config: Config, clock: Clock) -> tuple[Channel, ...]:
-    """The configured notifications."""
-    return tuple(
-        Channel(
-            notifier=open_notifier(section, clock),
-            actions=section.actions,
-            messages_per_minute=section.messages_per_minute,
-            link=section.link,
-            to_users=any(USER in address for address in section.recipients),
-        )
-        for section in config.notify
-    )
-
-
-def open_traces(config: Config) -> Tracing:
-    """Raises `ConfigError` where traces are asked for and cannot be made."""
-    section = config.traces
-    try:
-        authority = section.ca_file.read_bytes() if section.ca_file is not None else None
-        return open_tracing(section.endpoint, version=version(), insecure=section.insecure, ca_file=authority)
-    except (TracingError, OSError) as error:
-        raise ConfigError((Problem(key="traces", message=str(error), origin="traces"),)) from None
-
-
-def decision_link(config: Config) -> str:
-    """The address of a decision, `{decision}` for its id, as notifications name it; "" where nobody configured one."""
-    return next((section.link for section in config.notify if section.link), "")
-
-
-def open_notifier(section: NotifySection, clock: Clock) -> Notifier:
-    """`config` has seen to it that what the kind needs is given."""
-    if section.kind == "email":
-        return Mail(
-            section.name,
-            host=section.host,
-            port=section.port,
-            sender=section.sender,
-            recipients=section.recipients,
-            clock=clock,
-            tls=section.tls,
-            user=section.user,
-            password_file=section.password_file,
-            ca_file=section.ca_file,
-            timeout_seconds=section.timeout_seconds,
-        )
-    if section.url_file is None:
-        raise ConfigError((Problem(key="notify.url_file", message="must be given", origin=section.name),))
-    return Webhook(
-        section.name,
-        url_file=section.url_file,
-        clock=clock,
-        slack=section.kind == "slack",
-        token_file=section.token_file,
-        ca_file=section.ca_file,
-        timeout_seconds=section.timeout_seconds,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,7 +216,7 @@ class Service:
         pipeline, gatherer = self._pipeline(
             rulebook, store, board, sources, brought, measurer, opining, tracing, leasing
         )
-        healths = partial(_all_healths, gatherer, measurer, opining)
+        healths = partial(all_healths, gatherer, measurer, opining)
         stack.push_async_callback(front.close)
         stack.push_async_callback(board.close)
         await leasing.join()  # before anybody is heard: what is reported is stamped by the database's time
@@ -696,58 +550,6 @@ def notify(state: str) -> None:
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
         sender.setblocking(False)
         sender.sendto(state.encode(), f"\0{address[1:]}" if address[0] == "@" else address)
-
-
-def _all_healths(gatherer: Gatherer, measurer: Measurer, opining: Opining) -> list[SourceHealth]:
-    return [
-        *_healths(gatherer.sources, gatherer.last),
-        *_healths(measurer.sources, measurer.last),
-        *_healths(opining.sources, opining.last),
-        *_rules_healths(gatherer.brought),
-    ]
-
-
-def _healths(
-    sources: Iterable[LogSource | MetricsSource | OpinionSource], answered: Mapping[str, Answered]
-) -> list[SourceHealth]:
-    """A source is available while it serves anybody; what it could not serve is told all the same."""
-    found = []
-    for source in sources:
-        last = answered.get(source.name)
-        first = last.first if last is not None else None
-        served = last is None or last.attempts > last.failed
-        share = f"{last.failed} of {last.attempts} attempts: " if last is not None and last.failed else ""
-        whose = f"job {last.job_id}: " if last is not None and last.job_id else ""
-        found.append(
-            SourceHealth(
-                name=source.name,
-                kind=f"{source.trust}, {'trusted' if source.trust.trusted else 'not trusted'}",
-                available=served,
-                reason=first.reason if first is not None else "",
-                detail=f"{share}{whose}{first.detail}" if first is not None else "",
-                newest_at=last.at if last is not None else None,
-            )
-        )
-    return found
-
-
-def _rules_healths(brought: BroughtRules) -> list[SourceHealth]:
-    """Log rules that jobs and the site bring, when there are any: what is wrong with them is told."""
-    found = []
-    broken = list(brought.all_problems().values())
-    if brought.named:
-        detail = f"{len(broken)} of {brought.named} attempts: {broken[0]}" if broken else ""
-        found.append(_rules_health("job-rules", "log rules of jobs", detail))
-    if brought.site is not None:
-        more = len(brought.site.problems) - 1
-        detail = brought.site.problems[0] + (f"; {more} more" if more > 0 else "") if more >= 0 else ""
-        found.append(_rules_health("site-rules", "log rules of the site", detail))
-    return found
-
-
-def _rules_health(name: str, kind: str, detail: str) -> SourceHealth:
-    reason = UnavailableReason.GARBLED if detail else ""
-    return SourceHealth(name=name, kind=kind, available=True, reason=reason, detail=detail, newest_at=None)
 
 
 def _sentence(error: BaseException) -> str:

@@ -5,10 +5,10 @@ import os
 import typer
 
 from advisor import config
-from advisor.app import load_rulebook, load_seal_key, load_site_rules, open_sources
 from advisor.clock import SystemClock
 from advisor.commands.options import ConfigOption, FormatOption, load_config
 from advisor.commands.output import CommandError, Format, one_line, print_json, print_table
+from advisor.configured import load_rulebook, load_seal_key, load_site_rules, open_sources
 
 app = typer.Typer(rich_markup_mode=None, help="Check and show the configuration.")
 

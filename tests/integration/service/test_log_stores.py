@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.commands.doctor import Check, State, look_at_log_stores
+from advisor.commands.doctor import look_at_log_stores
+from advisor.commands.doctor_checks import Check, State
 from advisor.config import Config
 from advisor.core.model import NodeFact, Unavailable
 from advisor.core.words import NodeState

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from advisor.commands.doctor import State, look_at_opinions
+from advisor.commands.doctor import look_at_opinions
+from advisor.commands.doctor_checks import State
 from advisor.config import Config
 from advisor.core import codec
 from advisor.replay import Packed, reproduce

@@ -10,17 +10,15 @@ import pytest
 from advisor.commands import doctor_slurm
 from advisor.commands.doctor import (
     WATCHDOG_TAKE_OVER_SECONDS,
-    State,
     look_at_channels,
     look_at_data_folder,
     look_at_dsn_file,
-    look_at_isolations,
-    look_at_pauses,
     look_at_root_readers,
     look_at_scheduler,
-    look_at_sources,
     look_at_watchdog,
 )
+from advisor.commands.doctor_checks import State
+from advisor.commands.doctor_service import look_at_isolations, look_at_pauses, look_at_sources
 from advisor.config import load
 from advisor.core.model import Attempt, Job, NodeFact, Unavailable
 from advisor.core.words import AttemptState, UnavailableReason

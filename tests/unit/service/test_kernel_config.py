@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from advisor.app import open_sources
 from advisor.clock import SystemClock
 from advisor.config import ConfigError, load
+from advisor.configured import open_sources
 from connectors.kernel.files import KernelFileLogs
 from connectors.kernel.stores import KernelStoreLogs
 

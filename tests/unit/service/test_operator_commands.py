@@ -11,7 +11,14 @@ from rich.console import Console
 from advisor.clock import SystemClock
 from advisor.commands import watch
 from advisor.commands.audit import affected
-from advisor.commands.doctor import State, look_at_agents, look_at_modes, look_at_replicas, look_at_room, look_at_tick
+from advisor.commands.doctor_checks import State
+from advisor.commands.doctor_service import (
+    look_at_agents,
+    look_at_modes,
+    look_at_replicas,
+    look_at_room,
+    look_at_tick,
+)
 from advisor.commands.events import event_lines
 from advisor.commands.history import attempt_lines
 from advisor.commands.job_ids import job_id
