@@ -104,7 +104,7 @@ def _told(bench: Bench, job: int, why: str) -> bool:
 @pytest.mark.parametrize("who", ["user", "slurm", "application"])
 def test_never_two_requeues_for_one_failure(bench: Bench, who: str) -> None:
     """Requeued by its user, by RequeueExit or by itself before the advice is heard: exclusions only."""
-    itself = "until scontrol requeue $SLURM_JOB_ID; do sleep 0.2; done; sleep 30"
+    itself = "sleep 2; until scontrol requeue $SLURM_JOB_ID; do sleep 0.2; done; sleep 30"  # it is seen to run before
     bodies = {
         "user": _ONCE % 5,
         "slurm": _ONCE % 111,
