@@ -50,7 +50,8 @@ def veto(
 ) -> None:
     """Nothing is done about this attempt, whatever is decided later, until the veto is lifted.
 
-    Also before anything has failed. It ends with the attempt: the next one is judged anew.
+    Also before anything has failed. It holds until the next attempt starts or Slurm has
+    forgotten the job: the next one is judged anew.
 
     \b
     Examples:
@@ -138,7 +139,7 @@ def list_orders(
     configuration: ConfigOption = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """What operators ordered, newest first: vetoes, overrides, withdrawals, exclusions, reset budgets.
+    """What operators ordered and holds, newest first: vetoes, overrides, withdrawals, exclusions, reset budgets.
 
     \b
     Examples:

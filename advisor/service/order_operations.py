@@ -100,6 +100,7 @@ class OrderOperations:
             cluster=wire.cluster_of(request.cluster) if request.HasField("cluster") else "",
             job_id=wire.text_of(request.job_id, "job_id", most=wire.NAME_MAX),
             lifted=request.lifted,
+            now=self._clock.now(),
         )
         return operator_pb2.ListOrdersResponse(orders=[order_message(item) for item in found])
 

@@ -4,18 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import and_, func, select
+from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from advisor.core.words import Action, AttemptState, OrderKind
 from advisor.store.errors import NotFound, TooLate
 from advisor.store.order_records import OrderWanted, StoredOrder
 from advisor.store.records import AttemptKey, ReconciliationStatus
-from advisor.store.scheduler_memory import remembered_until
+from advisor.store.scheduler_memory import forgotten_as_said, remembered_until
 from advisor.store.sql import AnyRow
 from advisor.store.tables import advice, attempts, decisions, jobs, reconciliations
 
 WAITING = (AttemptState.PENDING.value, AttemptState.REQUEUE_HELD.value)
+_NOT_STARTED = (*WAITING, AttemptState.COMPLETING.value)  # said of a next attempt
+_ID_SHOWN = 13  # characters of an order's id, as `orders list` shows it
+_OVER = (AttemptState.COMPLETED, AttemptState.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,16 +107,34 @@ async def look(connection: AsyncConnection, key: AttemptKey, now: datetime | Non
     )
 
 
+def may_be_ordered(now: datetime) -> ColumnElement[bool]:
+    """Of the query's `attempts`: nothing that has happened makes every order too late, as `check` says. Until then
+    orders about it bind, decided about or not."""
+    later = attempts.alias("later")
+    gone_on = (
+        select(later.c.number)
+        .where(
+            later.c.job_key == attempts.c.job_key,
+            later.c.number > attempts.c.number,
+            later.c.withdrawn_generation.is_(None),
+            later.c.state.not_in(_NOT_STARTED),
+        )
+        .exists()
+    )
+    remembered = func.coalesce(remembered_until() > now, True)
+    return and_(attempts.c.state.not_in(_OVER), ~forgotten_as_said(), remembered, ~gone_on)
+
+
 def check(wanted: OrderWanted, facts: Facts, standing: Sequence[StoredOrder]) -> None:
     """Raises `TooLate`: what was ordered can change nothing any more, because of what has happened already."""
     if not wanted.kind.of_attempt:
         return
     number = wanted.key.number
     after = facts.successor
-    if after is not None and after.state not in (*WAITING, AttemptState.COMPLETING.value):
+    if after is not None and after.state not in _NOT_STARTED:
         started = f" at {after.started_at:%H:%M:%SZ}" if after.started_at is not None else ""
         raise TooLate(f"attempt {after.number} has started{started}: nothing of attempt {number} is left to order")
-    if facts.state in {AttemptState.COMPLETED, AttemptState.CANCELLED}:
+    if facts.state in _OVER:
         raise TooLate(f"attempt {number} was {facts.state.value} already: nothing is done about it")
     if facts.forgotten:
         raise TooLate("the scheduler has forgotten the job: nothing can be done about it any more")
@@ -134,7 +155,8 @@ def check(wanted: OrderWanted, facts: Facts, standing: Sequence[StoredOrder]) ->
 def _check_override(wanted: OrderWanted, facts: Facts, standing: Sequence[StoredOrder]) -> None:
     veto = next((o for o in standing if o.order.kind is OrderKind.VETO and o.key == wanted.key), None)
     if veto is not None:
-        raise TooLate(f"{veto.order.who} vetoed it ({veto.order.why}): lift the veto first")
+        command = f"advisor orders lift {veto.order.id[:_ID_SHOWN]}"
+        raise TooLate(f"{veto.order.who} vetoed it ({veto.order.why}): lift the veto first ({command})")
     if facts.successor is not None and Action.RESTART not in facts.accepted:
         raise TooLate(f"others have requeued it: attempt {facts.successor.number} is theirs to stop or keep")
     if wanted.action is Action.RESTART and (facts.row.batch is False or facts.row.requeueable is False):

@@ -19,7 +19,7 @@ from advisor.store.audit_log import append
 from advisor.store.errors import NotFound, TooLate
 from advisor.store.ids import as_id, new_id
 from advisor.store.open_advice import take_back
-from advisor.store.order_facts import WAITING, Facts, check, look
+from advisor.store.order_facts import WAITING, Facts, check, look, may_be_ordered
 from advisor.store.order_records import OrderGiven, OrderWanted, SinceOrder, StoredOrder
 from advisor.store.records import AttemptKey, AttemptRef, AuditEvent, ReconciliationReason, ReconciliationStatus
 from advisor.store.scheduler_memory import remembered_until
@@ -193,15 +193,16 @@ def orders_for(standing: Sequence[StoredOrder], number: int) -> tuple[Order, ...
 
 
 async def list_orders(
-    connection: AsyncConnection, *, cluster: str, job_id: str, lifted: bool
+    connection: AsyncConnection, *, cluster: str, job_id: str, lifted: bool, now: datetime
 ) -> tuple[StoredOrder, ...]:
     """Newest first, at most LISTED_MAX. `lifted`: also those that hold no longer, lifted or of an attempt that is over
-    for good: about that nothing is decided any more.
+    for good: nothing is decided about it, and nothing can be ordered any more.
     """
     where: list[ColumnElement[bool]] = []
     if not lifted:
-        decided_about = select(attempts.c.number).where(of_attempt(attempts, orders), attempts.c.open).exists()
-        where = [orders.c.lifted_at.is_(None), or_(orders.c.kind.not_in(_OF_ATTEMPT), decided_about)]
+        to_be_decided = or_(attempts.c.open, may_be_ordered(now))
+        bears = select(attempts.c.number).where(of_attempt(attempts, orders), to_be_decided).exists()
+        where = [orders.c.lifted_at.is_(None), or_(orders.c.kind.not_in(_OF_ATTEMPT), bears)]
     if cluster:
         where.append(orders.c.cluster == storable(cluster))
     if job_id:

@@ -483,10 +483,12 @@ class Store:
         async with self._door.begin() as connection:
             return await orders.lift(connection, order_id, who=who, why=why, origin=origin, now=now)
 
-    async def orders(self, *, cluster: str = "", job_id: str = "", lifted: bool = False) -> tuple[StoredOrder, ...]:
+    async def orders(
+        self, *, now: datetime, cluster: str = "", job_id: str = "", lifted: bool = False
+    ) -> tuple[StoredOrder, ...]:
         """Newest first. `lifted`: also those that hold no longer."""
         async with self._door.connect() as connection:
-            return await orders.list_orders(connection, cluster=cluster, job_id=job_id, lifted=lifted)
+            return await orders.list_orders(connection, cluster=cluster, job_id=job_id, lifted=lifted, now=now)
 
     async def correct(
         self, decision_id: str, wanted: Correction, *, origin: str

@@ -197,8 +197,8 @@ async def test_exclusions_and_budgets_are_the_jobs_and_vetoes_the_attempts(store
     later = next(item for item in recorded.changed if item.number == 1)
     held = (await store.load([later], now=at(43)))[later].orders
     assert [(o.kind, o.node, o.ceiling) for o in held] == [(K.SPARE, "node9", False), (K.RESET_BUDGET, "", True)]
-    listed = await store.orders(job_id="7", lifted=True)
-    assert [item.order.kind for item in listed] == [K.RESET_BUDGET, K.SPARE, K.EXCLUDE, K.VETO]
+    found = await store.orders(job_id="7", lifted=True, now=at(43))
+    assert [item.order.kind for item in found] == [K.RESET_BUDGET, K.SPARE, K.EXCLUDE, K.VETO]
 
 
 async def test_an_attempt_that_was_done_with_is_looked_at_again(store: Store) -> None:
@@ -211,24 +211,60 @@ async def test_an_attempt_that_was_done_with_is_looked_at_again(store: Store) ->
     assert (await store.since_order(key, made.orders)).decided is False
 
 
+async def listed(store: Store, seconds: float, *, lifted: bool = False) -> list[OrderKind]:
+    return [item.order.kind for item in await store.orders(cluster=CLUSTER, lifted=lifted, now=at(seconds))]
+
+
+async def done_with(store: Store, key: AttemptKey, seconds: float, **changes: Any) -> str:
+    """What is decided of the attempt is committed, and it is looked at no more. The decision's id."""
+    loaded = (await store.load([key], now=at(seconds)))[key]
+    made = await store.commit_decision(
+        record(key, seen_orders=loaded.orders_count, created_at=at(seconds + 1), **changes)
+    )
+    await store.save_states({key: DetectorState(state=b"", progress=loaded.progress, seen_over=True)})
+    return made.decision_id
+
+
 async def test_what_is_listed_as_holding_ends_with_its_attempt(store: Store) -> None:
     """A veto or an override holds for as long as something may be decided about its attempt; nodes are the job's."""
     key = await failed(store)
     await order(store, K.OVERRIDE, key, 30, action=Action.STOP)
     await order(store, K.EXCLUDE, key, 31, node="node3")
-
-    async def listed(*, lifted: bool = False) -> list[OrderKind]:
-        return [item.order.kind for item in await store.orders(cluster=CLUSTER, lifted=lifted)]
-
-    assert await listed() == [K.EXCLUDE, K.OVERRIDE]
-    loaded = (await store.load([key], now=at(32)))[key]
-    made = await store.commit_decision(record(key, seen_orders=loaded.orders_count, created_at=at(33)))
-    await store.save_states({key: DetectorState(state=b"", progress=loaded.progress, seen_over=True)})
+    assert await listed(store, 31) == [K.EXCLUDE, K.OVERRIDE]
+    made = await done_with(store, key, 32)
     news = Reconciliation(status=ReconciliationStatus.VERIFIED, reason=ReconciliationReason.OBSERVED, at=at(34))
-    await store.record_reconciliation(made.decision_id, news, who="agent")
+    await store.record_reconciliation(made, news, who="agent")
     assert await store.watched(at(3_000)) == ()
-    assert await listed() == [K.EXCLUDE]
-    assert await listed(lifted=True) == [K.EXCLUDE, K.OVERRIDE]
+    assert await listed(store, 3_000) == [K.EXCLUDE]
+    assert await listed(store, 3_000, lifted=True) == [K.EXCLUDE, K.OVERRIDE]
+
+
+async def test_a_veto_is_listed_as_long_as_it_keeps_something_from_happening(store: Store) -> None:
+    """Nothing is decided any more about what failed under it; but until Slurm forgets the job an override would be
+    carried out, and it is the veto that refuses that: by the id that the list shows.
+    """
+    key = await failed(store)
+    given = await order(store, K.VETO, key)
+    await done_with(store, key, 31, decision=decision(action=Action.NONE, reason=Reason.VETOED))
+    assert await store.watched(at(40)) == ()
+    assert await listed(store, 40) == [K.VETO]
+    with pytest.raises(TooLate, match=f"orders lift {given.order.order.id[:13]}"):
+        await order(store, K.OVERRIDE, key, 41, action=Action.RESTART)
+    assert await listed(store, 3_000) == []
+    with pytest.raises(TooLate, match="has forgotten the job"):
+        await order(store, K.OVERRIDE, key, 3_000, action=Action.RESTART)
+
+
+async def test_a_veto_holds_no_longer_where_the_job_went_on_without_it(store: Store) -> None:
+    """Its user has requeued the job: while that waits, the veto keeps a restart of ours from it; not once it runs."""
+    key = await failed(store)
+    await order(store, K.VETO, key)
+    await done_with(store, key, 31, decision=decision(action=Action.NONE, reason=Reason.VETOED))
+    await report(store, pending(attempt=1, submitted_at=at(40), observed_at=at(41)))
+    assert await listed(store, 42) == [K.VETO]
+    await report(store, seen(attempt=1, submitted_at=at(40), started_at=at(50), observed_at=at(51)))
+    await store.watched(at(52))
+    assert await listed(store, 52) == []
 
 
 async def test_the_attempt_meant_is_the_newest_that_has_begun(store: Store) -> None:
