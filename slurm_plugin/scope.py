@@ -6,18 +6,26 @@ Most batch jobs are not safe to run twice, so the default is no. A job opts in o
     {"APS": {"auto_resume_mode": "requeue", "max_requeue_times": 5}}
 
 `rules` are log rules of the job's own: the path of their file, or the rules themselves. They are passed on and judged
-by who reads logs; what is wrong with them changes nothing here.
+by who reads logs; what is wrong inside them changes nothing here.
 
 A site may select partitions, users or accounts; a job's own opt-out still wins. A comment is hostile text: it is
-bounded, parsed without following anything, and whatever is not exactly one of these forms says nothing.
+bounded and parsed without following anything. One that speaks to us and is not exactly one of these forms (an unknown
+key, a value of the wrong kind, no JSON) may have been meant as a no: its job is out, also where the site selects it.
+job_submit_advisor.lua refuses such a comment at submission, if a site has it.
 """
 
 import json
+import re
 from dataclasses import dataclass
+from difflib import get_close_matches
+
+from slurm_plugin import telling
 
 OPT_IN = '{"advisor": {"enabled": true}}'
 COMMENT_CHARACTERS_MAX = 16384
 RESTARTS_MAX = 10_000
+KEYS = ("enabled", "max_restarts", "rules")
+KEY_CHARACTERS_SHOWN = 40
 RULES_CHARACTERS_MAX = 2 * COMMENT_CHARACTERS_MAX  # as JSON: numbers may be longer than they were written
 
 
@@ -42,7 +50,7 @@ class Scope:
 
 def job_rules(comment: str) -> str:
     """The job's own log rules: an absolute path, or JSON (of the rules, or of what was written in their place)."""
-    ours = _document(comment).get("advisor")
+    ours = _read(comment)[0].get("advisor")
     value = ours.get("rules") if isinstance(ours, dict) else None
     if value is None:
         return ""
@@ -64,8 +72,12 @@ def _json(value: object) -> str:
 
 
 def judge(config: ScopeConfig, *, comment: str, partition: str, user: str, account: str) -> Scope:
-    """Opt-out first, then opt-in, then the site's selectors; otherwise outside."""
-    wish, restarts_max = _wish(comment)
+    """Slips and opt-out first, then opt-in, then the site's selectors; otherwise outside."""
+    document, unread = _read(comment)
+    slip = _slip(document, unread, characters=len(comment))
+    if slip:
+        return Scope(inside=False, reason=f"{slip}; an opt-in is {OPT_IN}")
+    wish, restarts_max = _wish(document)
     if wish is False:
         return Scope(inside=False, reason="the job opted out in its comment", restarts_max=restarts_max)
     if wish and config.opt_in:
@@ -81,35 +93,36 @@ def judge(config: ScopeConfig, *, comment: str, partition: str, user: str, accou
         return Scope(
             inside=False, reason="the job opted in, but opt-in is switched off here", restarts_max=restarts_max
         )
-    return Scope(inside=False, reason=_not_opted_in(comment), restarts_max=restarts_max)
+    return Scope(inside=False, reason=_not_opted_in(comment, document), restarts_max=restarts_max)
 
 
-def _not_opted_in(comment: str) -> str:
+def _not_opted_in(comment: str, document: dict[str, object]) -> str:
     """Why a comment says nothing, for the user who meant it to: a slip of the quotes is easy to make in a shell."""
     if "advisor" not in comment.lower():
         return "not opted in, and no selector matches"
-    document = _document(comment)
     if not document:
         return f"its comment is not JSON; an opt-in is {OPT_IN}"
     return f"its comment's JSON is no opt-in, and no selector matches; an opt-in is {OPT_IN}"
 
 
-def _document(comment: str) -> dict[str, object]:
-    """The keys of the JSON objects of a comment, beside whatever text; of a key that stands twice the first holds.
+def _read(comment: str) -> tuple[dict[str, object], str]:
+    """(the keys of a comment's JSON objects, beside whatever text; what could not be read).
 
-    Several tools may each have written an object of its own. What follows text that looks like one and is none is not
-    read: a guess there could be an opt-in that nobody gave.
+    Several tools may each have written an object of its own: of a key that stands twice the first holds. What follows
+    text that looks like one and is none is not read: a guess there could be an opt-in that nobody gave.
     """
+    if len(comment) > COMMENT_CHARACTERS_MAX:
+        return {}, comment
     found: dict[str, object] = {}
-    at = comment.find("{") if len(comment) <= COMMENT_CHARACTERS_MAX else -1
+    end, at = 0, comment.find("{")
     while at >= 0:
         try:
-            value, at = _DECODER.raw_decode(comment, at)
+            value, end = _DECODER.raw_decode(comment, at)
         except (ValueError, RecursionError):
-            break
+            return found, comment[end:]
         found = value | found
-        at = comment.find("{", at)
-    return found
+        at = comment.find("{", end)
+    return found, ""
 
 
 def _no_number(word: str) -> object:
@@ -117,18 +130,50 @@ def _no_number(word: str) -> object:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_number)
+_TO_US = re.compile(r"""\{\s*["']?advis[eo]r|["'](?:advis[eo]r|aps)["']\s*:""", re.ASCII | re.IGNORECASE)
 
 
-def _wish(comment: str) -> tuple[bool | None, int | None]:
-    """(opted in | opted out | said nothing, restarts the job allows)."""
-    value = _document(comment)
-    ours, aps = value.get("advisor"), value.get("APS")
+def _slip(document: dict[str, object], unread: str, *, characters: int) -> str:
+    """What is wrong with a comment that speaks to us; "" for one that does not, or that is right."""
+    # The line that we add ourselves quotes logs, which must not take a job out of scope.
+    if "advisor" not in document and _TO_US.search(telling.without(unread)):
+        if characters > COMMENT_CHARACTERS_MAX:
+            return f"its comment's {characters} characters are more than the {COMMENT_CHARACTERS_MAX} that are read"
+        return "its comment is not JSON"
+    if any(key != "advisor" and key.lower() in {"advisor", "adviser"} for key in document):
+        return 'its comment\'s JSON is no opt-in: the key is "advisor", in small letters'
+    ours = document.get("advisor", True)
+    problem = _problem(ours) if isinstance(ours, dict) else ""
+    if not isinstance(ours, dict | bool):
+        problem = "advisor must be true, false or an object"
+    return f"its comment's JSON is no opt-in: {problem}" if problem else ""
+
+
+def _problem(ours: dict[str, object]) -> str:
+    for key in ours:
+        if key not in KEYS:
+            shown = re.sub(r"[^A-Za-z0-9_.-]", "?", key)[:KEY_CHARACTERS_SHOWN]
+            near = get_close_matches(shown.lower(), KEYS, 1)
+            return f"advisor.{shown}: no such key; " + (f"the nearest is {near[0]}" if near else _KNOWN)
+    if not isinstance(ours.get("enabled", True), bool):
+        return "advisor.enabled must be true or false, without quotes"
+    if "max_restarts" in ours and _limit(ours["max_restarts"]) is None:
+        return f"advisor.max_restarts must be a whole number from 0 to {RESTARTS_MAX}"
+    if isinstance(ours.get("rules"), bool | int | float):
+        return "advisor.rules must be the absolute path of a file, or the rules themselves"
+    return ""
+
+
+_KNOWN = f"known are {', '.join(KEYS)}"
+
+
+def _wish(document: dict[str, object]) -> tuple[bool | None, int | None]:
+    """(opted in | opted out | said nothing, restarts the job allows) of what has no slip."""
+    ours, aps = document.get("advisor"), document.get("APS")
     if isinstance(ours, bool):
         return ours, None
     if isinstance(ours, dict):
-        enabled = ours.get("enabled", True)
-        # A value that is not a truth value is a mistake of the user's: acting on it would be a guess.
-        return enabled is True, _limit(ours.get("max_restarts"))
+        return ours.get("enabled", True) is True, _limit(ours.get("max_restarts"))
     if isinstance(aps, dict):
         return aps.get("auto_resume_mode") == "requeue" or None, _limit(aps.get("max_requeue_times"))
     return None, None

@@ -37,9 +37,14 @@ def merged(comment: str, told: str) -> str | None:
     elif comment.lstrip().startswith(("{", "[")):
         return None  # it was to be something that a tool reads
     else:
-        others = _OURS.sub("", comment)
+        others = without(comment)
         result = f"{others} | advisor: {told}" if others else f"advisor: {told}"
     return result if result != comment and len(result) <= COMMENT_CHARACTERS_MAX else None
+
+
+def without(comment: str) -> str:
+    """Text, without our line at its end."""
+    return _OURS.sub("", comment)
 
 
 def _object(comment: str) -> dict[str, object] | None:

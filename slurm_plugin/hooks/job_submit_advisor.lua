@@ -146,19 +146,17 @@ read_value = function(text, at, depth)
 end
 
 -- The keys of the JSON objects of a text, of a key that stands twice the first; as the agent reads them (scope.py):
--- (keys, nil), (nil, problem), or nothing where there is no brace.
+-- keys or nil, and where something that begins as an object is none, the problem and the text from there on unread.
 local function all_objects(text)
-  local found, at = nil, text:find("{", 1, true)
+  local found, stop, at = nil, 1, text:find("{", 1, true)
   while at do
-    local good, value, stop = pcall(read_value, text, at, 1)
+    local good, value, behind = pcall(read_value, text, at, 1)
     if not good and type(value) ~= "table" then
       error(value, 0)
-    elseif not good and found then
-      return found, nil
     elseif not good then
-      return nil, ("character %d: %s"):format(value.at, value.text)
+      return found, ("character %d: %s"):format(value.at, value.text), text:sub(stop)
     end
-    found = found or {}
+    found, stop = found or {}, behind
     for key, item in pairs(value.object) do
       if found[key] == nil then
         found[key] = item
@@ -166,7 +164,7 @@ local function all_objects(text)
     end
     at = text:find("{", stop, true)
   end
-  return found, nil
+  return found, nil, ""
 end
 
 -- What the comment asks for: {wish = true | false | nil, refuse = sentence | nil, warn = sentence | nil}. A comment that
@@ -175,6 +173,13 @@ end
 local function is_whole(value)
   local text = type(value) == "table" and value.number
   return text and text:find("^%d+$") and #text < 10 and tonumber(text) <= RESTARTS_MAX
+end
+
+local function can_be_rules(value)
+  if type(value) == "string" then
+    return value:sub(1, 1) == "/"
+  end
+  return type(value) ~= "boolean" and not (type(value) == "table" and value.number)
 end
 
 local function judge_advisor(value)
@@ -195,7 +200,7 @@ local function judge_advisor(value)
     return { refuse = "advisor.enabled must be true or false, without quotes" }
   elseif keys.max_restarts ~= nil and not is_whole(keys.max_restarts) then
     return { refuse = "advisor.max_restarts must be a whole number from 0 to " .. RESTARTS_MAX }
-  elseif type(keys.rules) == "string" and keys.rules:sub(1, 1) ~= "/" then
+  elseif not can_be_rules(keys.rules) then
     return { refuse = "advisor.rules must be the absolute path of a file, or the rules themselves" }
   end
   return { wish = keys.enabled ~= false }
@@ -217,7 +222,7 @@ end
 
 local function speaks_of_us(comment)
   local lower = comment:lower()
-  return lower:find("{%s*[\"']?advisor") or lower:find("[\"']advisor[\"']%s*:") or lower:find("[\"']aps[\"']%s*:")
+  return lower:find("{%s*[\"']?advis[eo]r") or lower:find("[\"']advis[eo]r[\"']%s*:") or lower:find("[\"']aps[\"']%s*:")
 end
 
 local function judge(comment)
@@ -227,14 +232,15 @@ local function judge(comment)
     end
     return { refuse = ("%d bytes are more than the %d that are read"):format(#comment, COMMENT_BYTES_MAX) }
   end
-  local keys, problem = all_objects(comment)
-  if problem and speaks_of_us(comment) then
+  local keys, problem, unread = all_objects(comment)
+  if problem and not (keys and keys.advisor ~= nil) and speaks_of_us(unread) then
     return { refuse = "not JSON at " .. problem .. "; an opt-in is " .. OPT_IN }
   elseif not keys then
     return {}
   end
   for key in pairs(keys) do
-    if key:lower() == "advisor" and key ~= "advisor" then
+    local lower = key:lower()
+    if key ~= "advisor" and (lower == "advisor" or lower == "adviser") then
       return { refuse = 'the key is "advisor", in small letters' }
     end
   end

@@ -115,14 +115,23 @@ def test_a_comment_that_is_a_bomb_costs_milliseconds(reader: str, bomb: str) -> 
 def test_no_bomb_opts_a_job_in(bomb: str) -> None:
     """What is not exactly the documented form is none, a number without an end least of all."""
     found = scope.judge(SCOPE, comment=BOMBS[bomb], partition="p", user="u", account="a")
-    assert not found.inside or bomb == "forged mark"
+    assert not found.inside
+
+
+@pytest.mark.parametrize("bomb", [name for name in BOMBS if "advisor" in BOMBS[name]])
+def test_a_bomb_that_speaks_of_us_takes_the_job_out_of_what_the_site_selects(bomb: str) -> None:
+    """Whatever it was to say, it was not yes."""
+    selected = scope.ScopeConfig(partitions=("p",))
+    found = scope.judge(selected, comment=BOMBS[bomb], partition="p", user="u", account="a")
+    assert not found.inside
+    assert len(found.reason) < 250
 
 
 def test_of_a_key_that_stands_twice_none_says_more_than_the_user_could_say() -> None:
-    """Opting in twice, or in and out: it is one's own job, whichever counts, and the limit stays a limit."""
+    """Opting in twice, or in and out: it is one's own job, whichever counts, and no limit is lifted."""
     text = '{"advisor": {"enabled": true, "max_restarts": 2, "max_restarts": 999999999}}'
     found = scope.judge(SCOPE, comment=text, partition="p", user="u", account="a")
-    assert found.restarts_max is None  # beyond what can be meant: the site's ceiling holds
+    assert not found.inside  # beyond what can be meant
     first_out = scope.judge(SCOPE, comment=OUTSIDE + scope.OPT_IN, partition="p", user="u", account="a")
     assert not first_out.inside
 

@@ -70,6 +70,11 @@ def test_a_comment_that_is_understood_is_accepted_and_tagged(lua: Lua, comment: 
         ('{"advisor": {"a\x07%s\\u0000b": 1}}', "not JSON at character 16: control characters"),
         ('{"advisor": {"a%s%n": 1}}', "advisor.a?s?n: no such key"),
         ("{'APS': {'auto_resume_mode': 'requeue'}}", "not JSON at character 2"),
+        ('{"adviser": {"enabled": false}}', 'the key is "advisor", in small letters'),
+        ('{"advisor": {"rules": 5}}', "advisor.rules must be the absolute path of a file"),
+        ('{"advisor": {"rules": false}}', "advisor.rules must be the absolute path of a file"),
+        ('{"wandb": 1} {advisor: {enabled: false}}', "not JSON at character 15: a key in double quotes"),
+        ('{"APS": {"auto_resume_mode": "requeue"}} {advisor: false}', "not JSON at character 43"),
     ],
 )
 def test_a_comment_that_is_no_opt_in_although_meant_as_one_is_refused(lua: Lua, comment: str, says: str) -> None:
@@ -95,6 +100,7 @@ WORDS = st.sampled_from(
         *("{", "}", "[", "]", '"', ":", ",", " ", "\n", '"advisor"', '"APS"', '"enabled"', '"max_restarts"', '"rules"'),
         *('"auto_resume_mode"', '"requeue"', "true", "false", "null", "0", "-1", "5", "1e3", "07", "NaN", "\\"),
         *("\\u0061", "\x00", "\x1f", "\udcff", "é", "advisor", "Advisor", '"/r"'),
+        *("{advisor", "'advisor'", '"Advisor"', '"adviser"', '"enable"', "'APS'"),
     ]
 )
 JSON = st.recursive(
@@ -102,7 +108,9 @@ JSON = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["advisor", "APS", "enabled", "max_restarts", "rules", "auto_resume_mode", "x"]),
+            st.sampled_from(
+                ["advisor", "Advisor", "APS", "enabled", "enable", "max_restarts", "rules", "auto_resume_mode", "x"]
+            ),
             inner,
             max_size=4,
         )
@@ -119,10 +127,15 @@ JSON = st.recursive(
     | st.lists(JSON, max_size=3).map(lambda values: " and ".join(map(json.dumps, values)))
 )
 def test_lua_and_the_agent_read_a_comment_alike(comment: str) -> None:
-    """Whatever is accepted means at submission what the agent will make of it; and nothing makes Lua stumble."""
+    """Whatever is accepted means at submission what the agent will make of it, and what is refused is left alone by the
+    agent, too, where the site selects everybody; and nothing makes Lua stumble.
+    """
     answer = LUA.submit(comment)
     assert answer.logged == ""
     if answer.code != 0:
+        selected = scope.ScopeConfig(partitions=("p",))
+        found = scope.judge(selected, comment=comment, partition="p", user="u", account="a")
+        assert not found.inside or "advisor.rules" in answer.said  # a path that is none is for the reader of rules
         return
     inside = scope.judge(scope.ScopeConfig(), comment=comment, partition="p", user="u", account="a")
     out = "opted out" in inside.reason

@@ -162,7 +162,12 @@ def scoped(comment: str, **config: object) -> scope.Scope:
         ("please restart me", False, None),
         ('{"advisor": ', False, None),
         ('["advisor"]', False, None),
-        ('{"advisor": {"max_restarts": true}}', True, None),
+        ('{"advisor": {"max_restarts": true}}', False, None),
+        ('{"advisor": {"max_restarts": 10001}}', False, None),
+        ('{"advisor": {"max_restarts": null}}', False, None),
+        ('{"advisor": {"rules": [{"name": "x", "logPattern": "y"}], "max_restarts": 2}}', True, 2),
+        ('{"advisor": {"rules": "r.json"}}', True, None),
+        ('{"advisor": {"rules": true}}', False, None),
         ("{" * 10_000, False, None),
         ('{"advisor": {}' + " " * 20_000 + "}", False, None),
     ],
@@ -191,6 +196,80 @@ def test_an_opt_in_that_failed_is_told_so(comment: str, begins: str) -> None:
     found = scoped(comment)
     assert not found.inside
     assert found.reason.startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("comment", "says"),
+    [
+        ('{"advisor":{"enable":false}}', "advisor.enable: no such key; the nearest is enabled"),
+        ('{"advisor":{"Enabled":false}}', "advisor.Enabled: no such key; the nearest is enabled"),
+        ('{"advisor":{"disabled":true}}', "advisor.disabled: no such key; the nearest is enabled"),
+        ('{"advisor":{"enabledd":true}}', "advisor.enabledd: no such key; the nearest is enabled"),
+        (
+            '{"advisor":{"enabled":true,"max_restart":0}}',
+            "advisor.max_restart: no such key; the nearest is max_restarts",
+        ),
+        (
+            '{"advisor":{"enabled":true,"wanted":false}}',
+            "advisor.wanted: no such key; known are enabled, max_restarts, rules",
+        ),
+        ('{"advisor":{"\\u001b[2J\\n":1}}', "advisor.??2J?: no such key; known are"),
+        ('{"advisor":{"enabled":"false"}}', "advisor.enabled must be true or false"),
+        ('{"advisor":{"enabled":0}}', "advisor.enabled must be true or false"),
+        (
+            '{"advisor":{"enabled":true,"max_restarts":"3"}}',
+            "advisor.max_restarts must be a whole number from 0 to 10000",
+        ),
+        (
+            '{"advisor":{"enabled":true,"max_restarts":-1}}',
+            "advisor.max_restarts must be a whole number from 0 to 10000",
+        ),
+        ('{"advisor":{"enabled":true,"rules":5}}', "advisor.rules must be"),
+        ('{"advisor":"off"}', "advisor must be true, false or an object"),
+        ('{"advisor":null}', "advisor must be true, false or an object"),
+        ('{"advisor":"off","APS":{"auto_resume_mode":"requeue"}}', "advisor must be true, false or an object"),
+        ('{"Advisor":{"enabled":false}}', 'the key is "advisor"'),
+        ('{"adviser":{"enabled":false}}', 'the key is "advisor"'),
+        ('{"advisor":{"enabled":true},"Advisor":false}', 'the key is "advisor"'),
+        ("{advisor:{enabled:false}}", "not JSON"),
+        ("{'advisor': {'enabled': False}}", "not JSON"),
+        ('{"advisor":{"enabled":false}', "not JSON"),
+        ('{"wandb":1} {advisor:{enabled:false}}', "not JSON"),
+        ('{"APS":{"auto_resume_mode":"requeue"}} {advisor:{enabled:false}}', "not JSON"),
+        ('{"x":1, "advisor":{"enabled":false},}', "not JSON"),
+        ('{"advisor":{"enabled":false,"x":"' + "y" * scope.COMMENT_CHARACTERS_MAX + '"}}', "characters are more than"),
+    ],
+)
+@pytest.mark.parametrize("config", [{}, {"partitions": ("gpu",)}, {"opt_in": False, "users": ("alice",)}])
+def test_a_slip_is_no_opt_in_and_keeps_the_job_out_where_the_site_selects_it(
+    comment: str, says: str, config: dict[str, object]
+) -> None:
+    """Somebody tried to say something, and it may have been no."""
+    found = scoped(comment, **config)
+    assert not found.inside
+    assert found.restarts_max is None
+    assert says in found.reason
+    assert found.reason.isprintable()
+    assert len(found.reason) < 250
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "",
+        "please restart me",
+        "ask my advisor {soon}",
+        "advisor: Prof. Ada",
+        '{"wandb": {"advisor": 1}} {x}',
+        '{"APS": {"auto_resume_mode": "none"}}',
+        '{"APS": 1}',
+        '{"advisor_told": "attempt 0"}',
+        """run {7} | advisor: attempt 0: it printed 'advisor': no (advisor explain 7)""",
+    ],
+)
+def test_who_does_not_speak_to_the_advisor_stays_where_the_site_put_him(comment: str) -> None:
+    """Other tools' keys, plain words, and our own line with whatever text of a log."""
+    assert scoped(comment, partitions=("gpu",)).inside
 
 
 def test_selectors_default_to_none_and_match_exactly() -> None:
