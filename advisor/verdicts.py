@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from advisor.core import codec
 from advisor.core.model import Decision
 from advisor.core.policy import Policy
+from advisor.core.reliability import steps_lost
 from advisor.core.words import Action, AttemptState, IncidentKind, Mode
 from advisor.sighting import Sighting
 from advisor.state_writing import StateWriter
@@ -154,7 +155,7 @@ def progress_milestones(sighting: Sighting) -> list[tuple[AttemptKey, Milestone]
     found = [(before, Milestone(kind=MilestoneKind.FIRST_PROGRESS, at=progress.first_at))]
     failed_at = past[-1].last_step
     if failed_at is not None and progress.last_step is not None and progress.last_step >= failed_at:
-        lost = max(failed_at - progress.first_step, 0) if progress.first_step is not None else 0
+        lost = steps_lost(failed_at, progress.first_step, progress.resumed_step) or 0
         at = progress.last_at or progress.first_at
         found.append((before, Milestone(kind=MilestoneKind.CAUGHT_UP, at=at, detail=f"steps lost: {lost}")))
     return found

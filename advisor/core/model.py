@@ -90,6 +90,7 @@ class Progress:
     last_at: datetime | None = None  # when the last step was seen
     interval_seconds: float | None = None  # usual time between steps, None with fewer than three
     checkpoint_step: int | None = None  # newest completed save or the one resumed from
+    resumed_step: int | None = None  # what the first step followed, done by an earlier attempt or 0
     in_job_restarts: int = 0
     last_line_at: datetime | None = None  # any output at all
     news_at: datetime | None = None  # before the first step: output that is no repetition, to a minute

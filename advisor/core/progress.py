@@ -99,6 +99,7 @@ class FileProgress:
     printed_at: datetime | None = None  # the newest step's own timestamp, for intervals
     intervals: tuple[float, ...] = ()
     checkpoint_step: int | None = None
+    loaded_step: int | None = None  # of the newest checkpoint that was loaded before the first step
     saving_line: int = 0  # newest "saving checkpoint" line without a later step
     restarts: int = 0
     finished: bool = False
@@ -491,7 +492,8 @@ def mark(
             orphan = (
                 Orphan(left_step=left, loaded=step) if left is not None and not progress.reloaded else progress.orphan
             )
-            return replace(_checkpoint(progress, step), reloaded=True, orphan=orphan)
+            before = step if progress.first_step is None and step is not None else progress.loaded_step
+            return replace(_checkpoint(progress, step), reloaded=True, orphan=orphan, loaded_step=before)
         case "saving":
             return replace(progress, saving_line=line)
         case "finished":
@@ -516,13 +518,15 @@ def combine(states: Mapping[str, FileProgress]) -> Progress:
     intervals = sorted(value for p in counting for value in p.intervals)
     checkpoints = [p.checkpoint_step for p in files if p.checkpoint_step is not None]
     lead = _lead(counting)
+    first = min((p.first_step for p in counting if p.first_step is not None), default=None)
     return Progress(
-        first_step=min((p.first_step for p in counting if p.first_step is not None), default=None),
+        first_step=first,
         last_step=max((p.last_step for p in counting if p.last_step is not None), default=None),
         first_at=min((p.first_at for p in counting if p.first_at is not None), default=None),
         last_at=max((p.last_at for p in counting if p.last_at is not None), default=None),
         interval_seconds=intervals[len(intervals) // 2] if len(intervals) >= 2 else None,
         checkpoint_step=max(checkpoints, default=None),
+        resumed_step=None if first is None else _resumed(first, files, lead.pace.stride if lead else 0),
         in_job_restarts=max((p.restarts for p in files), default=0),
         last_line_at=max((p.last_line_at for p in files if p.last_line_at is not None), default=None),
         news_at=max((p.news_at for p in files if p.news_at is not None), default=None) if lead is None else None,
@@ -538,6 +542,16 @@ def combine(states: Mapping[str, FileProgress]) -> Progress:
         numbers=lead.numbers if lead else Numbers(),
         checkpoints=tuple(sorted({step for p in files for step in p.checkpoints}))[-CHECKPOINTS_KEPT:],
     )
+
+
+def _resumed(first: int, files: Sequence[FileProgress], stride: int) -> int:
+    """The step that the attempt's first one followed: of the checkpoint that it loaded, where its log tells that. Else,
+    where every so many steps a line is printed, as many before the first line; from nothing none was done.
+    """
+    loaded = max((p.loaded_step for p in files if p.loaded_step is not None and p.loaded_step <= first), default=None)
+    if loaded is None:
+        loaded = max(first - max(stride, 1), 0)
+    return min(loaded, first - 1)  # that one itself is done again
 
 
 def _spoken_over(file: FileProgress, files: Sequence[FileProgress]) -> bool:

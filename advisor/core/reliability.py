@@ -66,6 +66,7 @@ class AttemptFacts:
     acted: bool = False  # and carried out
     first_step: int | None = None
     last_step: int | None = None
+    resumed_step: int | None = None  # what its first step followed
     first_at: datetime | None = None  # of its own progress
     last_at: datetime | None = None
     save_seconds: tuple[float, ...] = ()  # what its checkpoints cost, each
@@ -286,23 +287,32 @@ def _recovery(before: AttemptFacts, after: AttemptFacts, window: Window) -> Reco
         ("catch_up", progress, caught_up),
     )
     parts = {name: _seconds(left, right) for name, left, right in marks}
-    lost = None
-    if before.last_step is not None and after.first_step is not None:
-        lost = float(max(0, before.last_step - after.first_step))
+    lost = steps_lost(before.last_step, after.first_step, after.resumed_step)
     return Recovery(
         total=None if visible is None or caught_up is None else _seconds(visible, caught_up),
         parts={name: value for name, value in parts.items() if value is not None},
-        lost_steps=lost,
+        lost_steps=None if lost is None else float(lost),
         lost_seconds=_redone(before, lost),
         succeeded=_succeeded(after, caught_up, window),
     )
+
+
+def steps_lost(failed_at: int | None, first_step: int | None, resumed_step: int | None) -> int | None:
+    """Steps that an attempt does again which the one before it had printed as done, `failed_at` the last of them.
+
+    `first_step`: the first that it printed, which need not be the first that it did; `resumed_step`: what that followed
+    (`Progress.resumed_step`), None where a build wrote the attempt that did not tell it.
+    """
+    if failed_at is None or first_step is None:
+        return None
+    return max(0, failed_at - (first_step - 1 if resumed_step is None else resumed_step))
 
 
 def _seconds(left: datetime | None, right: datetime | None) -> float | None:
     return None if left is None or right is None else max(0.0, (right - left).total_seconds())
 
 
-def _redone(attempt: AttemptFacts, lost_steps: float | None) -> float | None:
+def _redone(attempt: AttemptFacts, lost_steps: int | None) -> float | None:
     """What the lost steps took when they were made first: at the attempt's mean pace."""
     if lost_steps is None or attempt.first_at is None or attempt.last_at is None:
         return None
@@ -365,7 +375,7 @@ def effective(chain: Sequence[AttemptFacts], window: Window) -> tuple[float, flo
         left, right = attempt.first_at, attempt.last_at
         if left is None or right is None:
             return None
-        repeats = reached is not None and attempt.first_step is not None and attempt.first_step < reached
+        repeats = bool(steps_lost(reached, attempt.first_step, attempt.resumed_step))
         if repeats:
             left = right if caught_up is None else max(left, caught_up)
         productive += max(0.0, (min(right, window.until) - max(left, window.since)).total_seconds())

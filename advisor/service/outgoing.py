@@ -157,6 +157,7 @@ def attempt_message(row: AttemptRow) -> audit_pb2.Attempt:
         first_step=row.progress.first_step,
         last_step=row.progress.last_step,
         checkpoint_step=row.progress.checkpoint_step,
+        resumed_step=row.progress.resumed_step,
         in_job_restarts=row.progress.in_job_restarts,
         foreign_evidence=row.foreign,
         milestones=[_milestone(item) for item in row.milestones],

@@ -50,8 +50,8 @@ DEFINITIONS = (
     "weighted by GPUs; of jobs whose progress could be read. 'half of': where the middle half of them lies, no "
     "interval of the figure.",
     "RTO: from the fault's first evidence until the job was back at the step where it had failed. RPO: steps, and the "
-    "time that they had taken, that were lost with it. Median with an interval of 95 % from six values on, below the "
-    "smallest and largest.",
+    "time that they had taken, that were done again, from the checkpoint that was loaded on. Median with an interval of "
+    "95 % from six values on, below the smallest and largest.",
     "Restart success: back where it failed, completed, or (progress not readable) ran for an hour.",
     "False alarms: of attempts that we advised to restart or stop and nobody touched, those that completed.",
     "Checkpoint interval: Young and Daly, from the time to failure of jobs that save and what their saves were seen "

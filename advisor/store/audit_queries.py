@@ -354,6 +354,7 @@ def attempts_query(page: FromClause) -> Select[Any]:
             attempts.c.first_step,
             attempts.c.last_step,
             attempts.c.checkpoint_step,
+            attempts.c.resumed_step,
             attempts.c.in_job_restarts,
             attempts.c.foreign_count,
             attempts.c.partition,
@@ -436,6 +437,7 @@ def _progress(row: AnyRow) -> Progress:
             first_step=row.first_step,
             last_step=row.last_step,
             checkpoint_step=row.checkpoint_step,
+            resumed_step=row.resumed_step,
             in_job_restarts=row.in_job_restarts,
         )
 

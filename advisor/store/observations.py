@@ -45,8 +45,8 @@ _FACTS = tuple(AttemptFacts.__dataclass_fields__)
 _BUT_SEEN = attrgetter(*(name for name in _FACTS if name != "observed_at"))
 # What ticks read of an attempt, by column, where nothing is null.
 _READ = (
-    *("first_step", "last_step", "checkpoint_step", "first_progress_at", "last_progress_at", "save_seconds"),
-    "progress",
+    *("first_step", "last_step", "checkpoint_step", "resumed_step", "first_progress_at", "last_progress_at"),
+    *("save_seconds", "progress"),
 )
 # What a listing says of the job itself, by column.
 _JOB_COLUMNS = (

@@ -25,8 +25,8 @@ from advisor.store.tables import attempts, detector_states, jobs, milestones
 
 # What every tick or report writes, and is looked at apart or read by nobody here.
 _BY_TICKS = frozenset(
-    {"first_step", "last_step", "checkpoint_step", "in_job_restarts", "first_progress_at", "last_progress_at"}
-    | {"save_seconds", "foreign_count", "progress"}
+    {"first_step", "last_step", "checkpoint_step", "resumed_step", "in_job_restarts", "first_progress_at"}
+    | {"last_progress_at", "save_seconds", "foreign_count", "progress"}
 )
 _SEEN = frozenset({"observed_at", "first_seen_at"})
 _OF_ATTEMPT = tuple(name for column in attempts.c if (name := column.name) not in _BY_TICKS | _SEEN)

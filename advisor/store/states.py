@@ -88,6 +88,7 @@ def _progress(states: Sequence[DetectorState]) -> tuple[Mapping[str, Sequence[ob
         "first_step": [item.first_step for item in made],
         "last_step": [item.last_step for item in made],
         "checkpoint_step": [item.checkpoint_step for item in made],
+        "resumed_step": [item.resumed_step for item in made],
         "in_job_restarts": [item.in_job_restarts for item in made],
         "first_progress_at": [item.first_at for item in made],
         "last_progress_at": [item.last_at for item in made],
@@ -100,11 +101,12 @@ def _progress(states: Sequence[DetectorState]) -> tuple[Mapping[str, Sequence[ob
 
 @cache
 def _progressing() -> Update:
-    numbers = ("first_step", "last_step", "checkpoint_step", "in_job_restarts", "foreign_count", "progress")
+    steps = ("first_step", "last_step", "checkpoint_step", "resumed_step")
+    numbers = (*steps, "in_job_restarts", "foreign_count", "progress")
     given = _table(
         dict.fromkeys(numbers, _WHOLE) | {"first_progress_at": _TIME, "last_progress_at": _TIME, "save_seconds": Text()}
     )
-    plain = ("first_step", "last_step", "checkpoint_step", "first_progress_at", "last_progress_at", "foreign_count")
+    plain = (*steps, "first_progress_at", "last_progress_at", "foreign_count")
     return (
         update(attempts)
         .where(attempts.c.job_key == given.c.job_key, attempts.c.number == given.c.number)

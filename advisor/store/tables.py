@@ -273,6 +273,7 @@ attempts = Table(
     Column("first_step", BigInteger(), nullable=True),
     Column("last_step", BigInteger(), nullable=True),
     Column("checkpoint_step", BigInteger(), nullable=True),
+    Column("resumed_step", BigInteger(), nullable=True),  # what its first step followed
     _whole("in_job_restarts"),
     _time("first_progress_at", nullable=True),
     _time("last_progress_at", nullable=True),

@@ -523,6 +523,7 @@ class Attempt(_message.Message):
     CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
     REQUEUE_FORGOTTEN_FIELD_NUMBER: _builtins.int
     REMEMBERED_UNTIL_FIELD_NUMBER: _builtins.int
+    RESUMED_STEP_FIELD_NUMBER: _builtins.int
     state: _common_pb2.AttemptState.ValueType
     first_step: _builtins.int
     last_step: _builtins.int
@@ -535,6 +536,10 @@ class Attempt(_message.Message):
     in_scope: _builtins.bool
     requeue_forgotten: _builtins.bool
     """The scheduler has forgotten the requeue that made it: it never ran, and its number may come again."""
+    resumed_step: _builtins.int
+    """What its first step followed: of the checkpoint that it loaded or, where no line tells that, as its progress lines
+    come. From nothing: 0, or -1 of a job that begins with step 0.
+    """
     @_builtins.property
     def attempt(self) -> _common_pb2.AttemptRef: ...
     @_builtins.property
@@ -579,10 +584,11 @@ class Attempt(_message.Message):
         checkpoint_steps: _abc.Iterable[_builtins.int] | None = ...,
         requeue_forgotten: _builtins.bool = ...,
         remembered_until: _timestamp_pb2.Timestamp | None = ...,
+        resumed_step: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_first_step", b"_first_step", "_last_step", b"_last_step", "attempt", b"attempt", "checkpoint_step", b"checkpoint_step", "ended_at", b"ended_at", "first_step", b"first_step", "first_step_at", b"first_step_at", "last_step", b"last_step", "last_step_at", b"last_step_at", "remembered_until", b"remembered_until", "started_at", b"started_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_first_step", b"_first_step", "_last_step", b"_last_step", "_resumed_step", b"_resumed_step", "attempt", b"attempt", "checkpoint_step", b"checkpoint_step", "ended_at", b"ended_at", "first_step", b"first_step", "first_step_at", b"first_step_at", "last_step", b"last_step", "last_step_at", b"last_step_at", "remembered_until", b"remembered_until", "resumed_step", b"resumed_step", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_first_step", b"_first_step", "_last_step", b"_last_step", "attempt", b"attempt", "checkpoint_step", b"checkpoint_step", "checkpoint_steps", b"checkpoint_steps", "ended_at", b"ended_at", "first_step", b"first_step", "first_step_at", b"first_step_at", "foreign_evidence", b"foreign_evidence", "in_job_restarts", b"in_job_restarts", "in_scope", b"in_scope", "last_step", b"last_step", "last_step_at", b"last_step_at", "milestones", b"milestones", "name", b"name", "nodes", b"nodes", "partition", b"partition", "remembered_until", b"remembered_until", "requeue_forgotten", b"requeue_forgotten", "started_at", b"started_at", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step", "_first_step", b"_first_step", "_last_step", b"_last_step", "_resumed_step", b"_resumed_step", "attempt", b"attempt", "checkpoint_step", b"checkpoint_step", "checkpoint_steps", b"checkpoint_steps", "ended_at", b"ended_at", "first_step", b"first_step", "first_step_at", b"first_step_at", "foreign_evidence", b"foreign_evidence", "in_job_restarts", b"in_job_restarts", "in_scope", b"in_scope", "last_step", b"last_step", "last_step_at", b"last_step_at", "milestones", b"milestones", "name", b"name", "nodes", b"nodes", "partition", b"partition", "remembered_until", b"remembered_until", "requeue_forgotten", b"requeue_forgotten", "resumed_step", b"resumed_step", "started_at", b"started_at", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_step: _TypeAlias = _typing.Literal["checkpoint_step"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_step: _TypeAlias = _typing.Literal["_checkpoint_step", b"_checkpoint_step"]  # noqa: Y015
@@ -590,12 +596,16 @@ class Attempt(_message.Message):
     _WhichOneofArgType__first_step: _TypeAlias = _typing.Literal["_first_step", b"_first_step"]  # noqa: Y015
     _WhichOneofReturnType__last_step: _TypeAlias = _typing.Literal["last_step"]  # noqa: Y015
     _WhichOneofArgType__last_step: _TypeAlias = _typing.Literal["_last_step", b"_last_step"]  # noqa: Y015
+    _WhichOneofReturnType__resumed_step: _TypeAlias = _typing.Literal["resumed_step"]  # noqa: Y015
+    _WhichOneofArgType__resumed_step: _TypeAlias = _typing.Literal["_resumed_step", b"_resumed_step"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__checkpoint_step) -> _WhichOneofReturnType__checkpoint_step | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__first_step) -> _WhichOneofReturnType__first_step | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_step) -> _WhichOneofReturnType__last_step | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__resumed_step) -> _WhichOneofReturnType__resumed_step | None: ...
 
 Global___Attempt: _TypeAlias = Attempt  # noqa: Y015
 

@@ -216,7 +216,7 @@ async def test_the_next_attempts_lines_never_count_for_the_last_one(folder: Path
         await world.fail_on_node2()
         advice = next(a for a in await world.advice_where(_restart_without_node2) if a.exclude_nodes)
         await world.ticks(10)  # the log's grace time is over: it was read to its end
-        world.log().write_text(iteration(15))
+        world.log().write_text("successfully loaded checkpoint from /ckpt at iteration 12\n" + iteration(15))
         await world.report(world.job("RUNNING", attempt=1))
         await world.ticks(3)
         with world.log().open("a") as file:
@@ -229,12 +229,12 @@ async def test_the_next_attempts_lines_never_count_for_the_last_one(folder: Path
             for number in (0, 1)
         ]
         assert (first.first_step, first.last_step) == (1, 19)
-        assert (second.first_step, second.last_step) == (15, 25)
+        assert (second.resumed_step, second.first_step, second.last_step) == (12, 15, 25)
         decision = await world.audit.GetDecision(audit_pb2.GetDecisionRequest(decision_id=advice.advice_id))
         assert not any("illegal memory" in item.text for item in decision.advice.evidence)
         reached = {item.kind: item.detail for item in decision.milestones}
         assert common_pb2.MILESTONE_KIND_FIRST_PROGRESS in reached
-        assert reached[common_pb2.MILESTONE_KIND_CAUGHT_UP] == "steps lost: 4"
+        assert reached[common_pb2.MILESTONE_KIND_CAUGHT_UP] == "steps lost: 7"
 
 
 async def test_a_missing_log_is_told_and_never_means_healthy(folder: Path) -> None:

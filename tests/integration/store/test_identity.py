@@ -273,15 +273,17 @@ async def test_what_was_read_of_a_withdrawn_attempt_is_not_of_the_one_that_has_i
     key = (await report(store, FIRST)).changed[0]
     await report(store, seen(AttemptState.COMPLETING, attempt=1, observed_at=at(61)))
     withdrawn = AttemptKey(job_key=key.job_key, number=1)
-    read = DetectorState(state=b"cursor", progress=Progress(first_step=1, last_step=7), signals=(), foreign=3)
+    made = Progress(first_step=1, last_step=7, resumed_step=0)
+    read = DetectorState(state=b"cursor", progress=made, signals=(), foreign=3)
     await store.save_states({withdrawn: read})
     assert (await report(store, replace(FAILED_FIRST, observed_at=at(70)))).withdrawn == (withdrawn,)
     await report(store, pending(attempt=1, submitted_at=at(80), observed_at=at(81)))
     item = (await store.load([withdrawn], now=at(82)))[withdrawn]
     assert (item.detector_state, item.progress, item.foreign) == (b"", Progress(), 0)
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
-        found = connection.execute("SELECT first_step, last_step FROM attempts WHERE number = 1").fetchall()
-    assert found == [(None, None)]
+        asked = "SELECT first_step, last_step, resumed_step FROM attempts WHERE number = 1"
+        found = connection.execute(asked).fetchall()
+    assert found == [(None, None, None)]
 
 
 async def test_forgetting_needs_a_complete_listing(store: Store) -> None:

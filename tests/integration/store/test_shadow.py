@@ -22,11 +22,13 @@ from advisor.reporting import Reporting, Shadow
 from advisor.store.errors import NotFound
 from advisor.store.records import (
     AttemptKey,
+    AuditFilter,
     DetectorState,
     Milestone,
     MilestoneKind,
     ObservedJob,
     ObservedNode,
+    Page,
     Reconciliation,
     ReconciliationReason,
     ReconciliationStatus,
@@ -391,6 +393,25 @@ async def test_reliability_figures_of_a_made_history(store: Store) -> None:
         ReliabilityWanted(window=window, user="bob"), by="", groups_max=1, now=at(DAY)
     )
     assert (only_bob.everything.attempts, only_bob.groups) == (1, ())
+
+
+async def test_lost_steps_are_counted_from_the_checkpoint_that_was_loaded(store: Store) -> None:
+    """A line every hundred steps, and a checkpoint of step 1000: what was lost before step 1100 is not forgotten."""
+    key = await failed(store, "1")
+    await requeued(store, "1", FAILED_AT + 610)
+    began = {"started_at": at(FAILED_AT + 640), "observed_at": at(FAILED_AT + 650)}
+    await report(store, job("1", attempt=1, submitted_at=at(FAILED_AT + 610), **began), complete=False)
+    reached = {
+        key: Progress(first_step=100, last_step=1400, resumed_step=0),
+        AttemptKey(job_key=key.job_key, number=1): Progress(first_step=1100, last_step=1200, resumed_step=1000),
+    }
+    await store.save_states({one: DetectorState(state=b"{}", progress=made) for one, made in reached.items()})
+    window = Window(since=at(-3600), until=at(DAY))
+    found = await Reporting(store, RULES).reliability(
+        ReliabilityWanted(window=window), by="", groups_max=1, now=at(DAY)
+    )
+    assert found.everything.rpo_steps.median.value == 400
+    assert [row.progress.resumed_step for row in (await store.audit.attempts(AuditFilter(), Page())).rows] == [1000, 0]
 
 
 async def test_both_reports_walk_an_index(store: Store, url: str) -> None:

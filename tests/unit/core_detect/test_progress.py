@@ -1,10 +1,13 @@
 """Progress formats, checkpoints, the end of training, and restarts inside the job."""
 
+from datetime import timedelta
+
 import pytest
 
 from advisor.core.model import Progress
 from advisor.core.progress import combine
-from tests.unit.core_detect.logs import scan
+from advisor.core.scan import FileState
+from tests.unit.core_detect.logs import NOON, scan
 
 ITERATION = (
     " [2026-11-29 12:00:{:02d}] iteration {:8d}/     100 | consumed samples: 99 | "
@@ -50,6 +53,48 @@ def test_steps_are_read_from_the_usual_formats(line: str) -> None:
 def test_other_lines_are_no_steps(line: str) -> None:
     """Words alone are no progress."""
     assert progress(line + "\n").last_step is None
+
+
+def timeless(*numbers: int) -> str:
+    return "".join(f"step {number} | loss 2.1\n" for number in numbers)
+
+
+_LOADED = "  successfully loaded checkpoint from /c1/x [ t 0, p 0 ] at iteration {}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "resumed"),
+    [
+        (_LOADED.format(10) + timeless(11, 12), 10),
+        (_LOADED.format(1000) + timeless(1100, 1200), 1000),
+        (_LOADED.format(1050) + timeless(1100, 1200), 1050),
+        # From step 0 on: the step that a checkpoint is called after was not done yet.
+        (_LOADED.format(10) + timeless(10, 11), 9),
+        # Of another run, whose numbers are not this one's.
+        (_LOADED.format(500_000) + timeless(1, 2), 0),
+        ("loaded checkpoint of the base model at iteration 5\n" + _LOADED.format(1000) + timeless(1100, 1200), 1000),
+        # A restart inside the job: it was the attempt's first step that was asked for.
+        (_LOADED.format(10) + timeless(11, 12, 30) + _LOADED.format(20) + timeless(21), 10),
+        (timeless(100, 200, 300), 0),
+        (timeless(1100, 1200, 1300), 1000),
+        (timeless(1, 10, 20, 30), 0),
+        (timeless(0, 100, 200, 300), -1),
+        (timeless(11), 10),
+        ("nothing\n", None),
+    ],
+)
+def test_what_the_first_step_followed(text: str, resumed: int | None) -> None:
+    """The checkpoint that was loaded; where no line tells it, by how many steps a line is printed for."""
+    state = FileState()
+    for number, line in enumerate(text.splitlines(keepends=True)):  # read as they come
+        state = scan(line, state=state, final=False, seen_at=NOON + timedelta(seconds=10 * number)).state
+    assert combine({"job.log": state.progress}).resumed_step == resumed
+
+
+def test_the_load_may_stand_in_another_file() -> None:
+    """Standard error tells of the checkpoint, standard output of the steps."""
+    loaded = scan(_LOADED.format(1000)).state.progress
+    assert combine({"job.out": scan(steps(1100)).state.progress, "job.err": loaded}).resumed_step == 1000
 
 
 def test_checkpoints_and_the_end_are_seen() -> None:

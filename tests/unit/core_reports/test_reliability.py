@@ -183,8 +183,27 @@ def test_a_recovery_in_its_parts() -> None:
         "catch_up": 3600,
     }
     assert found.total == 4080 == sum(found.parts.values())
-    assert (found.lost_steps, found.succeeded) == (99.0, True)
-    assert found.lost_seconds == pytest.approx(99 * 9.9 * 3600 / 999)
+    assert (found.lost_steps, found.succeeded) == (100.0, True)
+    assert found.lost_seconds == pytest.approx(100 * 9.9 * 3600 / 999)
+
+
+@pytest.mark.parametrize(
+    ("failed_at", "first", "resumed", "lost"),
+    [(14, 11, 10, 4), (14, 11, None, 4), (1400, 1100, 1000, 400), (1000, 1100, 1000, 0), (14, None, None, None)],
+)
+def test_lost_is_what_is_done_again(failed_at: int, first: int | None, resumed: int | None, lost: int | None) -> None:
+    """From the step behind the checkpoint on, printed or not."""
+    before, after = recovered()
+    chain = replace(before, last_step=failed_at), replace(after, first_step=first, resumed_step=resumed)
+    assert recoveries(chain, WINDOW)[0].lost_steps == lost
+
+
+def test_a_step_that_was_done_again_unseen_was_not_productive() -> None:
+    """It prints every hundredth: its first line is of a step that nobody had done, and those before it were done."""
+    first, second = recovered()
+    found = effective([first, replace(second, first_step=1100, resumed_step=500)], WINDOW)
+    assert found is not None
+    assert found[0] == pytest.approx((9.9 + 23.9 - 10 - 4080 / 3600) * 3600)
 
 
 def test_what_was_not_measured_is_left_out() -> None:

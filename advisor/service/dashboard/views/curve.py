@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
+from advisor.core.reliability import steps_lost
 from advisor.service.dashboard.views.shown import number_text, plural, sentence, span_text, time_of
 from advisor.v1 import audit_pb2, common_pb2
 
@@ -46,6 +47,7 @@ class Course:
     points: tuple[tuple[datetime, int], ...]
     checkpoints: tuple[int, ...]
     marks: tuple[tuple[datetime, str, str], ...]  # moment, letter, words
+    resumed: int | None = None  # what its first step followed, where that is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,7 @@ def course_of(attempt: audit_pb2.Attempt, decided: Iterable[tuple[datetime, int]
         checkpoints=tuple(attempt.checkpoint_steps)
         or ((attempt.checkpoint_step,) if attempt.HasField("checkpoint_step") else ()),
         marks=tuple((reached[kind], letter, words) for kind, letter, words in MARKS if kind in reached),
+        resumed=attempt.resumed_step if attempt.HasField("resumed_step") else None,
     )
 
 
@@ -276,11 +279,16 @@ def _checkpoints(courses: Sequence[Course], scale: _Scale) -> Iterable[Dot]:
                 yield Dot(x=scale.x(at), y=scale.y(step), title=f"checkpoint at step {number_text(step)}")
 
 
+def _resumed(course: Course) -> int:
+    """What its first step followed."""
+    return course.points[0][1] - 1 if course.resumed is None else course.resumed
+
+
 def _lost(course: Course, following: Course | None) -> int | None:
     """Steps that the next attempt had to do again."""
     if following is None or not course.points or not following.points:
         return None
-    return max(course.points[-1][1] - following.points[0][1], 0)
+    return steps_lost(course.points[-1][1], following.points[0][1], following.resumed)
 
 
 def _lost_boxes(courses: Sequence[Course], scale: _Scale) -> Iterable[Box]:
@@ -288,9 +296,10 @@ def _lost_boxes(courses: Sequence[Course], scale: _Scale) -> Iterable[Box]:
         lost = _lost(course, following)
         if not lost:
             continue
-        since = _when(course, following.points[0][1]) or course.points[0][0]
+        resumed = max(_resumed(following), scale.low)
+        since = _when(course, resumed) or course.points[0][0]
         x, end = scale.x(since), scale.x(course.points[-1][0])
-        y, foot = scale.y(course.points[-1][1]), scale.y(following.points[0][1])
+        y, foot = scale.y(course.points[-1][1]), scale.y(resumed)
         yield Box(
             x=x,
             y=y,
@@ -317,7 +326,7 @@ def _words(course: Course, following: Course | None, now: datetime) -> str:
         parts.append("has not started")
     lost = _lost(course, following)
     if lost and following is not None:
-        since, until = _when(course, following.points[0][1]), course.points[-1][0]
+        since, until = _when(course, _resumed(following)), course.points[-1][0]
         took = f", {span_text(until - since)} of work" if since is not None else ""
         parts.append(f"lost {plural(lost, 'step')}{took}")
     elif lost == 0:

@@ -35,22 +35,32 @@ def test_lost_work_is_drawn_and_told() -> None:
     """Steps that the next attempt does again are a box between the two lines, and a sentence with their time."""
     curve = drawn(
         course(0, (0, 0), (100, 1000), start=0, end=101, checkpoints=(500, 900)),
-        course(1, (110, 900), (170, 1500), start=105),
+        course(1, (110, 950), (170, 1500), start=105, resumed=900),
     )
     (lost,) = curve.lost
     assert lost.title == "100 steps lost with attempt 0"
     assert lost.width > 0
     assert lost.height > 0
     assert curve.words[0] == "Attempt 0: steps 0 to 1\u202f000, ran for 101 min, lost 100 steps, 10 min of work."
-    assert curve.words[1].startswith("Attempt 1: steps 900 to 1\u202f500, runs for ")
+    assert curve.words[1].startswith("Attempt 1: steps 950 to 1\u202f500, runs for ")
     assert [dot.title for dot in curve.checkpoints] == ["checkpoint at step 500", "checkpoint at step 900"]
 
 
 def test_an_attempt_that_lost_nothing_says_so() -> None:
     """Resumed where it failed: no box, and the words say that no step was lost."""
-    curve = drawn(course(0, (0, 0), (60, 600), start=0, end=61), course(1, (70, 600), (90, 800), start=65))
+    curve = drawn(course(0, (0, 0), (60, 600), start=0, end=61), course(1, (70, 601), (90, 800), start=65))
     assert curve.lost == ()
     assert "lost no step" in curve.words[0]
+
+
+def test_what_was_lost_is_drawn_within_the_picture() -> None:
+    """A job that begins at step 0 anew follows none: no box below the axis, and the words say what is gone."""
+    curve = drawn(
+        course(0, (0, 0), (100, 1000), start=0, end=101), course(1, (110, 0), (170, 50), start=105, resumed=-1)
+    )
+    (lost,) = curve.lost
+    assert lost.y + lost.height <= curve.bottom
+    assert "lost 1\u202f001 steps" in curve.words[0]
 
 
 def test_marks_stand_apart_and_inside() -> None:
@@ -92,12 +102,13 @@ def test_nothing_to_draw_is_nothing() -> None:
 def test_steps_that_fall_are_of_before_a_restart_inside() -> None:
     """A newer known step that is lower than an older one takes its place: the line never falls."""
     attempt = audit_pb2.Attempt(
-        attempt=common_pb2.AttemptRef(job_id="7"), first_step=0, last_step=40, checkpoint_steps=[20]
+        attempt=common_pb2.AttemptRef(job_id="7"), first_step=0, last_step=40, checkpoint_steps=[20], resumed_step=-1
     )
     attempt.first_step_at.FromDatetime(at(0))
     attempt.last_step_at.FromDatetime(at(60))
     made = course_of(attempt, [(at(30), 90), (at(20), 30)])
     assert [step for _, step in made.points] == [0, 30, 40]
+    assert made.resumed == -1
 
 
 def test_lines_without_times_begin_at_the_attempts_start() -> None:
