@@ -15,7 +15,7 @@ from advisor.core.job_rules import JOB_HANG, is_asked_hang
 from advisor.core.model import ExitStatus, Incident, NodeFact, Signal, Snapshot
 from advisor.core.policy import Policy
 from advisor.core.rules import XID_LOG_RULES, Rule, RuleSet, rule_of, xid_code
-from advisor.core.words import AttemptState, Category, IncidentKind, NodeState, Role, Trust
+from advisor.core.words import Action, AttemptState, Category, IncidentKind, NodeState, Reason, Role, Trust
 
 OUTPUT_NOT_OPENED = "scheduler.output_not_opened"
 _STATE_RULES: Mapping[AttemptState, str] = {
@@ -36,6 +36,8 @@ _FAILED_TASKS = frozenset({"slurm.task_exited", "slurm.task_signal", "slurm.task
 KILLED_TASK = "slurm.task_killed"
 _ONGOING = frozenset({IncidentKind.STRAGGLER, IncidentKind.DIVERGENCE})
 _SILENCE = frozenset({"advisor.no_progress", JOB_HANG})
+# Printed because somebody requeued a live attempt: why it was ended, and of one that hung no cause of that.
+_REQUEUED = "slurm.requeued_banner"
 ALIVE_SECONDS = 30.0  # a bundle's running job that printed so recently is alive
 NAN_LINES_MIN = 3  # one NaN step is skipped and forgotten; a diverged run prints it again and again
 _BATCH = timedelta(seconds=5)  # lines that one look brings were written at most about so long apart
@@ -51,8 +53,11 @@ def detect(snapshot: Snapshot, rules: RuleSet, policy: Policy, now: datetime) ->
     known = [(s, rule) for s, rule in judged if rule is not None and rule.role is not Role.BENIGN]
     known = _within(snapshot, _own_deaths(known), policy)
     known += [(s, index[s.rule]) for s in condition_signals(snapshot, known, index, now)]
+    requeued = [s.seen_at for s, rule in known if rule.id == _REQUEUED]
+    silent = _hang_signal(snapshot, rules, policy, now, requeued)
+    if silent is not None:
+        known = [(s, rule) for s, rule in known if rule.id != _REQUEUED]
     fresh = [(s, rule) for s, rule in known if not (rule.clears and survived(s, snapshot))]
-    silent = _hang_signal(snapshot, rules, policy, now)
     if silent is not None:
         rule = rule_of(silent, rules, index)
         if rule is not None:
@@ -312,11 +317,21 @@ def _counts(fact: NodeFact, snapshot: Snapshot) -> bool:
     return True
 
 
-def _hang_signal(snapshot: Snapshot, rules: RuleSet, policy: Policy, now: datetime) -> Signal | None:
-    """A signal when progress is overdue. Only for a running attempt whose log can be read."""
+def _hang_signal(
+    snapshot: Snapshot, rules: RuleSet, policy: Policy, now: datetime, requeued: Sequence[datetime]
+) -> Signal | None:
+    """A signal when progress is overdue, or was when a live attempt was ended. Only where its log can be read.
+
+    `requeued`: when its log was seen to say that it was.
+    """
     attempt = snapshot.attempt
-    if attempt.state is not AttemptState.RUNNING or "advisor.no_progress" not in rules.by_id():
+    if "advisor.no_progress" not in rules.by_id():
         return None
+    if attempt.state is not AttemptState.RUNNING:
+        ended = _ended_while_live(snapshot, requeued)
+        if ended is None:
+            return None
+        now = min(now, ended)
     progress = snapshot.progress
     if snapshot.offline:
         limit, since = hang.silence_limit(snapshot, policy), progress.last_at or now
@@ -329,9 +344,13 @@ def _hang_signal(snapshot: Snapshot, rules: RuleSet, policy: Policy, now: dateti
         if not readable or any(source.unavailable is not None for source in logs):
             return None
         due = hang.expected(snapshot, policy)
-        if due is None or now < due.at:
+        told_at = _ended_for_a_hang(snapshot, requeued)
+        if due is not None and now >= due.at:
+            limit, since = due.seconds, due.at
+        elif told_at is not None:
+            limit, since = policy.hang_startup_seconds if due is None else due.seconds, told_at
+        else:
             return None
-        limit, since = due.seconds, due.at
     step = "none" if progress.last_step is None else str(progress.last_step)
     return Signal(
         id=signal_id(snapshot, "advisor.no_progress", step),
@@ -345,6 +364,33 @@ def _hang_signal(snapshot: Snapshot, rules: RuleSet, policy: Policy, now: dateti
         role=Role.SYMPTOM,
         category=Category.UNKNOWN,
     )
+
+
+def _ended_while_live(snapshot: Snapshot, requeued: Sequence[datetime]) -> datetime | None:
+    """Since when an attempt that is over could take no step any more, of which nothing tells how it ended: it was put
+    back into the queue while it ran, by us or by somebody else. None of any other, and where nobody knows.
+    """
+    attempt, advice = snapshot.attempt, snapshot.advice
+    if snapshot.offline or attempt.state not in {AttemptState.COMPLETING, AttemptState.OTHER}:
+        return None
+    moments = [*requeued]
+    if attempt.ended_at is not None:
+        moments.append(attempt.ended_at)
+    if advice is not None and advice.action is Action.RESTART:
+        moments.append(advice.created_at)
+    return min(moments, default=None)
+
+
+def _ended_for_a_hang(snapshot: Snapshot, requeued: Sequence[datetime]) -> datetime | None:
+    """When a restart was advised because the attempt hung, that it was then ended for: what it printed while it was
+    being ended is no sign of life.
+    """
+    attempt, advice, last_at = snapshot.attempt, snapshot.advice, snapshot.progress.last_at
+    if advice is None or (advice.action, advice.reason) != (Action.RESTART, Reason.HANG):
+        return None
+    if attempt.state is AttemptState.RUNNING and not requeued:
+        return None
+    return advice.created_at if last_at is None or last_at <= advice.created_at else None
 
 
 def causal_order(signals: Iterable[Signal], *, live: bool) -> tuple[Signal, ...]:

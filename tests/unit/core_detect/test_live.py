@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import pytest
+
 from advisor.core.decide import decide
 from advisor.core.model import (
     Attempt,
@@ -11,10 +13,12 @@ from advisor.core.model import (
     ExitStatus,
     Job,
     NodeFact,
+    OpenAdvice,
     PastAttempt,
     Signal,
     Snapshot,
     SourceReport,
+    Successor,
 )
 from advisor.core.policy import Policy
 from advisor.core.progress import combine
@@ -276,3 +280,74 @@ def test_local_times_of_the_log_do_not_disturb_the_order() -> None:
     job.ends(AttemptState.FAILED)
     first = job.decide().incident.signals[0]
     assert first.rule == "kernel.xid"
+
+
+REQUEUED = "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT {at} DUE TO JOB REQUEUE ***\n"
+
+
+def advised(job: Live, decision: Decision, *, applied: bool = False) -> None:
+    """What was decided is out."""
+    advice = OpenAdvice(
+        generation=1,
+        action=decision.action,
+        exclude_nodes=(),
+        category=decision.attribution.category,
+        reason=decision.reason,
+        created_at=job.now,
+        applied=applied,
+    )
+    job.world = replace(job.world, advice=advice)
+
+
+@pytest.mark.parametrize("steps", [60, 0])
+def test_what_is_printed_when_we_end_a_hang_is_no_cause_of_it(steps: int) -> None:
+    """Read before the report that tells of the end, with it, and after it: it hung, and the restart stands."""
+    past = (PastAttempt(number=0, category=Category.UNKNOWN, fingerprint="", reason=None, action=None, last_step=9),)
+    job = Live(past=() if steps else past)
+    job.steps(range(1, steps + 1))
+    job.wait(7200)
+    hung = job.decide()
+    assert (hung.action, hung.reason, hung.incident.kind) == (Action.RESTART, Reason.HANG, IncidentKind.HANG)
+    advised(job, hung)
+    job.wait(1)
+    job.read(REQUEUED.format(at=f"{job.now:%Y-%m-%dT%H:%M:%S}"))
+    job.wait(1)
+
+    def stands() -> None:
+        decision = job.decide()
+        found = (decision.action, decision.reason, decision.incident.kind, decision.attribution.category)
+        assert found == (Action.RESTART, Reason.HANG, IncidentKind.HANG, Category.UNKNOWN)
+
+    stands()
+    job.world = replace(job.world, attempt=replace(job.world.attempt, state=AttemptState.COMPLETING))
+    job.wait(10)
+    stands()
+    successor = Successor(number=job.world.attempt.number + 1, state=AttemptState.PENDING, by_us=True)
+    ended = replace(job.world.attempt, ended_at=job.now)
+    job.world = replace(job.world, attempt=ended, successor=successor)
+    job.wait(600)
+    stands()
+
+
+def test_a_hang_that_its_user_requeues_was_one() -> None:
+    """In monitor mode, and before anything was advised; whoever requeues a job that steps has his reasons."""
+    job = Live()
+    job.steps(range(1, 61))
+    job.wait(7200)
+    requeue(job)
+    assert (job.decide().incident.kind, job.decide().attribution.category) == (IncidentKind.HANG, Category.UNKNOWN)
+    well = Live()
+    well.steps(range(1, 61))
+    requeue(well)
+    well.wait(7200)
+    assert well.decide().attribution.category is Category.SCHEDULER_EVENT
+
+
+def requeue(job: Live) -> None:
+    """By somebody else."""
+    job.read(REQUEUED.format(at=f"{job.now:%Y-%m-%dT%H:%M:%S}"))
+    job.wait(5)
+    successor = Successor(number=job.world.attempt.number + 1, state=AttemptState.PENDING, by_us=False)
+    ended = replace(job.world.attempt, state=AttemptState.COMPLETING, ended_at=job.now)
+    job.world = replace(job.world, attempt=ended, successor=successor)
+    assert (job.decide().action, job.decide().reason) == (Action.NONE, Reason.ALREADY_REQUEUED)
