@@ -10,6 +10,7 @@ from typing import Any
 from advisor.commands.output import one_line
 from advisor.core.amounts import many
 from advisor.core.document import own_word_alone
+from advisor.core.symptoms import RANKS_MAX
 from advisor.core.words import Category, Reason
 
 TIMELINE_MAX = 12
@@ -79,7 +80,8 @@ def _who(implicated: Mapping[str, Any]) -> str:
         names = implicated[f"{word}s"]
         if names:
             shown = ", ".join(map(str, names[:NAMES_MAX]))
-            more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+            least = "at least " if word == "rank" and len(names) >= RANKS_MAX else ""  # no more are kept
+            more = f" and {least}{len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
             parts.append(f"{word}{'s' if len(names) > 1 else ''} {shown}{more}")
     return "; ".join(parts) or "nobody in particular"
 

@@ -21,6 +21,7 @@ from advisor.core.model import Attribution, Hypothesis, Incident, PastAttempt, S
 from advisor.core.opinions import with_opinions
 from advisor.core.places_of_signals import PlaceMap, ranks_of
 from advisor.core.policy import Policy
+from advisor.core.ranks import RANKS_MAX as SCANNED_MAX
 from advisor.core.rules import RuleSet, rule_of
 from advisor.core.suspects import RECORDED
 from advisor.core.symptoms import RANKS_MAX, symptom_hypothesis
@@ -61,7 +62,7 @@ def _from_symptom(
         confidence=symptom.confidence
         if symptom.category is Category.HOST_OUT_OF_MEMORY
         else calibrated(symptom.confidence),
-        ranks=symptom.ranks,
+        ranks=symptom.ranks[:RANKS_MAX],
         evidence=symptom.evidence,
         alternatives=tuple(
             _hypothesis(lead, places, "weak evidence") for lead in leads[:3] if lead.rule.id not in RECORDED
@@ -99,7 +100,7 @@ def _from_lead(
     gpus = implicated_gpus(group, places, nodes)
     runner = [_hypothesis(g[0], places, _why_not(g[0], lead)) for g in groups[1:4]]
     if symptom.category is not Category.UNKNOWN:
-        runner.append(replace(symptom, why_not="a symptom, where a cause is known"))
+        runner.append(replace(symptom, ranks=symptom.ranks[:RANKS_MAX], why_not="a symptom, where a cause is known"))
     close = groups[1][0].score > lead.score - 0.15 if len(groups) > 1 else False
     most = rule.weight + (0.05 if trusted and not rule.guess else 0.0)
     confidence = round(min(0.99, max(0.05, min(lead.score, most)) * (0.85 if close else 1.0)), 3)
@@ -108,7 +109,7 @@ def _from_lead(
         root_cause=_sentence(lead, nodes, ranks, note),
         confidence=_sure(confidence, lead),
         nodes=nodes,
-        ranks=ranks,
+        ranks=ranks[:RANKS_MAX],
         gpus=gpus,
         evidence=tuple(dict.fromkeys(item.signal.id for item in group))[: policy.evidence_max],
         alternatives=tuple(runner) or (_unknown("a recognised cause explains the failure"),),
@@ -208,14 +209,15 @@ def _sentence(lead: Scored, nodes: Sequence[str], ranks: Sequence[int], note: st
     if nodes:
         parts.append(f" ({_few(nodes)})")
     elif ranks:
-        parts.append(f" (rank {_few(ranks)})")
+        parts.append(f" (rank{'s' if len(ranks) > 1 else ''} {_few(ranks)})")
     if note:
         parts.append(f"; {note}")
     return "".join(parts)
 
 
 def _few(names: Sequence[str] | Sequence[int]) -> str:
-    return ", ".join(map(str, names[:4])) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    least = "at least " if len(names) >= SCANNED_MAX else ""  # so many are told apart in a log
+    return ", ".join(map(str, names[:4])) + (f" and {least}{len(names) - 4} more" if len(names) > 4 else "")
 
 
 def _why_not(loser: Scored, winner: Scored) -> str:

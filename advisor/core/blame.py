@@ -10,7 +10,6 @@ from advisor.core.places_of_signals import PlaceMap, ranks_of
 from advisor.core.policy import Policy
 from advisor.core.rules import XID_LOG_RULES, Rule
 from advisor.core.suspects import peer_nodes
-from advisor.core.symptoms import RANKS_MAX
 from advisor.core.words import Category, Implicates
 
 # States of a node's GPUs that name nobody by themselves and support what does.
@@ -153,7 +152,7 @@ def implicated_ranks(
             ranks.extend(sorted(ranks_of(item.signal)))
     if not ranks and lead.rule.implicates in {Implicates.NODE, Implicates.RANK}:
         ranks.extend(places.exit_ranks() or _only_child(snapshot, lead))
-    return tuple(dict.fromkeys(ranks))[:RANKS_MAX]
+    return tuple(dict.fromkeys(ranks))
 
 
 def _only_child(snapshot: Snapshot, lead: Scored) -> tuple[int, ...]:
@@ -176,7 +175,7 @@ def ranks_on(
         if places.rank_nodes.get(rank) in nodes or (rank == item.signal.rank and set(item.signal.nodes) & set(nodes))
     }
     there = [rank for rank, node in sorted(snapshot.attempt.rank_nodes.items()) if node in nodes]
-    return tuple(sorted(failed) or there)[:RANKS_MAX]
+    return tuple(sorted(failed) or there)
 
 
 def implicated_gpus(group: Sequence[Scored], places: PlaceMap, nodes: Sequence[str]) -> tuple[str, ...]:

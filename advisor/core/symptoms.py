@@ -12,7 +12,7 @@ from advisor.core.rules import Rule
 from advisor.core.suspects import IDLE, RECORDED, missing_ranks
 from advisor.core.words import Category, IncidentKind, Role
 
-RANKS_MAX = 64
+RANKS_MAX = 64  # of an attribution
 _EXITS = frozenset(
     {
         "slurm.task_signal",
@@ -25,7 +25,9 @@ _EXITS = frozenset(
 
 
 def symptom_hypothesis(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]]) -> Hypothesis:
-    """What remains to be said when nothing initiating is known: who did not arrive, and during what."""
+    """What remains to be said when nothing initiating is known: who did not arrive, and during what. All ranks: who
+    keeps it keeps `RANKS_MAX` of them.
+    """
     symptoms = [s for s, rule in judged if rule.role is not Role.INITIATING]
     recorded = [s for s, rule in judged if rule.id in RECORDED]
     hang = recorded + [s for s, rule in judged if rule.kind is IncidentKind.HANG and rule.role is Role.SYMPTOM]
@@ -41,7 +43,7 @@ def symptom_hypothesis(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]]
             category=Category.UNKNOWN,
             root_cause=_slow_text(slow, late),
             confidence=0.5,
-            ranks=late[:RANKS_MAX],
+            ranks=late,
             evidence=tuple(s.id for s in slow[:8]),
         )
     timed_out = any(s.rule == "torch.collective_timeout" for s in hang)
@@ -58,7 +60,7 @@ def symptom_hypothesis(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]]
     if not hang:
         exits = [s for s, rule in judged if rule.id in _EXITS]
         exits = [s for s in exits if s.fields.get("exitcode", "") not in {"-15", "-6"}]
-        ranks = tuple(sorted({rank for s in exits[:1] for rank in ranks_of(s)}))[:RANKS_MAX]
+        ranks = tuple(sorted({rank for s in exits[:1] for rank in ranks_of(s)}))
         killed = _killed(snapshot) or any(s.fields.get("signal") == "9" for s in exits)
         return Hypothesis(
             category=Category.HOST_OUT_OF_MEMORY if killed else Category.UNKNOWN,
@@ -77,7 +79,7 @@ def symptom_hypothesis(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]]
         category=Category.UNKNOWN,
         root_cause=cause + who,
         confidence=0.5 if recorded else 0.35,
-        ranks=ranks[:RANKS_MAX],
+        ranks=ranks,
         evidence=evidence,
     )
 

@@ -69,6 +69,28 @@ def test_the_text_says_what_who_and_what_to_do(path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
+    ("count", "what", "who"),
+    [
+        (6, "(ranks 0, 1, 2, 3 and 2 more)", "ranks 0, 1, 2, 3, 4, 5"),
+        (63, "(ranks 0, 1, 2, 3 and 59 more)", ", 15 and 47 more"),
+        (128, "(ranks 0, 1, 2, 3 and 124 more)", ", 15 and at least 48 more"),
+        (65_600, "(ranks 0, 1, 2, 3 and at least 65532 more)", ", 15 and at least 48 more"),
+    ],
+)
+def test_how_many_ranks_it_were_is_counted_or_told_as_a_bound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int, what: str, who: str
+) -> None:
+    """Some are kept of them: that is not their number."""
+    log = tmp_path / "job.log"
+    log.write_text("".join(ECC.replace("9", str(rank)) for rank in range(count)))
+    run("analyze", log)
+    lines = capsys.readouterr().out.splitlines()
+    assert what in lines[0]
+    assert lines[1].startswith("who   ranks 0, 1, 2, 3, ")
+    assert lines[1].endswith(who)
+
+
+@pytest.mark.parametrize(
     ("line", "alone"),
     [
         ("RuntimeError: CUDA error: uncorrectable ECC error encountered\n", True),
