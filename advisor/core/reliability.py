@@ -37,6 +37,10 @@ _FAILED = frozenset(
 # Upper ends of the job sizes, in GPUs, as in the paper's figures.
 SIZES = (1, 7, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 STEADY_SECONDS = 3600.0  # a restart whose progress nobody can see succeeded when it ran for so long
+# A restart got beyond where the one before it had failed by more than this: lines that were lost, and ranks that are not
+# quite as far each time, make another last step of the same failure.
+BEYOND_STEPS, BEYOND_SHARE = 2, 0.1  # the share is of the steps that it did again
+SAME_LENGTH_SHARE = 0.15  # two that ran for as long, but for what start-up takes, failed alike
 PARTS = ("detect", "decide", "act", "slurm_delay", "queue", "start", "catch_up")
 NODE_DAYS_MIN = 1.0  # of less a rate per 1,000 node-days would say nothing
 INTERVAL_FAILURES_MIN = 3  # below, a rate is no ground to advise an interval on
@@ -293,7 +297,7 @@ def _recovery(before: AttemptFacts, after: AttemptFacts, window: Window) -> Reco
         parts={name: value for name, value in parts.items() if value is not None},
         lost_steps=None if lost is None else float(lost),
         lost_seconds=_redone(before, lost),
-        succeeded=_succeeded(after, caught_up, window),
+        succeeded=_succeeded(before, after, window),
     )
 
 
@@ -322,15 +326,28 @@ def _redone(attempt: AttemptFacts, lost_steps: int | None) -> float | None:
     return pace * lost_steps
 
 
-def _succeeded(after: AttemptFacts, caught_up: datetime | None, window: Window) -> bool | None:
-    """A restart succeeded when it got back to where the job had failed, or completed. Where its progress cannot be
-    seen, when it ran for an hour. Cancelled or preempted before that, or still on its way: nobody knows.
+def _succeeded(before: AttemptFacts, after: AttemptFacts, window: Window) -> bool | None:
+    """A restart succeeded when it got beyond where the job had failed, or completed: one that fails there again did
+    not. Where the progress of either cannot be seen, when it ran for an hour, and did not fail after as long as the one
+    before. Cancelled or preempted before that, or still on its way: nobody knows.
     """
-    if caught_up is not None or after.state is AttemptState.COMPLETED:
+    if after.state is AttemptState.COMPLETED:
         return True
-    if after.last_step is None and window.run_seconds(after) >= STEADY_SECONDS:
+    lost = steps_lost(before.last_step, after.first_step, after.resumed_step)
+    if before.last_step is None or after.last_step is None or after.first_step is None or lost is None:
+        steady = window.run_seconds(after) >= STEADY_SECONDS and not (after.failed and _as_long(before, after))
+        return True if steady else False if after.failed else None
+    between_lines = after.first_step - (after.first_step if after.resumed_step is None else after.resumed_step)
+    if after.last_step - before.last_step > max(BEYOND_STEPS, between_lines, BEYOND_SHARE * lost):
         return True
     return False if after.failed else None
+
+
+def _as_long(before: AttemptFacts, after: AttemptFacts) -> bool:
+    """Both ran for about as long until they ended."""
+    ran = [_seconds(item.started_at, item.ended_at) for item in (before, after)]
+    known = [seconds for seconds in ran if seconds is not None]
+    return len(known) == len(ran) and max(known) - min(known) <= SAME_LENGTH_SHARE * max(known)
 
 
 def restart_success(found: Iterable[Recovery]) -> Estimate:

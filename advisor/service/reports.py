@@ -50,9 +50,11 @@ DEFINITIONS = (
     "weighted by GPUs; of jobs whose progress could be read. 'half of': where the middle half of them lies, no "
     "interval of the figure.",
     "RTO: from the fault's first evidence until the job was back at the step where it had failed. RPO: steps, and the "
-    "time that they had taken, that were done again, from the checkpoint that was loaded on. Median with an interval of "
-    "95 % from six values on, below the smallest and largest.",
-    "Restart success: back where it failed, completed, or (progress not readable) ran for an hour.",
+    "time that they had taken, that were done again, from the checkpoint that was loaded on. Median with an interval "
+    "of 95 % from six values on, below the smallest and largest.",
+    "Restart success: got beyond the step at which the attempt before it failed, by more than a tenth of what it did "
+    "again, or completed; progress not readable: ran for an hour and did not fail after as long as the one before. "
+    "Back there and failed again: no success.",
     "False alarms: of attempts that we advised to restart or stop and nobody touched, those that completed.",
     "Checkpoint interval: Young and Daly, from the time to failure of jobs that save and what their saves were seen "
     "to cost.",

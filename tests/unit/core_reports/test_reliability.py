@@ -18,6 +18,7 @@ from advisor.core.reliability import (
     figures,
     grouped,
     recoveries,
+    restart_success,
     size_of,
     young,
 )
@@ -245,19 +246,66 @@ def test_a_job_whose_progress_cannot_be_read_has_no_ettr() -> None:
     ("after", "success"),
     [
         ({}, True),
+        ({"last_step": 1000}, True),
+        ({"state": AttemptState.FAILED, "last_step": 2000}, True),
         ({"state": AttemptState.FAILED, "last_step": 950, "ended_at": at(11)}, False),
+        ({"state": AttemptState.FAILED, "last_step": 1000}, False),
+        ({"state": AttemptState.FAILED, "last_step": 1010}, False),
+        ({"state": AttemptState.FAILED, "last_step": 1011}, True),
+        ({"state": AttemptState.FAILED, "first_step": 1000, "resumed_step": 900, "last_step": 1100}, False),
         ({"state": AttemptState.RUNNING, "ended_at": None, "last_step": 950}, None),
+        ({"state": AttemptState.RUNNING, "ended_at": None, "last_step": 1001}, None),
+        ({"state": AttemptState.RUNNING, "ended_at": None, "last_step": 1011}, True),
         ({"state": AttemptState.CANCELLED, "last_step": 950}, None),
+        ({"state": AttemptState.PREEMPTED, "last_step": 1001}, None),
         ({"state": AttemptState.FAILED, "first_step": None, "last_step": None}, True),
+        ({"state": AttemptState.FAILED, "first_step": None, "last_step": None, "ended_at": at(21)}, False),
+        ({"state": AttemptState.FAILED, "first_step": None, "last_step": None, "ended_at": at(11)}, False),
     ],
-    ids=["completed", "failed again", "on its way", "cancelled", "ran for hours unseen"],
+    ids=[
+        "completed",
+        "completed at once",
+        "failed much later",
+        "failed again",
+        "failed at the same step",
+        "failed a tenth of what it repeated further on",
+        "failed beyond that",
+        "failed one line further on, of a job that prints each hundredth step",
+        "on its way",
+        "back, and not yet beyond",
+        "beyond",
+        "cancelled",
+        "preempted where it had failed",
+        "ran for hours unseen",
+        "failed unseen after as long as before",
+        "failed unseen before an hour",
+    ],
 )
 def test_what_a_successful_restart_is(after: dict[str, Any], success: bool | None) -> None:
-    """Back where it failed, completed, or ran for an hour where nobody can see its progress."""
-    first, second = recovered()
-    first = replace(first, moments={key: at for key, at in first.moments.items() if key != "caught_up"})
-    (found,) = recoveries([first, replace(second, **after)], WINDOW)
+    """Beyond where it failed, completed, or ran for an hour where nobody can see its progress."""
+    (found,) = recoveries([recovered()[0], replace(recovered()[1], **after)], WINDOW)
     assert found.succeeded is success
+
+
+def test_a_job_that_hangs_at_one_step_was_never_restarted_with_success() -> None:
+    """It is back at step 19 each time, and hangs there each time."""
+    hung = {"kind": "hang", "category": Category.APPLICATION, "gpus": 8, "last_step": 19}
+    back = {"moments": {"caught_up": at(9)}}
+    chain = [
+        replace(failed(**hung, **back), number=n, first_step=1 + 10 * (n > 0), resumed_step=10 * (n > 0))
+        for n in range(26)
+    ]
+    found = restart_success(recoveries(chain, WINDOW))
+    assert (found.value, found.count) == (0.0, 25)
+
+
+def test_where_the_one_before_showed_no_step_an_hour_tells() -> None:
+    """Nobody knows what to get beyond."""
+    first, second = recovered()
+    unseen = replace(first, last_step=None, first_step=None)
+    ran = replace(second, state=AttemptState.FAILED, last_step=5, first_step=1)
+    assert recoveries([unseen, ran], WINDOW)[0].succeeded is True
+    assert recoveries([unseen, replace(ran, ended_at=at(10.5))], WINDOW)[0].succeeded is False
 
 
 def test_false_alarms_are_of_attempts_that_nobody_touched() -> None:
