@@ -17,9 +17,10 @@ from pathlib import Path
 import grpc
 
 from advisor.v1 import agent_pb2, agent_pb2_grpc
-from slurm_plugin import consequences, stop_file
+from slurm_plugin import consequences, stop_file, watchdog_alive
 from slurm_plugin.applier import limit_seconds
 from slurm_plugin.backlog import restartable
+from slurm_plugin.clock import SystemClock
 from slurm_plugin.config import TICK_FILE, AgentConfig
 from slurm_plugin.reach import ReachError
 from slurm_plugin.scope import OPT_IN
@@ -262,8 +263,15 @@ def _watchdog(config: AgentConfig, file: Path) -> Iterator[Finding]:
         yield _bad(f"watchdog: {file} reads {tick_file}, but the agent writes {config.tick_file}")
     if config.mode == "act" and mode != "act":
         yield _warn(f'watchdog: its mode is "{mode}" while the agent acts: nothing gives back what it leaves behind')
+    seen = watchdog_alive.look(
+        Path(str(tree.get("alive_file", watchdog_alive.ALIVE_FILE))), boot_now=SystemClock().boot()
+    )
+    if not seen.alive:
+        yield _warn(f'watchdog: {seen.said}: {seen.to_do} (mode "{mode}" in {file})')
+    elif seen.mode != mode:
+        yield _warn(f'watchdog: it runs in mode "{seen.mode}", but {file} says "{mode}": restart it')
     else:
-        yield _ok(f'watchdog: mode "{mode}" in {file}')
+        yield _ok(f"watchdog: {seen.said}, as {file} says")
 
 
 def _reach(config: AgentConfig) -> Iterator[Finding]:

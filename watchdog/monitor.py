@@ -2,7 +2,7 @@
 
 A separate process beside slurmctld, standard library only. Each look: read the tick file, look at pending jobs that
 carry the advisor's mark, give back what keeps them, say so on stderr, one line each, with its time unless the journal
-keeps that. It keeps no state.
+keeps that. It keeps no state; a small file tells others that it lives.
 """
 
 import argparse
@@ -18,12 +18,12 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from watchdog import liveness, release
-from watchdog.notice import ALIVE, READY, STOPPING, Notice, kept_by_journal
+from watchdog.notice import ALIVE, READY, STOPPING, AliveFile, Notice, boot_seconds, kept_by_journal
 from watchdog.slurm import Slurm, SlurmError, fitting, run_process
 
 DEFAULT_CONFIG = "/etc/recovery-advisor/watchdog.toml"
 RELEASES_PER_LOOK_MAX = 100
-ALIVE_SECONDS = 10.0  # systemd hears from us at least this often between two looks
+ALIVE_SECONDS = 10.0  # systemd, and readers of our file, hear from us at least this often between two looks
 ONCE_PAUSE_SECONDS_MAX = 2.0  # between the two looks of one run by cron
 
 _EXAMPLES = """\
@@ -36,9 +36,13 @@ examples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """`mode`: "observe" only says what it would do. `dead_after_seconds`: since the last completed tick."""
+    """`mode`: "observe" only says what it would do. `dead_after_seconds`: since the last completed tick.
+
+    `alive_file`: where we tell that we live.
+    """
 
     tick_file: str = "/run/recovery-advisor-agent/tick.json"
+    alive_file: str = "/run/recovery-advisor-watchdog/alive.json"
     mode: str = "observe"
     poll_seconds: float = 2.0
     dead_after_seconds: float = 30.0
@@ -109,7 +113,7 @@ def _problem(key: str, value: object, *, is_text: bool) -> str:
         return "give text without control characters"
     if key == "mode":
         return "" if value in {"observe", "act"} else 'choose "observe" or "act"'
-    if value.startswith("/") or (not value and key != "tick_file"):
+    if value.startswith("/") or (not value and key not in {"tick_file", "alive_file"}):
         return ""
     return "give an absolute path"
 
@@ -140,10 +144,6 @@ def arithmetic(config: Config, *, requeue_delay_seconds: float, kill_wait_second
     return problems
 
 
-def _boot() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 def say(text: str) -> None:
     print(f"watchdog: {text}", file=sys.stderr, flush=True)
 
@@ -163,7 +163,7 @@ class Watchdog:
         *,
         once: bool = False,
         wall: Callable[[], float] = time.time,  # noqa: TID251 - stdlib-only: no Clock port here
-        boot: Callable[[], float] = _boot,
+        boot: Callable[[], float] = boot_seconds,
         pause: Callable[[float], None] = time.sleep,
         say: Callable[[str], None] = say,
     ) -> None:
@@ -310,7 +310,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for line in str(error).splitlines():
             print(f"advisor-watchdog: {line}", file=sys.stderr)
         return 2
-    notice = Notice()
+    tell = say if kept_by_journal() else say_when
+    notice = Notice() if options.check or options.once else Notice(file=_alive_file(config, tell))
 
     def run(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> tuple[int, bytes, bytes]:
         notice.tell(ALIVE)  # a look at a slow Slurm takes long, each of its questions does not
@@ -323,7 +324,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return check(config, slurm)
     if options.once:
         return 0 if Watchdog(config, slurm, once=True).look() else 1
-    return _stay(config, slurm, notice)
+    return _stay(config, slurm, notice, tell)
+
+
+def _alive_file(config: Config, tell: Callable[[str], None]) -> AliveFile:
+    # Longer than any silence of ours: between two looks, or in one question to Slurm.
+    within = ALIVE_SECONDS + config.slurm_timeout_seconds
+    return AliveFile(config.alive_file, mode=config.mode, within_seconds=within, say=tell)
 
 
 def check(config: Config, slurm: Slurm) -> int:
@@ -345,8 +352,7 @@ def check(config: Config, slurm: Slurm) -> int:
     return 1 if problems else 0
 
 
-def _stay(config: Config, slurm: Slurm, notice: Notice) -> int:
-    tell = say if kept_by_journal() else say_when
+def _stay(config: Config, slurm: Slurm, notice: Notice, tell: Callable[[str], None]) -> int:
     watchdog = Watchdog(config, slurm, say=tell)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -35,7 +35,8 @@ from advisor.schedulers import open_scheduler
 from advisor.wording import TO_DO_ABOUT
 from connectors.kernel.files import KernelFileLogs
 from connectors.logs.root_reader import RootReader
-from slurm_plugin import consequences
+from slurm_plugin import consequences, watchdog_alive
+from slurm_plugin.clock import SystemClock as SlurmClock
 from slurm_plugin.squeue import SlurmConfig
 
 app = typer.Typer(rich_markup_mode=None)
@@ -152,17 +153,22 @@ def look_at_data_folder(chosen: Config) -> Check:
 
 
 def look_at_watchdog(chosen: Config, folder: Path) -> Iterator[Check]:
-    """Whether the watchdog gives another replica the time to take over, by its file beside ours, where one is here.
+    """Whether a watchdog lives, and gives another replica the time to take over, where its file is here beside ours.
 
     Over the database that an advisor starts for itself there is no other. What else is wrong with that file it says
     itself (advisor-watchdog --check).
     """
-    if chosen.store.dsn_file is None:
-        return
     file = folder / "watchdog.toml"
     try:
         sections = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
+        return
+    alive_file = Path(str(sections.get("alive_file", watchdog_alive.ALIVE_FILE)))
+    seen = watchdog_alive.look(alive_file, boot_now=SlurmClock().boot())
+    state = State.OK if seen.alive else State.WARN
+    to_do = f"{seen.to_do}; where none is meant to run, remove {file}" if seen.to_do else ""
+    yield Check(name="watchdog", state=state, found=seen.said, to_do=to_do)
+    if chosen.store.dsn_file is None:
         return
     arithmetic = sections.get("arithmetic")
     given = arithmetic.get("take_over_seconds") if isinstance(arithmetic, dict) else None

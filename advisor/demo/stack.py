@@ -341,6 +341,7 @@ class Stack:
         return (
             f'mode = "{self.watchdog_mode}"\n'
             f'tick_file = "{self.tick_file}"\n'
+            f'alive_file = "{self.tick_file.with_name("alive.json")}"\n'
             "poll_seconds = 1.0\n"
             f"dead_after_seconds = {self.watchdog_dead_after_seconds}\n"
             f'[slurm]\nconf = "{self.cluster.conf}"\n'

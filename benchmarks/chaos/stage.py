@@ -272,6 +272,7 @@ class Stage:
         (self.etc / "agent.toml").write_text(self._agent_toml(), encoding="utf-8")
         (self.etc / "watchdog.toml").write_text(
             f'mode = "act"\ntick_file = "{self.disk("agent")}/tick.json"\n'
+            f'alive_file = "{self.disk("agent")}/alive.json"\n'
             "poll_seconds = 1.0\ndead_after_seconds = 20.0\npending_minutes = 2.0\n"
             f'[slurm]\nconf = "{self.cluster.conf}"\n'
             "[arithmetic]\ntake_over_seconds = 15.0\n",

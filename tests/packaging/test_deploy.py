@@ -88,6 +88,8 @@ def test_the_shipped_defaults_run_together() -> None:
     assert own != service.socket.parent
     assert {Path(agent.tick_file).parent, Path(agent.hook_socket).parent} == {own}
     assert WatchdogConfig().tick_file == agent.tick_file
+    watchdog_unit = unit("recovery-advisor-watchdog.service")["Service"]
+    assert Path(WatchdogConfig().alive_file).parent == Path("/run") / watchdog_unit["RuntimeDirectory"]
     assert f'SOCKET = "{agent.hook_socket}"' in (ROOT / "slurm_plugin" / "hooks" / "epilog_slurmctld").read_text()
     assert agent_unit["User"] in service.agent_users
     assert (agent.mode, WatchdogConfig().mode) == ("observe", "observe")

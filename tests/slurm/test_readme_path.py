@@ -239,6 +239,8 @@ def _follow(reader: Reader, cluster: Cluster) -> None:
     checked = reader.next("check", holding="advisor doctor")
     assert "BAD" not in checked
     assert "observe mode" in checked
+    assert re.search(r'^ok   watchdog: alive \d+\.\d s ago, in mode "observe"', checked, re.MULTILINE), checked
+    assert "cannot write" not in Path("/var/log/recovery-advisor/watchdog.log").read_text(encoding="utf-8")
     as_root = reader.ask(f"{PROGRAM}/advisor-agent", "check")
     assert "user root may not act as the agent" in as_root.stdout, as_root
 
@@ -261,7 +263,9 @@ def _follow(reader: Reader, cluster: Cluster) -> None:
     reader.restart_agent_and_watchdog(agent_and_watchdog)
     reader.wait_well("act mode")
     assert "train" in reader.next("", holding="mode set autonomous")
-    assert "BAD" not in reader.ask("runuser", "-u", "slurm", "--", f"{PROGRAM}/advisor-agent", "check").stdout
+    checked = reader.ask("runuser", "-u", "slurm", "--", f"{PROGRAM}/advisor-agent", "check").stdout
+    assert "BAD" not in checked
+    assert re.search(r'^ok   watchdog: alive \d+\.\d s ago, in mode "act"', checked, re.MULTILINE), checked
     job = reader.probe(opt_in)
     cluster.wait_state(job, "COMPLETED", seconds=60, restarts=1)
 

@@ -26,6 +26,7 @@ UNITS = (READER, "recovery-advisor", "recovery-advisor-agent", "recovery-advisor
 USERS = {READER: "root", "recovery-advisor": "advisor"}
 SYSTEMD = Path("/lib/systemd/systemd")
 WATCHDOG_SECONDS = 8
+ALIVE = Path("/run/recovery-advisor-watchdog/alive.json")
 CRON = Path("/etc/cron.d/recovery-advisor-watchdog")
 
 
@@ -64,6 +65,7 @@ def test_the_shipped_units_run_closed_and_do_not_stay_hung() -> None:
         assert seen["restarts"] == 2
         assert seen["frozen_seconds"] < 4 * WATCHDOG_SECONDS
     assert found[READER]["handed"] == "private"
+    assert found["alive"] == ["observe", "644", "slurm"]
     assert found["upgrade"] == {"there": "as shipped, by the new folder", "back": "as before, by the folder of before"}
 
 
@@ -153,6 +155,8 @@ def follow(folder: Path) -> None:
         found[unit] = {key: status[key] for key in ("NoNewPrivs", "Seccomp", "CapBnd")}
         found[unit]["user"] = Path(f"/proc/{pid}").owner()
     found[READER]["handed"] = handed()
+    wait("the watchdog's file", ALIVE.exists)
+    found["alive"] = [json.loads(ALIVE.read_text())["mode"], f"{ALIVE.stat().st_mode & 0o777:o}", ALIVE.owner()]
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for unit in UNITS:
             before = int(shown(unit, "NRestarts"))

@@ -28,6 +28,7 @@ from connectors.scheduler.slurm_cli import SlurmCli
 from slurm_plugin.squeue import Output
 from tests.integration.service.world import short_folder
 from watchdog import monitor
+from watchdog.notice import AliveFile
 
 STARTED = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -182,12 +183,32 @@ def test_a_watchdog_that_reckons_with_a_shorter_lease_is_told(
     (tmp_path / "advisor.toml").write_text(f'{alone}[store]\ndsn_file = "{tmp_path}/dsn"\n')
     if watchdog is not None:
         (tmp_path / "watchdog.toml").write_text(watchdog)
-    assert not list(look_at_watchdog(load(tmp_path / "alone.toml", {}).config, tmp_path))
-    checks = list(look_at_watchdog(load(tmp_path / "advisor.toml", {}).config, tmp_path))
+    alone_checks = look_at_watchdog(load(tmp_path / "alone.toml", {}).config, tmp_path)
+    assert not [check for check in alone_checks if "take-over" in check.found]
+    both = look_at_watchdog(load(tmp_path / "advisor.toml", {}).config, tmp_path)
+    checks = [check for check in both if "take-over" in check.found]
     assert [check.state for check in checks] == ([State.WARN] if warned else [])
     for check in checks:
         assert f"reckons with a take-over in {warned}, " in check.found
         assert check.to_do == f"set arithmetic.take_over_seconds to {lease + 2}, then advisor-watchdog --check"
+
+
+def test_whether_a_watchdog_lives_is_told_where_its_file_is_here(tmp_path: Path) -> None:
+    """What its file configures runs nowhere by itself. Elsewhere than beside its file nobody can tell."""
+    chosen = load(None, {}).config
+    assert list(look_at_watchdog(chosen, tmp_path)) == []
+    (tmp_path / "watchdog.toml").write_text(f'mode = "act"\nalive_file = "{tmp_path}/alive.json"\n')
+    (dead,) = look_at_watchdog(chosen, tmp_path)
+    assert (dead.state, dead.found) == (State.WARN, f"no watchdog runs here: there is no {tmp_path}/alive.json")
+    assert dead.to_do.startswith("start it, as systemctl start recovery-advisor-watchdog does")
+    assert dead.to_do.endswith(f"where none is meant to run, remove {tmp_path}/watchdog.toml")
+    alive = AliveFile(tmp_path / "alive.json", mode="act", within_seconds=15, say=pytest.fail)
+    alive.tell()
+    (lives,) = look_at_watchdog(chosen, tmp_path)
+    assert (lives.state, lives.to_do) == (State.OK, "")
+    assert lives.found.endswith(' s ago, in mode "act"')
+    alive.stopped()
+    assert [check.state for check in look_at_watchdog(chosen, tmp_path)] == [State.WARN]
 
 
 def test_the_watchdogs_own_take_over_is_known() -> None:

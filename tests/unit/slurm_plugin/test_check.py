@@ -1,6 +1,9 @@
 """`advisor-agent check`: a bad line states the problem, and what is wrong is found before `run` meets it."""
 
+import re
+import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import contextmanager
@@ -15,6 +18,7 @@ from slurm_plugin.check import Verdict, examine
 from slurm_plugin.config import TICK_FILE, AgentConfig, decode
 from slurm_plugin.squeue import Output, Slurm
 from tests.unit.slurm_plugin.fake_slurm import FakeSlurm
+from tests.unit.watchdog.test_monitor import program
 
 
 @pytest.fixture
@@ -145,6 +149,38 @@ def test_a_watchdog_that_reads_another_tick_file_is_bad(folder: Path) -> None:
     assert any("reads /elsewhere/tick.json" in line for line in found)
     default = replace(configured(folder), tick_file=TICK_FILE)
     assert not any("reads" in line for line in lines(default, Verdict.BAD, file=folder / "watchdog.toml", watchdog="#"))
+
+
+def test_a_watchdog_that_lives_is_told_and_one_that_does_not_is_warned_of(folder: Path) -> None:
+    """By what the running process leaves, not by its file: which says "act" all the same when nobody runs."""
+    command = program(folder)
+    text = f'mode = "act"\ntick_file = "{folder}/tick.json"\nalive_file = "{folder}/alive.json"\n'
+    acting = configured(folder, mode="act")
+
+    def said(verdict: Verdict, text: str = text) -> list[str]:
+        return [line for line in lines(acting, verdict, watchdog=text) if line.startswith("watchdog: ")]
+
+    (never,) = said(Verdict.WARN)
+    assert f"no watchdog runs here: there is no {folder}/alive.json: start it" in never
+    assert said(Verdict.OK) == []
+    running = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 20
+        while said(Verdict.WARN) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert said(Verdict.WARN) == []
+        (alive,) = said(Verdict.OK)
+        assert re.match(r'watchdog: alive \d+\.\d s ago, in mode "act"', alive)
+        # Configured since, and not started again.
+        (other,) = said(Verdict.WARN, text.replace('"act"', '"observe"', 1))[-1:]
+        assert 'runs in mode "act"' in other
+        assert "restart it" in other
+    finally:
+        running.terminate()
+        running.wait(20)
+    (stopped,) = said(Verdict.WARN)
+    assert re.match(r"watchdog: no watchdog has been alive for \d+ s", stopped)
+    assert said(Verdict.OK) == []
 
 
 def test_the_hook_is_looked_at_as_slurm_would_run_it(folder: Path) -> None:

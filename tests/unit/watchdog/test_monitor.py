@@ -281,7 +281,10 @@ def program(folder: Path) -> list[str]:
         tool.write_text(f"#!/bin/sh\n{text}\n")
         tool.chmod(0o755)
     config = folder / "w.toml"
-    config.write_text(f'tick_file = "{folder}/tick"\npoll_seconds = 0.1\n[slurm]\nbin = "{folder}"\n')
+    config.write_text(
+        f'tick_file = "{folder}/tick"\nalive_file = "{folder}/alive.json"\npoll_seconds = 0.1\n'
+        f'mode = "act"\n[slurm]\nbin = "{folder}"\n'
+    )
     return ["/usr/bin/python3", "-I", "-S", str(MAIN), "--config", str(config)]
 
 
@@ -338,6 +341,54 @@ def test_systemd_is_told_that_it_lives(tmp_path: Path) -> None:
         while said[-1] != b"STOPPING=1":
             said.append(systemd.recv(100))
         assert running.wait(timeout=20) == 0
+
+
+def test_a_file_tells_that_it_lives_and_in_which_mode(tmp_path: Path) -> None:
+    """From its start on, again at every look; then that it has stopped. One run by cron is not there to be seen."""
+    command, file = program(tmp_path), tmp_path / "alive.json"
+    subprocess.run([*command, "--once"], capture_output=True, timeout=30, check=True)
+    subprocess.run([*command, "--check"], capture_output=True, timeout=30, check=True)
+    assert not file.exists()
+    running = subprocess.Popen(command, stderr=subprocess.DEVNULL, umask=0o077)
+    try:
+        first = _told(file, lambda told: True)
+        assert (first["v"], first["mode"], first["pid"], first["within"]) == (1, "act", running.pid, 15.0)
+        assert file.stat().st_mode & 0o777 == 0o644, "doctor may be run by another user"
+        later = _told(file, lambda told: told["boot_monotonic"] != first["boot_monotonic"])
+        assert 0.9 < later["boot_monotonic"] - first["boot_monotonic"] < 15
+        assert time.clock_gettime(time.CLOCK_BOOTTIME) - later["boot_monotonic"] < 15
+    finally:
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(timeout=20) == 0
+    assert json.loads(file.read_bytes())["within"] == 0
+    assert [path.name for path in tmp_path.iterdir() if "alive" in path.name] == ["alive.json"]
+
+
+def _told(file: Path, wanted: Callable[[dict[str, float]], bool]) -> dict[str, float]:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if file.exists():
+            told: dict[str, float] = json.loads(file.read_bytes())  # whole at any moment
+            if wanted(told):
+                return told
+        time.sleep(0.01)
+    raise AssertionError(file.read_text() if file.exists() else "nothing was written")
+
+
+def test_it_watches_although_it_cannot_tell_that_it_lives(tmp_path: Path) -> None:
+    """Said once, with what follows from it; a link in the file's place leads nowhere."""
+    command = program(tmp_path)
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    (tmp_path / "alive.json.new").symlink_to(victim)
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    time.sleep(3)
+    running.send_signal(signal.SIGTERM)
+    _, err = running.communicate(timeout=20)
+    assert running.returncode == 0
+    assert "advisor DEAD" in err
+    assert err.count(f"cannot write {tmp_path}/alive.json") == 1
+    assert victim.read_text() == "kept"
 
 
 @pytest.mark.parametrize(("kill_wait", "code", "says"), [(30, 0, "leaves room"), (70, 1, "BAD  the decision deadline")])
