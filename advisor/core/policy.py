@@ -38,6 +38,7 @@ class Policy:
     suspects_after: int = 3  # such failures in a row: then try without nodes that were there each time; 0: never
     restarts_ceiling: int = 20  # per job, never reset
     restarts_ceiling_per_1000_node_days: float = 20.0  # and so many more: above what any published cluster needed
+    restart_at_time_limit: bool = True  # one that got further in it: as if it had been preempted; False: it ends there
     confirmation_retries: int = 1  # of a failure that looks deterministic
     storage_delay_seconds: float = 300.0
     # bounds

@@ -37,8 +37,8 @@ _FAILED = frozenset(
 # Upper ends of the job sizes, in GPUs, as in the paper's figures.
 SIZES = (1, 7, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 STEADY_SECONDS = 3600.0  # a restart whose progress nobody can see succeeded when it ran for so long
-# A restart got beyond where the one before it had failed by more than this: lines that were lost, and ranks that are not
-# quite as far each time, make another last step of the same failure.
+# A restart got beyond where the one before it had failed by more than this: lines that were lost, and ranks that are
+# not quite as far each time, make another last step of the same failure.
 BEYOND_STEPS, BEYOND_SHARE = 2, 0.1  # the share is of the steps that it did again
 SAME_LENGTH_SHARE = 0.15  # two that ran for as long, but for what start-up takes, failed alike
 PARTS = ("detect", "decide", "act", "slurm_delay", "queue", "start", "catch_up")

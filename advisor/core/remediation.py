@@ -20,7 +20,7 @@ from advisor.core.explanation import explain
 from advisor.core.model import Attribution, Decision, Incident, Isolation, Order, Snapshot
 from advisor.core.policy import Policy
 from advisor.core.situation import Situation, assess
-from advisor.core.words import Action, IncidentKind, Reason
+from advisor.core.words import Action, AttemptState, IncidentKind, Reason
 
 _DOUBLINGS_MAX = 6
 
@@ -171,6 +171,12 @@ TABLE: tuple[Row, ...] = (
         Reason.SUCCESSOR_RUNNING,
         "a dependent job that must not run beside it is running",
         lambda s: s.snapshot.dependents_running,
+    ),
+    Row(
+        Action.NONE,
+        Reason.TIME_LIMIT,
+        "its time limit ended it, and policy lets a job end there",
+        lambda s: s.state is AttemptState.TIME_LIMIT and not s.policy.restart_at_time_limit and not s.ordered_restart,
     ),
     # Nothing below spends budget before the ceiling is checked; what the scheduler did spends none.
     Row(

@@ -187,6 +187,7 @@ class Reason(StrEnum):
     HELD_BY_OTHERS = "held_by_others"
     NOT_RESTARTABLE = "not_restartable"  # not a batch job, or requeue is switched off
     SUCCESSOR_RUNNING = "successor_running"
+    TIME_LIMIT = "time_limit"  # where policy lets a job end there
     VETOED = "vetoed"  # by an operator, for this attempt
     WITHDRAWN = "withdrawn"  # an operator took this advice back
     # restart

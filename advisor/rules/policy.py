@@ -69,6 +69,7 @@ RANGES: Mapping[str, _Range] = {
     "suspects_after": _Range(0, 100),
     "restarts_ceiling": _Range(0, 100),  # of the newest 100 attempts, which is what is looked at
     "restarts_ceiling_per_1000_node_days": _Range(0, 1000),
+    "restart_at_time_limit": _Range(0, 1),
     "confirmation_retries": _Range(0, 100),
     "storage_delay_seconds": _SECONDS,
     "exclusions_per_job_max": _Range(0, 10_000),

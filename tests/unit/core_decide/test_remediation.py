@@ -19,7 +19,7 @@ from advisor.core.model import (
     Successor,
 )
 from advisor.core.policy import Policy
-from advisor.core.words import Action, AttemptState, Category, IncidentKind, Mode, NodeState, Reason, Trust
+from advisor.core.words import Action, AttemptState, Category, IncidentKind, Mode, NodeState, OrderKind, Reason, Trust
 from tests.unit.core_decide.worlds import (
     LATER,
     NOON,
@@ -31,6 +31,7 @@ from tests.unit.core_decide.worlds import (
     bad_gpu,
     incident,
     job,
+    order,
     past,
     progress,
     signal,
@@ -482,6 +483,21 @@ def test_a_time_limit_is_free_only_when_the_next_attempt_starts_further_on(
     decision = case.decide()
     assert decision.reason is expected
     assert decision.free == (expected is Reason.SCHEDULER_EVENT)
+
+
+@pytest.mark.parametrize("cause", [attribution(C.SCHEDULER_EVENT), bad_gpu("node2")])
+def test_where_the_site_says_so_a_job_ends_with_its_time_limit(cause: Attribution) -> None:
+    """Whatever was found besides; other acts of the scheduler are no time limit, and an operator may still order it."""
+    policy = Policy(restart_at_time_limit=False)
+    case = world(S.TIME_LIMIT, cause=cause, progress=progress(100, 1), policy=policy)
+    decision = case.decide()
+    assert _short(decision) == (Action.NONE, Reason.TIME_LIMIT)
+    assert "its time limit ended it" in decision.explanation
+    assert _short(replace(case, policy=Policy()).decide()) == (Action.RESTART, Reason.SCHEDULER_EVENT)
+    preempted = world(S.PREEMPTED, cause=attribution(C.SCHEDULER_EVENT), policy=policy)
+    assert _short(preempted.decide()) == (Action.RESTART, Reason.SCHEDULER_EVENT)
+    ordered = replace(case, snapshot=replace(case.snapshot, orders=(order(OrderKind.OVERRIDE, action=Action.RESTART),)))
+    assert ordered.decide().action is Action.RESTART
 
 
 # --- settling

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from advisor.core.budgets import FREE_REASONS
+from advisor.core.policy import Policy
 from advisor.core.remediation import TABLE, TAKEN_BACK, Row, choose, describe
 from advisor.core.situation import assess
 from advisor.core.words import Action, AttemptState, Category, IncidentKind, OrderKind, Reason, Trust
@@ -33,6 +34,7 @@ QUIET = progress(5, last_at=after(-700), interval_seconds=1.0)
 FATAL = (signal(trust=Trust.KERNEL, at=after(-60)),)
 SPENT = tuple(past(n) for n in range(3))
 VETO = order(OrderKind.VETO)
+ENDS_THERE = Policy(restart_at_time_limit=False)
 IN_VAIN = past(0, C.SCHEDULER_EVENT, reason=R.CONFIRMATION_RETRY)
 
 # One world per row, in the table's order: the plainest one in which that row decides.
@@ -56,6 +58,7 @@ ROWS: tuple[World, ...] = (
     world(S.RUNNING, K.NONE),
     world(job=job(batch=False)),
     world(dependents_running=True),
+    world(S.TIME_LIMIT, progress=progress(9), policy=ENDS_THERE),
     world(S.PREEMPTED),
     world(past=tuple(past(n, C.NUMERICS) for n in range(20))),
     world(orders=(order(OrderKind.OVERRIDE, action=RESTART),)),
@@ -138,6 +141,16 @@ CONTESTED: tuple[tuple[Row, Row, World], ...] = (
         world(job=job(requeueable=False), dependents_running=True),
     ),
     (_row(NONE, R.SUCCESSOR_RUNNING), _row(RESTART, R.SCHEDULER_EVENT), world(S.PREEMPTED, dependents_running=True)),
+    (
+        _row(NONE, R.SUCCESSOR_RUNNING),
+        _row(NONE, R.TIME_LIMIT),
+        world(S.TIME_LIMIT, policy=ENDS_THERE, dependents_running=True),
+    ),
+    (
+        _row(NONE, R.TIME_LIMIT),
+        _row(RESTART, R.SCHEDULER_EVENT),
+        world(S.TIME_LIMIT, progress=progress(9), policy=ENDS_THERE),
+    ),
     (
         _row(RESTART, R.SCHEDULER_EVENT),
         _row(STOP, R.RESTART_CEILING),
