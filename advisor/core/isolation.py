@@ -195,7 +195,8 @@ def _affordable(snapshot: Snapshot, ranked: tuple[str, ...]) -> _Chosen:
         return _Chosen(nodes=ranked)
     shown = (*snapshot.nodes, *snapshot.other_nodes)
     out_of_service = {fact.name for fact in shown if fact.state in _OUT_OF_SERVICE}
-    spare = snapshot.nodes_fitting - needed - len(set(snapshot.user_excluded) - out_of_service)
+    users = len(set(snapshot.user_excluded) - out_of_service)
+    spare = snapshot.nodes_fitting - needed - users
     kept: list[str] = []
     withheld: list[Withheld] = []
     for node in ranked:
@@ -205,7 +206,9 @@ def _affordable(snapshot: Snapshot, ranked: tuple[str, ...]) -> _Chosen:
             kept.append(node)
             spare -= 1
         else:
-            detail = f"nodes that fit the job: {snapshot.nodes_fitting}; it needs {needed}"
+            beside = " beside those that it excludes itself" if users else ""
+            own = ", so its own list leaves no other" if users and spare + users > 0 else ""
+            detail = f"nodes that fit the job{beside}: {max(snapshot.nodes_fitting - users, 0)}; it needs {needed}{own}"
             withheld.append(Withheld(node=node, reason=WithheldReason.CAPACITY, detail=detail))
     return _Chosen(nodes=tuple(kept), withheld=tuple(withheld))
 

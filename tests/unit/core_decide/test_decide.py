@@ -62,6 +62,10 @@ def test_a_bad_node_that_cannot_be_spared_is_named() -> None:
     decision = _decide(case, 400.0)
     assert (decision.action, decision.isolation.exclude_for_job) == (Action.RESTART, ())
     assert "node2 cannot be avoided (nodes that fit the job: 4; it needs 4)" in decision.explanation
+    own = _decide(replace(case, nodes_fitting=7, user_excluded=("node7", "node8", "node9")), 400.0)
+    assert own.isolation.exclude_for_job == ()
+    says = "nodes that fit the job beside those that it excludes itself: 4; it needs 4, so its own list leaves no other"
+    assert f"node2 cannot be avoided ({says})" in own.explanation
 
 
 def test_a_job_that_keeps_its_exclusions_gathers_them() -> None:

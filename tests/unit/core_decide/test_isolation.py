@@ -33,6 +33,7 @@ from tests.unit.core_decide.worlds import (
 
 FAILED = AttemptState.FAILED
 WIDE = tuple(f"n{i:02}" for i in range(20))
+BESIDE = "nodes that fit the job beside those that it excludes itself"
 
 
 def _isolate(
@@ -162,6 +163,26 @@ def test_exclusions_leave_the_job_enough_nodes(
     assert isolation.exclude_for_job == kept
     assert set(_reasons(isolation)) == {"node2", "x", "y"} - set(kept)
     assert set(_reasons(isolation).values()) <= {WithheldReason.CAPACITY}
+
+
+@pytest.mark.parametrize(
+    ("fitting", "users", "detail"),
+    [
+        (4, (), "nodes that fit the job: 4; it needs 4"),
+        (3, (), "nodes that fit the job: 3; it needs 4"),
+        (5, ("z",), f"{BESIDE}: 4; it needs 4, so its own list leaves no other"),
+        (4, ("z",), f"{BESIDE}: 3; it needs 4"),  # without its list there would be no other, either
+        (5, ("z", "y", "x", "w", "v", "u"), f"{BESIDE}: 0; it needs 4, so its own list leaves no other"),
+        (4, ("down",), "nodes that fit the job: 4; it needs 4"),  # is not among them
+    ],
+)
+def test_why_a_node_cannot_be_spared_counts_what_the_job_excludes_itself(
+    fitting: int, users: tuple[str, ...], detail: str
+) -> None:
+    """A user whose own list leaves the bad node only must not be told that four fit."""
+    down = NodeFact(name="down", state=NodeState.DOWN)
+    isolation = _isolate(bad_gpu("node2"), nodes_fitting=fitting, user_excluded=users, other_nodes=(down,))
+    assert [(item.node, item.detail) for item in isolation.withheld] == [("node2", detail)]
 
 
 def test_a_node_that_is_down_outside_the_allocation_costs_nothing_to_avoid() -> None:
