@@ -147,7 +147,8 @@ def _forward(known: AttemptFacts, job: ObservedJob) -> AttemptFacts:
         job_id=job.job_id,
         partition=job.partition or known.partition,
         eligible_at=job.eligible_at or known.eligible_at,
-        started_at=(job.started_at if running else None) or known.started_at,
+        # Of one that is being requeued Slurm shows the present moment as its start.
+        started_at=(known.started_at if over else None) or (job.started_at if running else None) or known.started_at,
         ended_at=(job.ended_at if over else None) or known.ended_at,
         exit_code=job.exit.code if exit_known and job.exit is not None else known.exit_code,
         exit_signal=job.exit.signal if exit_known and job.exit is not None else known.exit_signal,

@@ -289,3 +289,9 @@ async def _somebody_waits(connection: AsyncConnection) -> None:
     async with asyncio.timeout(10):
         while not (await connection.execute(_WAITING)).all():  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.02)
+
+
+async def test_a_requeue_does_not_move_the_start(store: Store) -> None:
+    """Slurm shows the present moment as the start of a running job that is being requeued: how long it ran is kept."""
+    attempt = await after(store, seen(), seen(COMPLETING, observed_at=at(600), started_at=at(599)))
+    assert attempt.started_at == at(5)
