@@ -46,6 +46,7 @@ _ENDS: Mapping[int, str] = {
     common_pb2.ATTEMPT_STATE_LAUNCH_FAILURE: "could not be launched",
     common_pb2.ATTEMPT_STATE_REQUEUE_HELD: "was requeued by Slurm and is held",
 }
+_REQUEUED = "was ended when its job was put back into the queue"
 _NEVER_WAS = "never was: the scheduler has forgotten the requeue that made it, as when it is killed"
 _FAILED = frozenset(
     {
@@ -112,7 +113,8 @@ def explain(
     standing = [item for item in decisions if not item.undone]
     stopped = _stopped(standing)
     unreported = newest is not None and newest.advice.reason == Reason.STOP_UNREPORTED
-    told = [Sentence(about="happened", says=_happened(attempt, stopped, unreported=unreported))]
+    how = _how_it_ended(attempt, followed=after is not None)
+    told = [Sentence(about="happened", says=_happened(attempt, how, stopped, unreported=unreported))]
     if before is not None:
         told.append(Sentence(about="before", says=_before(before)))
     analysis = json.loads(newest.analysis_json) if newest is not None and newest.analysis_json else {}
@@ -154,11 +156,17 @@ def _by_whom(decision: audit_pb2.Decision) -> str:
     return str(advice.get("ordered_by") or "")
 
 
-def _happened(attempt: audit_pb2.Attempt, stopped: audit_pb2.Decision | None, *, unreported: bool) -> str:
+def _how_it_ended(attempt: audit_pb2.Attempt, *, followed: bool) -> str:
+    """Slurm shows no more of the end of one that it put back into the queue while it ran than that it was ending."""
+    if followed and attempt.state == common_pb2.ATTEMPT_STATE_COMPLETING:
+        return _REQUEUED
+    return _ENDS.get(attempt.state, "is in a state that is not known here")
+
+
+def _happened(attempt: audit_pb2.Attempt, how: str, stopped: audit_pb2.Decision | None, *, unreported: bool) -> str:
     ref = attempt.attempt
     if attempt.requeue_forgotten:
         return f"Attempt {ref.attempt} of job {ref.job_id} {_NEVER_WAS}."
-    how = _ENDS.get(attempt.state, "is in a state that is not known here")
     if unreported:
         how += " while our stop of it was out"
     if stopped is not None and attempt.state == common_pb2.ATTEMPT_STATE_CANCELLED:
@@ -186,7 +194,7 @@ def _not_seen(attempt: audit_pb2.Attempt) -> str:
 
 def _before(attempt: audit_pb2.Attempt) -> str:
     ref = attempt.attempt
-    how = _ENDS.get(attempt.state, "came before it")
+    how = _how_it_ended(attempt, followed=True) if attempt.state in _ENDS else "came before it"
     return f"Attempt {ref.attempt} {how}; why, and what was done: advisor explain {ref.job_id} --attempt {ref.attempt}"
 
 

@@ -241,6 +241,14 @@ def test_what_was_only_watched_and_what_did_not_ask_say_so() -> None:
     assert said(outside, [decision(1, "none", reason="completed")], None)["think"].startswith("Nothing is known")
 
 
+def test_an_attempt_that_was_requeued_while_it_ran_is_over() -> None:
+    """Slurm never shows more of its end than that it is ending; nothing of it is to come where another one followed."""
+    ending = attempt(common_pb2.ATTEMPT_STATE_COMPLETING)
+    assert "is ending: how is not visible yet" in said(ending, [], None)["happened"]
+    followed = attempt(common_pb2.ATTEMPT_STATE_RUNNING, 1)
+    assert "was ended when its job was put back into the queue" in said(ending, [], followed)["happened"]
+
+
 def test_a_source_is_well_by_what_it_answered_and_when() -> None:
     """One that nobody has asked is not; one that fails for some says so."""
     kernel = operator_pb2.SourceStatus(name="kernel", kind="kernel, trusted", available=True)
