@@ -292,9 +292,13 @@ def _can_do(
 def _left_to_its_user(
     attempt: audit_pb2.Attempt, decision: audit_pb2.Decision | None, after: audit_pb2.Attempt | None
 ) -> bool:
-    """It failed, should run again, and the advisor does nothing about it: it only watches, or must leave it alone."""
+    """It failed, should run again, and the advisor does nothing about it: it only watches, or must leave it alone, as
+    policy may want of one that its time limit ended.
+    """
     if decision is None or after is not None or attempt.state not in _FAILED:
         return False
+    if decision.advice.reason == Reason.TIME_LIMIT:
+        return True
     return decision.advice.action == common_pb2.ACTION_RESTART and (
         decision.advice.mode == common_pb2.MODE_MONITOR or not attempt.in_scope
     )

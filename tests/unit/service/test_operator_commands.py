@@ -283,6 +283,17 @@ def test_whoever_is_not_restarted_by_us_is_told_to_do_it() -> None:
     assert "scontrol requeue" not in followed
 
 
+def test_who_is_let_end_with_the_time_limit_is_told_how_to_go_on() -> None:
+    """Where the site restarts nobody there it would be wrong that the user need not do anything."""
+    over = attempt(common_pb2.ATTEMPT_STATE_TIME_LIMIT)
+    left = decision(common_pb2.ACTION_NONE, "scheduler_event", reason="time_limit")
+    do = said(over, [left], None)["do"]
+    assert do.startswith("A checkpoint more often")
+    assert "The advisor does not restart it. To do so yourself: scontrol requeue 17." in do
+    again = decision(common_pb2.ACTION_RESTART, "scheduler_event", reason="scheduler_event")
+    assert said(over, [again], None)["do"].startswith("You need not do anything.")
+
+
 def test_a_failure_that_nothing_was_decided_about_is_not_called_well() -> None:
     """A moment after its end, or with an advisor that is away; not of one that is well without a decision."""
     told = said(attempt(), [], None)
