@@ -12,7 +12,7 @@ from datetime import datetime
 from advisor.core.blame import HARDWARE, implicated_gpus, implicated_nodes, implicated_ranks, implications, ranks_on
 from advisor.core.calibration import calibrated
 from advisor.core.certainty import certain
-from advisor.core.detection import OUTPUT_NOT_OPENED
+from advisor.core.detection import OUTPUT_NOT_OPENED, survived
 from advisor.core.divergence import with_suspects
 from advisor.core.doubts import DOUBTED_MAX, REMARKED_MAX, doubt, remark
 from advisor.core.fingerprint import fingerprint
@@ -24,7 +24,7 @@ from advisor.core.policy import Policy
 from advisor.core.ranks import RANKS_MAX as SCANNED_MAX
 from advisor.core.rules import RuleSet, rule_of
 from advisor.core.suspects import RECORDED
-from advisor.core.symptoms import RANKS_MAX, symptom_hypothesis
+from advisor.core.symptoms import EXITS, RANKS_MAX, symptom_hypothesis
 from advisor.core.words import AttemptState, Category, Implicates, IncidentKind, Reason
 
 STRONG_HARDWARE = 0.9
@@ -34,6 +34,9 @@ def attribute(snapshot: Snapshot, incident: Incident, rules: RuleSet, policy: Po
     """The attribution of one incident. For kind NONE: category NONE, or what degrades a job that goes on."""
     index = rules.by_id()
     judged = [(s, rule) for s in incident.signals if (rule := rule_of(s, rules, index)) is not None]
+    if snapshot.progress.in_job_restarts:
+        # Which task ended an earlier life says nothing of the last.
+        judged = [(s, rule) for s, rule in judged if rule.id not in EXITS or not survived(s, snapshot)]
     places = PlaceMap.of(snapshot, [s for s, _ in judged])
     scored = score(snapshot, incident, judged, policy)
     if incident.kind is IncidentKind.NONE:

@@ -40,11 +40,21 @@ def score(
     """Initiating signals, best explanation first."""
     initiating = [(s, rule) for s, rule in judged if rule.role is Role.INITIATING]
     skew = timedelta(seconds=policy.clock_skew_seconds)
-    sound = ((s, rule) for s, rule in initiating if rule.id not in RECORDED and not doubt(s))
-    first = next(((s, rule) for s, rule in sound if rule.weight >= 0.5), None)
     late = frozenset(rank for s, rule in initiating if rule.id in RECORDED for rank in ranks_of(s))
     stalled = next((s for s, rule in judged if rule.kind is IncidentKind.HANG and rule.role is Role.SYMPTOM), None)
     waiting = _waiting_since(s for s, _ in judged)
+    outlived = frozenset(
+        s.id
+        for s, rule in initiating
+        if rule.clears
+        and incident.kind is not IncidentKind.NONE
+        and not (rule.id not in RECORDED and _when_waiting_began(s, waiting, snapshot))
+        and survived(s, snapshot)
+    )
+    # What training went on after began nothing, unless nothing else could have and there was but one life.
+    sound = [(s, rule) for s, rule in initiating if rule.id not in RECORDED and not doubt(s) and rule.weight >= 0.5]
+    only = next(iter(sound), None) if not snapshot.progress.in_job_restarts else None
+    first = next((item for item in sound if item[0].id not in outlived), only)
     scored: list[Scored] = []
     for position, (signal, rule) in enumerate(initiating):
         score, against = rule.weight, ""
@@ -66,7 +76,7 @@ def score(
             score += RECORDED_BONUS  # printed by a rank that the others waited for
         if rule.id not in RECORDED and _when_waiting_began(signal, waiting, snapshot):
             score += WAIT_BONUS  # also where a step or two was still finished after it
-        elif rule.clears and incident.kind is not IncidentKind.NONE and survived(signal, snapshot):
+        elif signal.id in outlived:
             # However trusted: a GPU that went on computing did not end the attempt.
             score = rule.weight - SURVIVED_PENALTY
             against = "training went on after it"
@@ -83,11 +93,28 @@ def score(
         if doubt(signal):
             score, against = score - DOUBT_PENALTY, doubt(signal)
         scored.append(Scored(signal=signal, rule=rule, score=score - position * 1e-6, against=against))
+    if snapshot.progress.in_job_restarts:
+        scored = _of_the_last_life(scored, outlived, skew)
     # What the job's own log tells of its failure is not overruled by what may be of another day.
     told = min((item.score for item in scored if item.score >= WEAK and not doubt(item.signal)), default=1.0)
     scored = [replace(item, score=min(item.score, told - 0.01)) if doubt(item.signal) else item for item in scored]
     scored.sort(key=lambda item: -item.score)
     return scored
+
+
+def _of_the_last_life(scored: Sequence[Scored], outlived: frozenset[str], skew: timedelta) -> list[Scored]:
+    """Where the ranks began anew, within the job or because several attempts write one log: what a log says of an
+    earlier life is worth less than any word for how the last one ended. Not what it said again: nobody knows when.
+    """
+    ends = [item for item in scored if item.signal.id not in outlived and item.rule.ends and item.score >= WEAK]
+    made = []
+    for item in scored:
+        signal = item.signal
+        later = (end.score for end in ends if signal.id in outlived and _later(end.signal, signal, skew))
+        again = signal.trust.trusted or signal.count > 1
+        least = 1.0 if again else min(later, default=1.0)
+        made.append(replace(item, score=min(item.score, least - 0.01)))
+    return made
 
 
 def _within(title: str) -> str:

@@ -13,7 +13,7 @@ from advisor.core.suspects import IDLE, RECORDED, missing_ranks
 from advisor.core.words import Category, IncidentKind, Role
 
 RANKS_MAX = 64  # of an attribution
-_EXITS = frozenset(
+EXITS = frozenset(
     {
         "slurm.task_signal",
         "slurm.task_exited",
@@ -58,7 +58,7 @@ def symptom_hypothesis(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]]
             evidence=evidence,
         )
     if not hang:
-        exits = [s for s, rule in judged if rule.id in _EXITS]
+        exits = [s for s, rule in judged if rule.id in EXITS]
         exits = [s for s in exits if s.fields.get("exitcode", "") not in {"-15", "-6"}]
         ranks = tuple(sorted({rank for s in exits[:1] for rank in ranks_of(s)}))
         killed = _killed(snapshot) or any(s.fields.get("signal") == "9" for s in exits)

@@ -380,6 +380,51 @@ def test_a_time_out_looks_back_to_when_it_began_to_wait() -> None:
     assert blame.alternatives[0].why_not == "training went on after it"
 
 
+STEP = " iteration {:8d}/     900 | elapsed time per iteration (ms): 9.1 | lm loss: 2.0 |\n"
+LOADED = "successfully loaded checkpoint from /ckpt at iteration 200\n"
+EXITED = "srun: error: node{}: task {}: Exited with exit code 1\n"
+REQUEUED = "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-11-29T11:00:00 DUE TO JOB REQUEUE ***\n"
+DIVIDED = (
+    'Traceback (most recent call last):\n  File "/w/train.py", line 8, in main\n    x = 1 / 0\n'
+    "ZeroDivisionError: division by zero\n"
+)
+
+
+def steps(first: int, last: int) -> str:
+    return "".join(STEP.format(number) for number in range(first, last))
+
+
+@pytest.mark.parametrize("between", [EXITED.format(2, 1), EXITED.format(2, 1) + REQUEUED])
+@pytest.mark.parametrize("end", [DIVIDED, "RuntimeError: it is odd\n"])
+def test_a_log_of_two_attempts_is_judged_by_what_ended_the_last(between: str, end: str) -> None:
+    """The GPU's fault ended the first, of which the second is the recovery."""
+    text = steps(1, 210) + ECC.format(9) + between + LOADED + steps(201, 590) + end + EXITED.format(3, 2)
+    incident, blame = judge(snapshot((context(), text)))
+    assert (incident.kind, blame.category, blame.nodes) == (IncidentKind.CRASH, Category.APPLICATION, ())
+    assert blame.ranks == (2,)
+    told = {other.category: other.why_not for other in blame.alternatives}
+    assert told[Category.GPU_HARDWARE] == "training went on after it"
+
+
+@pytest.mark.parametrize("between", ["", STEP.format(210), LOADED, LOADED + STEP.format(201)])
+def test_an_error_right_behind_a_broken_gpu_does_not_hide_it(between: str) -> None:
+    """No progress came after it, or no more than another rank was just finishing."""
+    _, blame = judge(snapshot((context(), steps(1, 210) + ECC.format(9) + between + DIVIDED + EXITED.format(3, 2))))
+    assert (blame.category, blame.nodes) == (Category.GPU_HARDWARE, ("node2",))
+
+
+def test_a_vague_error_behind_steps_that_come_late_does_not_hide_a_broken_gpu() -> None:
+    """Standard output is written later than standard error: steps behind an error may be from before it."""
+    text = steps(1, 210) + ECC.format(9) + steps(210, 215) + "RuntimeError: it is odd\n" + EXITED.format(2, 1)
+    assert judge(snapshot((context(), text)))[1].category is Category.GPU_HARDWARE
+
+
+def test_a_gpu_that_breaks_again_after_a_recovery_is_not_hidden_by_a_vague_error() -> None:
+    """Both are one signal, which stands where it came first."""
+    text = steps(1, 210) + ECC.format(9) + LOADED + steps(201, 300) + ECC.format(9) + "RuntimeError: it is odd\n"
+    assert judge(snapshot((context(), text)))[1].nodes == ("node2",)
+
+
 @pytest.mark.parametrize(
     ("units", "implicated"),
     [
