@@ -139,7 +139,7 @@ def list_orders(
     configuration: ConfigOption = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """What operators ordered and holds, newest first: vetoes, overrides, withdrawals, exclusions, reset budgets.
+    """What operators ordered, while it holds, newest first: vetoes, overrides, withdrawals, exclusions, reset budgets.
 
     \b
     Examples:
