@@ -239,6 +239,25 @@ def test_j_forged_records_and_broken_bytes_fool_nobody(world: World) -> None:
     assert victim.wait("COMPLETED").restarts == 0
 
 
+def test_a_misspelt_opt_out_is_left_alone(world: World) -> None:
+    """Beside a job that opted in, fails in the same way, and is restarted a second time: it is not slowness."""
+    script = "#!/bin/sh\nsleep 1; exit 42\n"
+    slips = [
+        world.cluster.submit("alice", script, "-N1", f"--comment={comment}")
+        for comment in (
+            '{"advisor":{"enable":false}}',
+            '{"advisor":{"Enabled":false}}',
+            '{"advisor":{"disabled":true}}',
+            '{"advisor":{"enabledd":true}}',
+        )
+    ]
+    opted_in = world.cluster.submit("alice", script, "-N1", '--comment={"advisor":{"enabled":true}}')
+    wait_for("its second restart", lambda: world.cluster.job(opted_in).restarts == 2, seconds=60)
+    for slip in slips:
+        world.cluster.wait_state(slip, "FAILED", seconds=30)
+    assert [(row.state, row.restarts) for row in map(world.cluster.job, slips)] == [("FAILED", 0)] * len(slips)
+
+
 def _stays_cancelled(run: Run, restarts: int) -> bool:
     row = run.row
     return row.state == "CANCELLED" and row.restarts == restarts
