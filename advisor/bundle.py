@@ -30,6 +30,7 @@ from advisor.bundle_times import NAME_BYTES, Reach, begin_of, names_asked, other
 from advisor.core import excerpt
 from advisor.core.chatter import Voice, quiet_seconds
 from advisor.core.collectives import believed_world, worlds_told
+from advisor.core.detection import CANCELLED
 from advisor.core.doubts import doubt
 from advisor.core.gpu_indices import with_indices
 from advisor.core.hostlist import fold
@@ -84,6 +85,9 @@ def read_parts(parts: Parts, scanner: Scanner, now: datetime) -> Snapshot:
     progress = combine({name: held.progress for name, held in reading.files.items()})
     progress = replace(progress, quiet_seconds=reading.quiet_seconds())
     reading.signals = with_indices(reading.signals, (held.gpus for held in reading.files.values()))
+    state, signals = facts.state, reading.signals
+    if state is None:
+        state, signals = _likely_state(facts, signals, progress, scanner)
     return Snapshot(
         job=Job(
             key=facts.job_id or parts.name,
@@ -94,7 +98,7 @@ def read_parts(parts: Parts, scanner: Scanner, now: datetime) -> Snapshot:
         ),
         attempt=Attempt(
             number=facts.restarts,
-            state=facts.state or _likely_state(facts, reading.signals, progress),
+            state=state,
             nodes=facts.nodes,
             exit=facts.exit,
             started_at=facts.started_at,
@@ -104,7 +108,7 @@ def read_parts(parts: Parts, scanner: Scanner, now: datetime) -> Snapshot:
             rank_nodes=facts.rank_nodes,
             silent_seconds=facts.silent_seconds,
         ),
-        signals=reading.signals,
+        signals=signals,
         progress=progress,
         sources=tuple(sources),
         # What has run and waits again was requeued: the queue holds its next attempt.
@@ -296,21 +300,43 @@ class _Reading:
         self.signals = (*self.signals, *more)[:SIGNALS_MAX]
 
 
-def _likely_state(facts: JobFacts, signals: Sequence[Signal], progress: Progress) -> AttemptState:
-    """The state of a job whose bundle does not give it: by exit code, then long silence, then what was printed."""
+def _likely_state(
+    facts: JobFacts, signals: tuple[Signal, ...], progress: Progress, scanner: Scanner
+) -> tuple[AttemptState, tuple[Signal, ...]]:
+    """The state of a job whose bundle does not give it: by exit code, then long silence, then what was printed. With
+    its signals, in which a cancel that is concluded from them is the cause.
+    """
     if facts.exit is not None:
-        return AttemptState.COMPLETED if (facts.exit.code, facts.exit.signal) == (0, 0) else AttemptState.FAILED
+        clean = (facts.exit.code, facts.exit.signal) == (0, 0)
+        return AttemptState.COMPLETED if clean else AttemptState.FAILED, signals
     if facts.silent_seconds is not None and facts.silent_seconds + progress.quiet_seconds >= HANG_SECONDS:
-        return AttemptState.RUNNING
+        return AttemptState.RUNNING, signals
     if progress.finished:
-        return AttemptState.COMPLETED
-    telling = any(
-        signal.role in {Role.INITIATING, Role.SYMPTOM, Role.CASCADE, Role.TEARDOWN}
+        return AttemptState.COMPLETED, signals
+    telling = [
+        signal
+        for signal in signals
+        if signal.role in {Role.INITIATING, Role.SYMPTOM, Role.CASCADE, Role.TEARDOWN}
         and signal.line > progress.cleared_lines.get(signal.file, 0)  # not what steps came after
         and not doubt(signal)
-        for signal in signals
-    )
-    return AttemptState.FAILED if telling else AttemptState.OTHER
+    ]
+    cancel, rule = _cancel(telling), scanner.by_id.get(CANCELLED)
+    if cancel is not None and rule is not None:
+        cause = replace(cancel, rule=rule.id, role=rule.role, category=rule.category)
+        return AttemptState.CANCELLED, tuple(cause if signal is cancel else signal for signal in signals)
+    return AttemptState.FAILED if telling else AttemptState.OTHER, signals
+
+
+def _cancel(telling: Sequence[Signal]) -> Signal | None:
+    """Slurm's banner of a cancelled job, where it gives no reason and nothing had failed before it: a scancel. A step is
+    cancelled for its own failure too.
+    """
+    banner = next((s for s in telling if s.rule == "slurm.cancelled" and "*** JOB " in s.text), None)
+    if banner is None:
+        return None
+    before = (s for s in telling if s.role is not Role.TEARDOWN)
+    failed = any(s.role is Role.INITIATING or s.file != banner.file or s.line < banner.line for s in before)
+    return None if failed else banner
 
 
 def _labelled_hosts(path: Path, nodes: tuple[str, ...] | None) -> dict[int, str]:

@@ -47,8 +47,9 @@ def verdict_text(document: Mapping[str, Any], titles: Mapping[str, str]) -> str:
     sure = f"{round(attribution['confidence'] * 100)} %"
     if own_word_alone(attribution):
         sure += ", by its own output alone"
+    kind = "cancel" if advice["reason"] == Reason.USER_CANCELLED else incident["kind"]
     lines = [
-        f"what  {incident['kind']}: {attribution['root_cause']}  [{attribution['category']}, {sure}]",
+        f"what  {kind}: {attribution['root_cause']}  [{attribution['category']}, {sure}]",
         f"who   {_who(attribution['implicated'])}",
         f"do    {_what(advice, incident, attribution)}",
     ]

@@ -18,6 +18,7 @@ from advisor.core.rules import XID_LOG_RULES, Rule, RuleSet, rule_of, xid_code
 from advisor.core.words import Action, AttemptState, Category, IncidentKind, NodeState, Reason, Role, Trust
 
 OUTPUT_NOT_OPENED = "scheduler.output_not_opened"
+CANCELLED = "advisor.job_cancelled"  # concluded from what was printed, where nobody tells the state
 _STATE_RULES: Mapping[AttemptState, str] = {
     AttemptState.NODE_FAILURE: "scheduler.node_failure",
     AttemptState.PREEMPTED: "scheduler.preempted",
@@ -283,7 +284,8 @@ def scheduler_signals(snapshot: Snapshot, rules: RuleSet, now: datetime) -> tupl
         rule_id = "scheduler.node_down" if down else "scheduler.node_not_responding"
         make(rule_id, fact.since or when, (fact.name,), f"node {fact.name} is {fact.state.value}")
     state_rule = None if snapshot.stopped_by_us else _STATE_RULES.get(attempt.state)
-    if state_rule is not None:
+    concluded = any(signal.rule == CANCELLED for signal in snapshot.signals)
+    if state_rule is not None and not concluded:
         make(state_rule, when)
     if attempt.state is AttemptState.FAILED and attempt.exit is not None:
         text = f"exit code {attempt.exit.code}, signal {attempt.exit.signal}"

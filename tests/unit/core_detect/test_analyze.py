@@ -626,6 +626,64 @@ def test_beside_what_the_scheduler_says_dmesg_is_in_this_machines_zone(
     time.tzset()
 
 
+STEPS, MORE = (
+    "".join(f" iteration {step}/ 900 | elapsed time per iteration (ms): 9.1 | lm loss: 2.0 |\n" for step in range(*of))
+    for of in ((1, 4), (4, 9))
+)
+CANCELLED = "slurmstepd: error: *** {} ON node1 CANCELLED AT 2026-11-30T10:00:00{} ***\n"
+AT_ONCE = "srun: error: node2: task 1: Exited with exit code 1\n"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        CANCELLED.format("JOB 4711", ""),
+        CANCELLED.format("STEP 4711.0", "") + CANCELLED.format("JOB 4711", ""),
+        CANCELLED.format("JOB 4711", "") + "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
+        "srun: error: node1: task 0: Terminated\n",
+        CANCELLED.format("JOB 4711", " DUE to SIGNAL Terminated"),
+    ],
+)
+def test_a_cancelled_job_is_told_as_cancelled(tmp_path: Path, capsys: pytest.CaptureFixture[str], end: str) -> None:
+    """By whom its log does not say: its user, or somebody who may. What tasks say after it is what it led to."""
+    log = tmp_path / "job.log"
+    log.write_text(STEPS + end)
+    run("analyze", log)
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert lines[0].startswith("what  cancel: The job was cancelled; its log does not say by whom  [user_cancel, ")
+    assert lines[2] == "do    none: somebody cancelled it, and that stays so"
+    assert "  scheduler  " not in out
+    run("analyze", log, "--format", "json")
+    document = json.loads(capsys.readouterr().out)
+    assert (document["job"]["state"], document["advice"]["reason"]) == ("cancelled", "user_cancelled")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        AT_ONCE + CANCELLED.format("JOB 4711", ""),
+        ECC + CANCELLED.format("JOB 4711", ""),
+        CANCELLED.format("STEP 4711.0", ""),
+        CANCELLED.format("JOB 4711", " DUE TO TIME LIMIT"),
+        CANCELLED.format("JOB 4711", " DUE TO PREEMPTION"),
+        CANCELLED.format("JOB 4711", " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"),
+        CANCELLED.format("JOB 4711", " DUE TO JOB REQUEUE"),
+        CANCELLED.format("JOB 4711", "") + MORE + AT_ONCE,
+    ],
+)
+def test_what_was_cancelled_after_it_failed_or_by_slurm_is_not_told_as_a_cancel(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    """Somebody cleaned up, or the banner says why; or it went on."""
+    log = tmp_path / "job.log"
+    log.write_text(STEPS + text)
+    run("analyze", log, "--format", "json")
+    document = json.loads(capsys.readouterr().out)
+    assert document["attribution"]["category"] != "user_cancel"
+    assert (document["job"]["state"], document["advice"]["action"]) == ("failed", "restart")
+
+
 def test_what_somebody_can_cure_is_not_called_certain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A full quota stops the job until there is room: that is no mistake in how it was started."""
     log = tmp_path / "job.log"
