@@ -24,7 +24,7 @@ from advisor.core.policy import Policy
 from advisor.core.ranks import RANKS_MAX as SCANNED_MAX
 from advisor.core.rules import RuleSet, rule_of
 from advisor.core.suspects import RECORDED
-from advisor.core.symptoms import EXITS, RANKS_MAX, symptom_hypothesis
+from advisor.core.symptoms import EXITS, RANKS_MAX, symptom_hypothesis, told_by_agent
 from advisor.core.words import AttemptState, Category, Implicates, IncidentKind, Reason
 
 STRONG_HARDWARE = 0.9
@@ -51,7 +51,8 @@ def attribute(snapshot: Snapshot, incident: Incident, rules: RuleSet, policy: Po
         or (symptom.category is not Category.UNKNOWN and leads[0].score < symptom.confidence)
     ):
         return with_opinions(_from_symptom(snapshot, incident, symptom, leads, places), snapshot)
-    found = with_suspects(_from_lead(snapshot, groups, symptom, places, policy), snapshot, policy)
+    agent = told_by_agent(judged, _local(leads[0]))
+    found = with_suspects(_from_lead(snapshot, groups, symptom, agent, places, policy), snapshot, policy)
     return with_opinions(found, snapshot)
 
 
@@ -77,9 +78,14 @@ def _from_symptom(
 
 
 def _from_lead(
-    snapshot: Snapshot, groups: Sequence[Sequence[Scored]], symptom: Hypothesis, places: PlaceMap, policy: Policy
+    snapshot: Snapshot,
+    groups: Sequence[Sequence[Scored]],
+    symptom: Hypothesis,
+    agent: tuple[tuple[int, ...], str],
+    places: PlaceMap,
+    policy: Policy,
 ) -> Attribution:
-    """The attribution of the best hypothesis."""
+    """The attribution of the best hypothesis. `agent`: who that is by a launcher's agent, and on which node."""
     group = groups[0]
     lead = group[0]
     rule, category = lead.rule, lead.rule.category
@@ -95,11 +101,12 @@ def _from_lead(
         nodes, note = (), "the same failure came on other nodes too"
         # What the job brings along; or what all nodes share, and then waiting helps.
         category = category if rule.transient_storage else Category.APPLICATION
-    ranks = (
-        implicated_ranks(snapshot, group, lead, places, nodes)
-        or ranks_on(snapshot, groups[1:], places, nodes or places.nodes(lead.signal))
-        or symptom.ranks
-    )
+    ranks = implicated_ranks(snapshot, group, lead, places, nodes) or agent[0]
+    on = agent[1] if ranks == agent[0] else ""
+    if not ranks:
+        ranks = ranks_on(snapshot, groups[1:], places, nodes or places.nodes(lead.signal))
+    if not ranks and not _local(lead):
+        ranks = symptom.ranks
     gpus = implicated_gpus(group, places, nodes)
     runner = [_hypothesis(g[0], places, _why_not(g[0], lead)) for g in groups[1:4]]
     if symptom.category is not Category.UNKNOWN:
@@ -109,7 +116,7 @@ def _from_lead(
     confidence = round(min(0.99, max(0.05, min(lead.score, most)) * (0.85 if close else 1.0)), 3)
     return Attribution(
         category=category,
-        root_cause=_sentence(lead, nodes, ranks, note),
+        root_cause=_sentence(lead, nodes, ranks, note, on),
         confidence=_sure(confidence, lead),
         nodes=nodes,
         ranks=ranks[:RANKS_MAX],
@@ -203,8 +210,8 @@ def _degraded(snapshot: Snapshot, scored: Sequence[Scored], places: PlaceMap, po
     )
 
 
-def _sentence(lead: Scored, nodes: Sequence[str], ranks: Sequence[int], note: str) -> str:
-    """One line for a tired operator."""
+def _sentence(lead: Scored, nodes: Sequence[str], ranks: Sequence[int], note: str, on: str = "") -> str:
+    """One line for a tired operator. `on`: the node that the rank ran on, which nothing blames."""
     parts = [lead.rule.title]
     name, message = lead.signal.fields.get("exception", ""), lead.signal.fields.get("message", "")
     if name or message:
@@ -212,10 +219,18 @@ def _sentence(lead: Scored, nodes: Sequence[str], ranks: Sequence[int], note: st
     if nodes:
         parts.append(f" ({_few(nodes)})")
     elif ranks:
-        parts.append(f" (rank{'s' if len(ranks) > 1 else ''} {_few(ranks)})")
+        parts.append(f" (rank{'s' if len(ranks) > 1 else ''} {_few(ranks)}{f' on {on}' if on else ''})")
+    elif local := _local(lead):
+        parts.append(f" (local rank {local})")
     if note:
         parts.append(f"; {note}")
     return "".join(parts)
+
+
+def _local(item: Scored) -> str:
+    """The number within its node of the only rank that printed it, where a line tells no more; "" otherwise."""
+    signal = item.signal
+    return signal.fields.get("local", "") if signal.count == 1 and signal.rank is None else ""
 
 
 def _few(names: Sequence[str] | Sequence[int]) -> str:

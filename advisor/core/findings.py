@@ -96,6 +96,8 @@ class Findings:
         rank, nodes, peers = resolved
         if place.pci:
             captures.setdefault("pci", place.pci)
+        if "tasks" in captures and self.placer.label_is_node():
+            captures["launchers"] = captures.pop("tasks")  # no ranks
         breaks = rule.role is Role.INITIATING and rule.kind is IncidentKind.CRASH and self.context.trust is Trust.LOG
         named = bool(captures.get("node") or captures.get("nodes"))
         by_place = named or rule.implicates in _PLACED or self.context.trust is not Trust.LOG
@@ -103,6 +105,8 @@ class Findings:
         keys = self.repeats.keys_of(rule.id, placed, place.body, distinct(rule.id, captures, text))
         # A rank that the rule itself found may be any number of the line.
         told = any(captures.get(name) for name in ("rank", "task", "local"))
+        if rank is None and place.local is not None:
+            captures.setdefault("local", str(place.local))
         answer = Answer(
             outcome=Outcome.ERROR,
             rule=rule.id,

@@ -92,11 +92,11 @@ class Placer:
                 node_index = self.ordered.index(place.node)
             if node_index is None and place.task is not None:
                 node_index = place.task
-            if not node_index or len(self.ordered) == 1:
+            if node_index == 0 or len(self.ordered) == 1:
                 rank = local
-            elif per_node:
+            elif node_index and per_node:
                 rank = node_index * per_node + local
-        if rank is None and place.task is not None and not self.label_is_node():
+        if rank is None and local is None and place.task is not None and not self.label_is_node():
             rank = place.task
         if rank is None:
             rank = context.rank

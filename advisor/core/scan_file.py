@@ -387,7 +387,9 @@ class FileScan:
         rule = self.scanner.by_id.get("torchelastic.root_cause")
         if rule is None or "exitcode" not in block:
             return
-        captures = {key: value for key, value in block.items() if key in {"rank", "exitcode", "error", "signal"}}
+        captures = {
+            key: value for key, value in block.items() if key in {"rank", "local", "exitcode", "error", "signal"}
+        }
         host = block.get("host", "")
         if host:
             node = short(host)

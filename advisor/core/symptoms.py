@@ -13,15 +13,28 @@ from advisor.core.suspects import IDLE, RECORDED, missing_ranks
 from advisor.core.words import Category, IncidentKind, Role
 
 RANKS_MAX = 64  # of an attribution
+AGENT = "torchelastic.root_cause"
 EXITS = frozenset(
     {
         "slurm.task_signal",
         "slurm.task_exited",
-        "torchelastic.root_cause",
+        AGENT,
         "torch.process_terminated",
         "mpi.exited_on_signal",
     }
 )
+
+
+def told_by_agent(judged: Sequence[tuple[Signal, Rule]], local: str) -> tuple[tuple[int, ...], str]:
+    """Which rank of the job a launcher's agent says that its worker `local` was, and on which node, "" where it does
+    not: a line of the worker's own tells only its number on a node.
+    """
+    ranks = {
+        s.rank: s.nodes[0] if s.nodes else ""
+        for s, rule in judged
+        if rule.id == AGENT and s.count == 1 and s.rank is not None and s.fields.get("local") == local
+    }
+    return (tuple(ranks), next(iter(ranks.values()))) if len(ranks) == 1 else ((), "")
 
 
 def symptom_hypothesis(snapshot: Snapshot, judged: Sequence[tuple[Signal, Rule]]) -> Hypothesis:

@@ -63,9 +63,11 @@ def root_cause_line(line: str, block: dict[str, str]) -> bool:
         # The next entry began: an earlier one is complete.
         return True
     if key == "rank":
-        rank = re.match(r"\d{1,7}", value)
+        rank = re.match(r"(\d{1,7})(?: \(local_rank: (\d{1,4})\))?", value)
         if rank is not None:
-            block["rank"] = rank[0]
+            block["rank"] = rank[1]
+            if rank[2] is not None:
+                block["local"] = rank[2]
     elif key == "exitcode":
         code = re.match(r"-?\d{1,5}", value)
         if code is not None:

@@ -413,6 +413,57 @@ def test_an_error_right_behind_a_broken_gpu_does_not_hide_it(between: str) -> No
     assert (blame.category, blame.nodes) == (Category.GPU_HARDWARE, ("node2",))
 
 
+FAILED = "torch/distributed/elastic/api.py:826] failed (exitcode: {}) local_rank: {} (pid: 126) of binary\n"
+FOOTER = (
+    "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-29_11:59:31\n  host      : node3\n"
+    "  rank      : 18 (local_rank: 2)\n  exitcode  : {0} (pid: 126)\n  error_file: <N/A>\n"
+    "  traceback : Signal {0} received by PID 126\n"
+)
+
+
+@pytest.mark.parametrize("nodes", [("node1", "node2", "node3", "node4"), None])
+def test_a_workers_number_on_its_node_is_not_its_rank(nodes: tuple[str, ...] | None) -> None:
+    """torchrun's `local_rank`, and the number that it puts before lines, are counted on each node anew."""
+    where = context(nodes=nodes)
+    for text, told in (
+        (FAILED.format(-9, 2), "(local rank 2)"),
+        ("[default2]:" + KEY_ERROR.splitlines()[-1].removeprefix("[rank3]: ") + "\n", "(local rank 2)"),
+        ("[default2]:RuntimeError: CUDA error: uncorrectable ECC error encountered\n", "(local rank 2)"),
+    ):
+        world = replace(snapshot((where, text), nodes=nodes), offline=True)
+        _, blame = judge(world)
+        assert (blame.ranks, blame.nodes) == ((), ())
+        assert told in blame.root_cause
+    alone = snapshot((context(nodes=("node1",), world_size=8), FAILED.format(-9, 2)), nodes=("node1",), world_size=8)
+    assert judge(alone)[1].ranks == (2,)
+
+
+@pytest.mark.parametrize(
+    "line", [FAILED.format(-9, 2), "[default2]:RuntimeError: CUDA error: uncorrectable ECC error encountered\n"]
+)
+def test_the_agents_footer_tells_which_rank_a_local_rank_was(line: str) -> None:
+    """Its rank and its host are told; that is the job's word, which alone blames no node."""
+    _, blame = judge(snapshot((context(), line + FOOTER.format(-9))))
+    assert (blame.ranks, blame.nodes) == ((18,), ())
+    assert "(rank 18 on node3)" in blame.root_cause
+    elsewhere = line + FOOTER.format(-9).replace("node3", "login1")
+    _, blame = judge(snapshot((context(world_size=None, tasks_per_node=None), elsewhere)))
+    assert "(rank 18)" in blame.root_cause  # a host that is none of the job's
+
+
+def test_the_footer_of_another_worker_tells_nothing_of_this_one() -> None:
+    """On which node it was, nobody says."""
+    line = "[default5]:RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+    assert judge(snapshot((context(), line + FOOTER.format(1))))[1].ranks == ()
+
+
+def test_tasks_of_which_each_starts_a_nodes_ranks_are_no_ranks() -> None:
+    """One launcher a node, of eight GPUs: task 2 is the third node's launcher."""
+    line = "srun: error: node3: task 2: Exited with exit code 1\n"
+    assert judge(snapshot((context(), line)))[1].ranks == (2,)
+    assert judge(snapshot((context(tasks_per_node=1), line), tasks_per_node=1))[1].ranks == ()
+
+
 def test_a_vague_error_behind_steps_that_come_late_does_not_hide_a_broken_gpu() -> None:
     """Standard output is written later than standard error: steps behind an error may be from before it."""
     text = steps(1, 210) + ECC.format(9) + steps(210, 215) + "RuntimeError: it is odd\n" + EXITED.format(2, 1)
