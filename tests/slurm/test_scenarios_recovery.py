@@ -2,8 +2,11 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
+
+import pytest
 
 from advisor.client import Client
 from advisor.demo.training import Training
@@ -155,6 +158,40 @@ def test_a_job_that_hangs_by_its_own_rule_is_requeued(world: World) -> None:
     first = min(filter(_restart_of(0), run.decisions()), key=lambda decision: int(decision["advice"]["generation"]))
     assert [item["rule"] for item in first["advice"]["evidence"]] == ["job.hang"]
     assert "its first line has not come in 12 s" in first["advice"]["evidence"][0]["text"]
+
+
+@pytest.fixture
+def impatient(world: World) -> Iterator[World]:
+    """A policy under which a job hangs after seconds, and may do so three times."""
+    seconds = {
+        "hang_seconds": 4.0,
+        "hang_floor_seconds": 2.0,
+        "hang_learning_seconds": 0.0,
+        "trusted_fatal_grace_seconds": 2.0,
+    }
+    world.stack.restart_advisor({**world.stack.policy, **seconds, "restarts_unexplained": 3, "suspects_after": 0})
+    yield world
+    world.stack.restart_advisor(world.stack.policy)
+
+
+def test_a_job_that_hangs_at_the_same_step_each_time_is_stopped(impatient: World) -> None:
+    """What Slurm prints of each requeue, into the file that all attempts share, is no cause, and no count is lost."""
+    world = impatient
+    lines = 'for i in $(seq 1 20); do echo " iteration $i/ 100 | lm loss: 2.0 |"; sleep 0.1; done'
+    script = f"#!/bin/sh\nsrun sh -c '{lines}; sleep 3000'\n"
+    output = world.cluster.runtime.home("alice") / "hangs.out"
+    options = ("-N1", f"--output={output}", "--open-mode=append", """--comment={"advisor": {"enabled": true}}""")
+    job = str(world.cluster.submit("alice", script, *options))
+    world.cluster.wait_state(int(job), "CANCELLED", seconds=150)
+    assert world.cluster.job(int(job)).restarts == 3
+    assert "DUE TO JOB REQUEUE" in output.read_text()
+    decisions = world.stack.ask("decisions", "list", "--job", job, "--limit", "100")
+    restarts = [item["advice"] for item in decisions if item["advice"]["action"] == "ACTION_RESTART"]
+    assert {(item["category"], item["reason"]) for item in restarts} == {("unknown", "hang")}
+    for number in range(3):
+        told = world.stack.cli("explain", job, "--attempt", str(number)).stdout
+        assert "was ended when its job was put back into the queue" in told
+        assert "nothing is wrong with your program" not in told
 
 
 def _untouched(run: Run) -> bool:
