@@ -328,8 +328,8 @@ def _likely_state(
 
 
 def _cancel(telling: Sequence[Signal]) -> Signal | None:
-    """Slurm's banner of a cancelled job, where it gives no reason and nothing had failed before it: a scancel. A step is
-    cancelled for its own failure too.
+    """Slurm's banner of a cancelled job, where it gives no reason and nothing had failed before it: a scancel. A step
+    is cancelled for its own failure too.
     """
     banner = next((s for s in telling if s.rule == "slurm.cancelled" and "*** JOB " in s.text), None)
     if banner is None:

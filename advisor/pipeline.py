@@ -250,7 +250,10 @@ class Pipeline:
         with stage("commit"):
             committed = await self._commit(verdicts)
         with stage("isolate"):
-            isolated = await self._isolating.isolate(verdicts, now, self._fence)
+            # What could not be stored is no reason to drain a node: nobody could say later why it was.
+            told = {verdict.sighting.key for verdict in committed}
+            stored = [v for v in verdicts if v.record is None or v.sighting.key in told]
+            isolated = await self._isolating.isolate(stored, now, self._fence)
         with stage("publish"):
             if expired or committed or released or isolated or self._board.due or self._unsure:
                 await self._board.refresh(also={verdict.sighting.item.job.cluster for verdict in committed})

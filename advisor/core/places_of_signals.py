@@ -20,9 +20,13 @@ def ranks_of(signal: Signal) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceMap:
-    """Rank to node, from the attempt and from lines that carry both; and who Slurm saw ending."""
+    """Rank to node, from the attempt and from lines that carry both; and who Slurm saw ending.
+
+    `stated`: of ranks that Slurm saw ending, where. It stands against what ranks in the order of nodes would give.
+    """
 
     rank_nodes: Mapping[int, str]
+    stated: Mapping[int, str]
     exits: tuple[tuple[str, frozenset[int]], ...]
     allocation: tuple[str, ...] | None
 
@@ -35,8 +39,10 @@ class PlaceMap:
                 exits.append((signal.nodes[0], ranks_of(signal)))
             elif signal.rank is not None and len(signal.nodes) == 1 and not signal.trust.trusted:
                 rank_nodes.setdefault(signal.rank, signal.nodes[0])
+        stated = {rank: node for node, ranks in exits for rank in ranks} if _tasks_are_ranks(snapshot) else {}
         return cls(
-            rank_nodes={**rank_nodes, **snapshot.attempt.rank_nodes},
+            rank_nodes={**rank_nodes, **stated, **snapshot.attempt.rank_nodes},
+            stated=stated,
             exits=tuple(exits),
             allocation=snapshot.attempt.nodes,
         )
@@ -44,7 +50,8 @@ class PlaceMap:
     def nodes(self, signal: Signal) -> tuple[str, ...]:
         """The nodes that the signal is about; through its rank where the line names none."""
         if signal.nodes:
-            return signal.nodes
+            said = self.stated.get(signal.rank) if signal.rank is not None and not signal.trust.trusted else None
+            return signal.nodes if said is None or len(signal.nodes) != 1 else (said,)
         if signal.trust.trusted:
             return ()
         found = dict.fromkeys(self.rank_nodes[rank] for rank in sorted(ranks_of(signal)) if rank in self.rank_nodes)
@@ -69,3 +76,10 @@ class PlaceMap:
             return ()
         ranks = tuple(sorted(self.exits[0][1]))
         return ranks if len(ranks) <= 4 else ()
+
+
+def _tasks_are_ranks(snapshot: Snapshot) -> bool:
+    """Slurm starts each rank itself, and not one launcher on each node."""
+    attempt = snapshot.attempt
+    tasks = (attempt.tasks_per_node or 0) * len(attempt.nodes or ())
+    return tasks > 0 and attempt.world_size in {None, tasks} and (attempt.tasks_per_node or 0) > 1

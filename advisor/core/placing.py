@@ -31,6 +31,11 @@ class Placer:
         self.allocation = _allocation(context.nodes) if context.nodes is not None else None
 
     @property
+    def _of_file(self) -> str:
+        """The node that the file, or the stream, is of; "" where it does not tell."""
+        return short(self.context.node) if self.context.node else ""
+
+    @property
     def known(self) -> tuple[object, ...]:
         """All that `resolve` depends on besides the line."""
         context = self.context
@@ -69,7 +74,9 @@ class Placer:
         if node is not None and self.allocation is not None and node not in self.allocation:
             node = None
         if node is None:
-            node = self._node_of(rank, place) or (short(context.node) if context.node else None)
+            # Whose file it is was seen; that ranks follow the order of nodes is only usual.
+            seen = self._of_file in self.ordered
+            node = self._of_file if seen else self._node_of(rank, place) or self._of_file or None
         peers = tuple(short(peer) for peer in (captures.get("peer", ""),) if peer)
         return rank, (node,) if node else (), peers
 
@@ -92,6 +99,8 @@ class Placer:
                 node_index = self.ordered.index(place.node)
             if node_index is None and place.task is not None:
                 node_index = place.task
+            if node_index is None and self._of_file in self.ordered:
+                node_index = self.ordered.index(self._of_file)
             if node_index == 0 or len(self.ordered) == 1:
                 rank = local
             elif node_index and per_node:

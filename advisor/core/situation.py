@@ -25,6 +25,7 @@ _SKEW = timedelta(
     seconds=5
 )  # two clocks differ by less; kernel records of so long before an attempt are read as its own
 _TO_SHOW_LIFE = timedelta(seconds=300)
+_GUESS = 0.5
 _LATE = timedelta(seconds=60)  # from a record to its being read: longer than sources usually take
 
 
@@ -355,6 +356,8 @@ class Situation:
         """The same failure at the same progress, seen often enough to be sure that the job itself is the cause."""
         if self.attribution.trusted or self.attribution.category in INFRASTRUCTURE or not self.attribution.fingerprint:
             return False
+        if self.attribution.category is not Category.UNKNOWN and self.attribution.confidence < _GUESS:
+            return False  # a cause that is more likely another one is no proof against the job: its budget bounds it
         known_step = self.snapshot.progress.last_step is not None
         if not known_step and not self.attribution.deterministic:
             return False

@@ -1,5 +1,6 @@
 """Pauses, canaries and isolations through the service: what an agent is told, and what an operator sees and does."""
 
+import asyncio
 import getpass
 from datetime import timedelta
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 from advisor.core.modes import in_share
 from advisor.service.wire import stamp
 from advisor.v1 import agent_pb2, audit_pb2, common_pb2, operator_pb2
-from tests.integration.service.world import CLUSTER, World, configuration, now, world_of
+from tests.integration.service.test_unstored import ACCEPT, REFUSE, sql
+from tests.integration.service.world import CLUSTER, WAIT_SECONDS, World, configuration, now, world_of
 
 pytestmark = pytest.mark.postgres
 
@@ -154,3 +156,21 @@ async def _says(world: World, wanted: agent_pb2.NodeAdvice) -> None:
             at=stamp(now()),
         )
     )
+
+
+async def test_no_node_is_drained_by_a_decision_that_was_not_stored(folder: Path) -> None:
+    """Nobody could say later why it was; once it is stored, the node is."""
+    policy = folder / "policy.toml"
+    policy.write_text(_POLICY, encoding="utf-8")
+    async with world_of(folder, configuration(folder, f'policy_file = "{policy}"')) as world:
+        await _autonomous(world)
+        sql(folder, REFUSE)
+        await world.fail_on_node2()
+        await world.ticks(12)
+        told = await _told(world)
+        assert (await world.decisions(), list(told.open), list(told.nodes)) == ([], [], [])
+        sql(folder, ACCEPT)
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not (nodes := (await _told(world)).nodes):
+                await world.ticks(1)
+        assert [(item.node, item.desired) for item in nodes] == [("node2", agent_pb2.NODE_DESIRE_DRAINED)]

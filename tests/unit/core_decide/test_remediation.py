@@ -381,6 +381,16 @@ def test_unknown_failures_without_steps_are_not_taken_for_the_same() -> None:
     assert blind.decide().action is Action.RESTART
 
 
+def test_a_guess_is_no_proof_against_a_job() -> None:
+    """Twice killed at the same step, and nobody says by whom: it may be the node. The budget bounds it."""
+    before = past(0, C.HOST_OUT_OF_MEMORY, reason=Reason.CONFIRMATION_RETRY, last_step=9)
+    guess = attribution(C.HOST_OUT_OF_MEMORY, confidence=0.45, deterministic=True)
+    assert world(cause=guess, past=(before,), progress=progress(9)).decide().action is Action.RESTART
+    sure = replace(guess, confidence=0.9)
+    stopped = world(cause=sure, past=(before,), progress=progress(9)).decide()
+    assert _short(stopped) == (Action.STOP, Reason.SAME_FAILURE_SAME_PROGRESS)
+
+
 @pytest.mark.parametrize(("retries", "alike", "stops"), [(0, 0, False), (0, 1, True), (2, 1, False), (2, 2, True)])
 def test_a_failure_that_only_repeats_is_stopped_after_the_retries_too(retries: int, alike: int, stops: bool) -> None:
     """One that does not look deterministic needs at least one equal failure before it, whatever policy says."""

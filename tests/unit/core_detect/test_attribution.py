@@ -523,3 +523,20 @@ def test_the_only_worker_that_a_launcher_saw_dying_of_a_gpu_is_the_rank() -> Non
     )
     blame = judge(snapshot((context(nodes=("node1",), world_size=8), text), nodes=("node1",), world_size=8))[1]
     assert (blame.nodes, blame.ranks) == (("node1",), (5,))
+
+
+def test_where_slurm_saw_a_rank_end_counts_for_more_than_the_order_of_nodes() -> None:
+    """`srun -m cyclic` puts rank 14 elsewhere; of launchers, one on each node, the number is no rank's."""
+    ended = "srun: error: node3: task 14: Exited with exit code 1\n"
+    assert judge(snapshot((context(), ECC.format(14))))[1].nodes == ("node2",)
+    assert judge(snapshot((context(), ECC.format(14) + ended), tasks_per_node=8))[1].nodes == ("node3",)
+    launcher = "srun: error: node3: task 2: Exited with exit code 1\n"
+    one_each = context(tasks_per_node=1)
+    assert judge(snapshot((one_each, ECC.format(17) + launcher), tasks_per_node=1))[1].nodes == ("node3",)
+
+
+@pytest.mark.parametrize("line", ["[default3]:" + ECC.split(": ", 1)[1], ECC.format(3), ECC.format(14)])
+def test_whose_file_it_is_counts_for_more_than_the_order_of_nodes(line: str) -> None:
+    """A file, or a stream, that is one node's: what it says is of that node, whatever the number."""
+    parts = [(context(file=f"{node}.out", node=node), line if node == "node3" else "") for node in ("node1", "node3")]
+    assert judge(snapshot(*parts))[1].nodes == ("node3",)
