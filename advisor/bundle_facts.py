@@ -20,6 +20,7 @@ from advisor.core.words import Action, AttemptState, Category, Reason
 
 FILE_BYTES_MAX = 4 << 30
 JSON_BYTES_MAX = 32 << 20
+YEARS = (1970, 9000)  # times are reckoned with, and the calendar ends
 ATTEMPTS_MAX = 1_000
 WORLD_SIZE_MAX = 1_000_000
 
@@ -239,11 +240,15 @@ class _Reader:
             return None
         try:
             if isinstance(value, int | float) and not isinstance(value, bool):
-                return datetime.fromtimestamp(value, UTC)
-            at = datetime.fromisoformat(value)
+                at = datetime.fromtimestamp(value, UTC)
+            else:
+                at = datetime.fromisoformat(value)
+            at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
         except (ValueError, OverflowError, OSError, TypeError) as error:
             raise self._fail(key, "must be an ISO time or epoch seconds") from error
-        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+        if not YEARS[0] <= at.year <= YEARS[1]:
+            raise self._fail(key, f"must be a time of the years {YEARS[0]} to {YEARS[1]}")
+        return at
 
 
 def _state(text: str) -> AttemptState | None:

@@ -53,7 +53,7 @@ from advisor.store.records import (
     ReconciliationStatus,
     UnreadDecision,
 )
-from advisor.store.scheduler_memory import remembered_until
+from advisor.store.scheduler_memory import forgets_at
 from advisor.store.sql import AnyRow, any_id, any_time, of_attempt, storable, wanted_attempts
 from advisor.store.tables import advice, attempts, blobs, decisions, incidents, jobs, milestones, reconciliations
 
@@ -359,7 +359,7 @@ def attempts_query(page: FromClause) -> Select[Any]:
             attempts.c.foreign_count,
             attempts.c.partition,
             attempts.c.withdrawn_generation,
-            remembered_until().label("remembered_until"),
+            forgets_at().label("remembered_until"),
             jobs.c.name,
             jobs.c.in_scope,
         )

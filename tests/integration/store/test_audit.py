@@ -65,11 +65,13 @@ async def decided(store: Store, number: int, **changes: Any) -> AttemptKey:
 
 
 async def test_an_attempt_tells_until_when_its_scheduler_remembers_it(store: Store) -> None:
-    """By what the agent said of its MinJobAge; nothing while it runs."""
+    """By what the agent said of its MinJobAge; nothing while it runs, and where Slurm forgets nothing."""
     await register(store, now=at(0), job_memory=timedelta(minutes=10))
     await report(store, seen(), seen(AttemptState.FAILED, job_id="8", ended_at=at(59), observed_at=at(60)))
     rows = (await store.audit.attempts(ALL, Page())).rows
     assert {row.attempt.job_id: row.remembered_until for row in rows} == {"7": None, "8": at(659)}
+    await register(store, now=at(100), job_memory=timedelta(0))
+    assert {row.remembered_until for row in (await store.audit.attempts(ALL, Page())).rows} == {None}
 
 
 async def every_page(fetch: Callable[[Page], Awaitable[Listing[Any]]], size: int) -> list[list[Any]]:

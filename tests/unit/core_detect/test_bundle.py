@@ -90,6 +90,8 @@ def test_the_state_is_given_or_inferred(tmp_path: Path, job: dict[str, Any], sta
         ({"world_size": True}, "job.json: world_size: must be a whole number"),
         ({"exit_code": "x"}, "job.json: exit_code: must be code:signal"),
         ({"start": "yesterday"}, "job.json: start: must be an ISO time"),
+        ({"start": "0001-01-01T00:00:00+05:00"}, "job.json: start: must be an ISO time"),
+        ({"end": "9999-12-31T23:59:59Z"}, "job.json: end: must be a time of the years 1970 to 9000"),
         ({"silent_seconds": "long"}, "job.json: silent_seconds: must be a number of seconds"),
         ({"rank_to_node": {"a": 1}}, "job.json: rank_to_node: must map ranks to nodes"),
     ],
