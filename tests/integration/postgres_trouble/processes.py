@@ -56,7 +56,8 @@ class ScriptedAgent:
         began = time.monotonic()
         while True:
             try:
-                await asyncio.wait_for(self.world.report(*jobs, complete=complete), 5)
+                async with asyncio.timeout(5):  # `wait_for` loses a cancel that comes with the answer (Python 3.11)
+                    await self.world.report(*jobs, complete=complete)
             except (grpc.aio.AioRpcError, TimeoutError):
                 self.failures += 1
                 await asyncio.sleep(0.1)
