@@ -174,7 +174,6 @@ class Pipeline:
         self._settles_at: datetime | None = None
         self._more = False
         self._incarnation = ""
-        self._decided_by: ClockSet | None = None  # the clock, as it was set last when this tick decided
         self._unsure = False  # the last tick failed: what it committed, the board may not show
 
     async def run(self) -> None:
@@ -321,7 +320,7 @@ class Pipeline:
         views = self._board.views()
         clusters = {sighting.item.job.cluster for sighting in sightings}
         absent = {cluster: scheduler_absent(views.get(cluster), now) for cluster in clusters}
-        clock = self._decided_by = self._clock_set
+        clock = self._clock_set
 
         def conclude(sighting: Sighting, *, waits: bool) -> Verdict:
             cluster = sighting.item.job.cluster
@@ -471,8 +470,6 @@ class Pipeline:
         return committed
 
     async def _commit_lot(self, lot: Sequence[tuple[Verdict, DecisionRecord]]) -> list[Verdict]:
-        if self._clock_set is not self._decided_by:
-            return []  # dated by a clock that was set since: the next tick decides by the one that is right
         now = self._clock.now()
         records = []
         for verdict, record in lot:

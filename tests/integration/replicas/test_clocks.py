@@ -16,10 +16,8 @@ from structlog.testing import capture_logs
 from advisor.app import Service
 from advisor.config import Config
 from advisor.core.calm import calm_until
-from advisor.core.decide import decide
 from advisor.core.model import Decision, Snapshot
 from advisor.core.policy import Policy
-from advisor.core.words import Action
 from advisor.service.wire import stamp
 from advisor.v1 import agent_pb2, common_pb2
 from tests.integration.replicas.clocks import DatabaseClock
@@ -77,7 +75,7 @@ async def test_no_job_is_restarted_and_no_failure_lost_when_the_databases_clock_
             await _failed(world)
             clock.set(0.0)
             await noticed(logs, 4)
-            await _advised(world, 0.0, step)  # or it was just being stored, by the clock as it was
+            await _advised(world, 0.0, step)  # or it was just decided, by the clock as it was
 
 
 async def test_a_hang_is_found_where_the_clock_was_set_back_while_attempts_were_judged(
@@ -164,34 +162,6 @@ async def _tell(world: World, state: str, step: float, *moments: str) -> None:
     await world.agent.ReportObservations(
         agent_pb2.ReportObservationsRequest(cluster=CLUSTER, session=world.session, jobs=[job])
     )
-
-
-async def test_no_advice_is_dated_by_a_clock_that_was_set_while_it_was_decided_on(
-    folder: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would be an hour old when it is told, and past its time: the next tick decides by the clock as it is."""
-    clock, setting = DatabaseClock(url), threading.Event()
-    with capture_logs() as logs:
-
-        def decided(*given: Any) -> Decision:
-            decision = decide(*given)
-            if decision.action is Action.RESTART and setting.is_set():
-                setting.clear()
-                clock.set(0.0)
-                while sum(entry["event"] == "clock_set" for entry in logs) < 2:
-                    time.sleep(0.05)
-            return decision
-
-        monkeypatch.setattr("advisor.pipeline.decide", decided)
-        async with world_of(folder, over(folder, url)) as world:
-            world.log().write_text("".join(map(iteration, range(1, 20))))
-            await world.report(world.job("RUNNING"))
-            await world.ticks(3)
-            clock.set(-HOUR)
-            await noticed(logs, 1)
-            setting.set()
-            await _failed(world)
-            await _advised(world)
 
 
 async def _failed(world: World) -> None:
