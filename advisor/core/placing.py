@@ -29,11 +29,9 @@ class Placer:
         self.context = context
         self.ordered = _shorts(context.nodes or ())
         self.allocation = _allocation(context.nodes) if context.nodes is not None else None
-
-    @property
-    def _of_file(self) -> str:
-        """The node that the file, or the stream, is of; "" where it does not tell."""
-        return short(self.context.node) if self.context.node else ""
+        # The node that the file, or the stream, is of, where it tells; and whether it is one of the attempt's.
+        self._of_file = short(context.node) if context.node else None
+        self._of_ours = self.allocation is not None and self._of_file in self.allocation
 
     @property
     def known(self) -> tuple[object, ...]:
@@ -75,8 +73,7 @@ class Placer:
             node = None
         if node is None:
             # Whose file it is was seen; that ranks follow the order of nodes is only usual.
-            seen = self._of_file in self.ordered
-            node = self._of_file if seen else self._node_of(rank, place) or self._of_file or None
+            node = self._of_file if self._of_ours else self._node_of(rank, place) or self._of_file
         peers = tuple(short(peer) for peer in (captures.get("peer", ""),) if peer)
         return rank, (node,) if node else (), peers
 
@@ -99,7 +96,7 @@ class Placer:
                 node_index = self.ordered.index(place.node)
             if node_index is None and place.task is not None:
                 node_index = place.task
-            if node_index is None and self._of_file in self.ordered:
+            if node_index is None and self._of_ours and self._of_file is not None:
                 node_index = self.ordered.index(self._of_file)
             if node_index == 0 or len(self.ordered) == 1:
                 rank = local
