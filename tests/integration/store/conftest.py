@@ -8,6 +8,7 @@ import tempfile
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 import psycopg
@@ -17,9 +18,11 @@ from advisor.core.policy import Policy
 from advisor.core.words import NodeState
 from advisor.store.embedded import EmbeddedPostgres
 from advisor.store.migrate import migrate
+from advisor.store.months import later, month_of
 from advisor.store.records import ObservedNode
 from advisor.store.store import Store
-from tests.integration.store.worlds import CLUSTER, at
+from advisor.store.tables import MONTHLY
+from tests.integration.store.worlds import CLUSTER, T0, at
 
 _TEMPLATE = "migrated"
 _ISOLATING = Policy(
@@ -79,7 +82,29 @@ def postgres(open_folder: Path) -> Iterator[EmbeddedPostgres]:
         execute(server, "SELECT pg_reload_conf()")
         execute(server, f"CREATE DATABASE {_TEMPLATE}")
         asyncio.run(migrate(server.url_of(_TEMPLATE)))
+        _cut_months(server.url_of(_TEMPLATE), later(month_of(T0), 1))
         yield server
+
+
+def _cut_months(url: str, first: datetime) -> None:
+    """The parts begin with that month whenever the tests run: the migration begins with the month after its own."""
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        for table in MONTHLY:
+            found = connection.execute(
+                "SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid WHERE inhparent = %s::regclass",
+                (table,),
+            )
+            [was] = {str(name) for (name,) in found} - {f"{table}_old", f"{table}_rest"}
+            month = f"{table}_{first:%Y_%m}"
+            connection.execute(f"ALTER TABLE {table} DETACH PARTITION {was}")
+            connection.execute(f"ALTER TABLE {table} DETACH PARTITION {table}_old")
+            if was != month:
+                connection.execute(f"ALTER TABLE {was} RENAME TO {month}")
+            for part, bounds in (
+                (f"{table}_old", f"FROM (MINVALUE) TO ('{first}')"),
+                (month, f"FROM ('{first}') TO ('{later(first, 1)}')"),
+            ):
+                connection.execute(f"ALTER TABLE {table} ATTACH PARTITION {part} FOR VALUES {bounds}")
 
 
 def execute(server: EmbeddedPostgres, statement: str) -> None:
