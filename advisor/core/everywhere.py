@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from advisor.core.hypotheses import Scored
-from advisor.core.model import Signal, Snapshot
+from advisor.core.model import Attribution, Incident, Signal, Snapshot
 from advisor.core.places_of_signals import PlaceMap, ranks_of
 from advisor.core.words import Category
 
@@ -43,12 +43,14 @@ def everywhere(snapshot: Snapshot, group: Sequence[Scored], places: PlaceMap) ->
     if on_several(snapshot, group, places):
         return True
     allocation = snapshot.attempt.nodes
-    return not (allocation is not None and len(allocation) > 1 and len(_nodes_met(snapshot, group, places)) == 1)
+    return not (
+        allocation is not None and len(allocation) > 1 and len(_nodes_met(snapshot, _signals(group), places)) == 1
+    )
 
 
 def on_several(snapshot: Snapshot, group: Sequence[Scored], places: PlaceMap) -> bool:
     """At least two nodes said it, or ended by themselves."""
-    return len(_nodes_met(snapshot, group, places) | set(places.exit_nodes())) >= 2
+    return len(_nodes_met(snapshot, _signals(group), places) | set(places.exit_nodes())) >= 2
 
 
 def at_start(snapshot: Snapshot, signal: Signal) -> bool:
@@ -57,9 +59,32 @@ def at_start(snapshot: Snapshot, signal: Signal) -> bool:
     return began is None or at is None or at <= began + START_UP
 
 
-def _nodes_met(snapshot: Snapshot, group: Sequence[Scored], places: PlaceMap) -> set[str]:
-    nodes = {node for item in group for node in places.nodes(item.signal)}
-    return nodes | {n for item in group for rank in ranks_of(item.signal) if (n := _node_of(rank, snapshot, places))}
+def met_by_one(snapshot: Snapshot, incident: Incident, attribution: Attribution) -> str | None:
+    """The one of several nodes on which an attempt failed while it started, as it would where a mount, an image or a
+    library is missing there. None where others met it too, or may have.
+
+    What only rank 0 met is its part of the work more often than its node.
+    """
+    lead = next((item for item in incident.signals if item.id in attribution.evidence[:1]), None)
+    if lead is None or lead.trust.trusted or snapshot.progress.first_step is not None or not at_start(snapshot, lead):
+        return None
+    places = PlaceMap.of(snapshot, incident.signals)
+    alike = [item for item in incident.signals if item.rule == lead.rule]
+    ranks = {rank for item in alike for rank in ranks_of(item)}
+    met = _nodes_met(snapshot, alike, places)  # where others ended tells nothing: one that is missing ends them all
+    allocation = snapshot.attempt.nodes or ()
+    if len(met) != 1 or not met < set(allocation) or ranks == {0}:
+        return None
+    return met.pop()
+
+
+def _signals(group: Sequence[Scored]) -> list[Signal]:
+    return [item.signal for item in group]
+
+
+def _nodes_met(snapshot: Snapshot, signals: Sequence[Signal], places: PlaceMap) -> set[str]:
+    nodes = {node for signal in signals for node in places.nodes(signal)}
+    return nodes | {n for signal in signals for rank in ranks_of(signal) if (n := _node_of(rank, snapshot, places))}
 
 
 def same_on_all_nodes(snapshot: Snapshot, groups: Sequence[Sequence[Scored]], places: PlaceMap) -> bool:

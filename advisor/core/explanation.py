@@ -61,7 +61,11 @@ def _tried(situation: Situation) -> str:
     named.update(node for past in snapshot.past for node in past.implicated_nodes)
     there = snapshot.attempt.nodes or ()
     tried = [node for node in situation.isolation.exclude_for_job if node in there and node not in named]
-    return f"; tried without {_names(tuple(tried))}, part of every such failure" if tried else ""
+    if not tried:
+        return ""
+    new = not any(set(tried) & set(past.excluded_nodes) for past in snapshot.past)
+    alone = new and situation.attribution.deterministic
+    return f"; tried without {_names(tuple(tried))}, {'alone in this' if alone else 'part of every such'} failure"
 
 
 def _not_spared(situation: Situation) -> str:

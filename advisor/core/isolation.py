@@ -12,6 +12,7 @@ from datetime import datetime
 
 from advisor.core import orders
 from advisor.core.budgets import since_progress
+from advisor.core.everywhere import met_by_one
 from advisor.core.history import is_suspect
 from advisor.core.model import Attribution, Incident, Isolation, Snapshot, Withheld
 from advisor.core.policy import Policy
@@ -117,20 +118,32 @@ def _too_many(count: int, allocated: int | None, policy: Policy) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tried:
-    """`nodes`: nobody named them, and they were there each time. `spared`: it came without them, too."""
+    """`nodes`: unnamed, and there each time, or alone in what they met. `spared`: it came without them, too."""
 
     nodes: tuple[str, ...] = ()
     spared: frozenset[str] = frozenset()
 
 
 def _tried(snapshot: Snapshot, incident: Incident, attribution: Attribution, policy: Policy, now: datetime) -> _Tried:
-    """What a row of failures that named nobody says about nodes. Only where it is known that others fit the job."""
+    """What a row of failures that named nobody says about nodes, and a first one of the job's own that only one of them
+    met: the retry that is to confirm it proves more elsewhere. Only where it is known that others fit the job.
+    """
     if incident.kind is IncidentKind.NONE or snapshot.offline or snapshot.nodes_fitting is None:
         return _Tried()
     window, _ = since_progress(snapshot, now)
     nodes = suspected(snapshot, attribution, window, policy)
+    if not nodes and (alone := _alone(snapshot, incident, attribution)) is not None:
+        nodes = (alone,)
     unwanted = (node for node in nodes if node not in snapshot.user_excluded)
     return _Tried(nodes=tuple(unwanted), spared=cleared(snapshot, attribution, window))
+
+
+def _alone(snapshot: Snapshot, incident: Incident, attribution: Attribution) -> str | None:
+    """The only node that met what looks as if it would come again, the first time that it came."""
+    first = attribution.fingerprint and all(past.fingerprint != attribution.fingerprint for past in snapshot.past)
+    if not first or not attribution.deterministic or attribution.nodes:
+        return None
+    return met_by_one(snapshot, incident, attribution)
 
 
 def _ranked(

@@ -91,6 +91,18 @@ def test_b_exclusions_grow_and_the_users_own_are_kept(world: World) -> None:
     run.wait_decision("the second restart", _verified(_restart_of(1, "node2", "node3")))
 
 
+def test_what_only_one_node_met_at_start_up_is_confirmed_without_it(world: World) -> None:
+    """A program that cannot start on node2, as where a mount is missing there: its one retry avoids node2, and ends."""
+    fault = {"kind": "keyerror", "node": "node2", "step": 1}
+    run = world.launch("alice", Training(name="scenario-mount", nodes=3, steps=15, faults=[fault]))
+    row = run.wait("COMPLETED", restarts=1)
+    assert row.excluded == {"node2"}
+    decision = run.wait_decision("a verified restart", _verified(_restart_of(0, "node2")))
+    assert decision["advice"]["reason"] == "confirmation_retry"
+    assert "tried without node2, alone in this failure" in decision["advice"]["explanation"]
+    assert world.cluster.completions(run.job_id)[-1] == "COMPLETED"
+
+
 def test_e_monitor_mode_gives_the_same_advice_and_touches_nothing(world: World) -> None:
     """e: like a, in monitor mode: the advice is there, Slurm's record is as if we did not exist."""
     fault = _xid79("node2", step=30)

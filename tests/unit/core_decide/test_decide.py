@@ -187,3 +187,56 @@ def test_a_job_whose_output_cannot_be_opened_is_tried_elsewhere_and_later_before
         (Action.RESTART, Reason.STORAGE_DELAY, 1200.0),
         (Action.STOP, Reason.BUDGET_EXHAUSTED, 0.0),
     ]
+
+
+def _missing(*ranks: int, **changes: Any) -> Snapshot:
+    """Ranks of sixteen, four on each of four of six nodes, that cannot import a module a minute after the start."""
+    fields = {"exception": "ModuleNotFoundError", "message": "No module named 'apex'"}
+    return snapshot(
+        signals=tuple(_signal("python.import_error", at=-5.0, rank=rank, fields=fields) for rank in ranks),
+        sources=LOG_READ,
+        nodes_fitting=6,
+        attempt=attempt(started_at=after(-60), world_size=16, rank_nodes={n: f"node{n // 4 + 1}" for n in range(16)}),
+        **changes,
+    )
+
+
+def test_a_start_up_failure_of_one_node_only_is_confirmed_on_another() -> None:
+    """A module may be missing on one node. Its own retry shows it: there it passes, or it is the job's own."""
+    case = _missing(8, 9, 11)
+    decision = _decide(case, 400.0)
+    assert (decision.action, decision.reason) == (Action.RESTART, Reason.CONFIRMATION_RETRY)
+    assert decision.isolation.exclude_for_job == ("node3",)
+    assert decision.attribution.nodes == decision.attribution.implications == ()
+    assert "tried without node3, alone in this failure" in decision.explanation
+    before = PastAttempt(
+        number=0,
+        category=decision.attribution.category,
+        fingerprint=decision.attribution.fingerprint,
+        reason=decision.reason,
+        action=decision.action,
+        excluded_nodes=("node3",),
+        nodes=("node1", "node2", "node3", "node4"),
+    )
+    elsewhere = replace(
+        case, past=(before,), attempt=replace(case.attempt, number=1, nodes=("node1", "node2", "node4", "node5"))
+    )
+    again = _decide(elsewhere, 400.0)
+    assert (again.action, again.reason) == (Action.STOP, Reason.SAME_FAILURE_SAME_PROGRESS)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(_missing(0), id="rank 0 has work of its own"),
+        pytest.param(_missing(0, 8), id="two nodes"),
+        pytest.param(_missing(8, progress=progress(5, first=1)), id="after steps"),
+        pytest.param(replace(_missing(8), nodes_fitting=None), id="nobody knows whether others fit"),
+        pytest.param(replace(_missing(8), nodes_fitting=4), id="no others fit"),
+    ],
+)
+def test_no_node_is_tried_without_where_it_was_not_alone(case: Snapshot) -> None:
+    """Nor where another one could not take its place."""
+    decision = _decide(case, 400.0)
+    assert decision.reason in {Reason.CONFIRMATION_RETRY, Reason.CERTAIN_STARTUP_ERROR}
+    assert decision.isolation.exclude_for_job == ()
