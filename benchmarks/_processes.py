@@ -38,9 +38,8 @@ def children_of(pid: int) -> list[int]:
 
 def processes() -> Iterator[tuple[int, int]]:
     """(pid, parent's pid) of everything in this namespace."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(path.parent.name)
+    for pid in [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]:
+        with contextlib.suppress(OSError):  # ended since it was listed
             yield pid, int(_stat(pid)[1])
 
 

@@ -106,7 +106,7 @@ def _pids(world: World, target: str) -> list[int]:
 
 def _children(parent: int) -> list[int]:
     found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for stat in [path / "stat" for path in Path("/proc").iterdir() if path.name.isdecimal()]:
         with suppress(OSError):
             if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
                 found.append(int(stat.parent.name))
