@@ -125,7 +125,9 @@ def explain(
     elif newest is None or category in {"", Category.NONE}:
         told.append(Sentence(about="think", says=f"Nothing is known to be wrong with it.{_not_seen(attempt)}"))
     else:
-        told.append(Sentence(about="think", says=_thought(category, attribution)))
+        told.append(
+            Sentence(about="think", says=_thought(category, attribution, _met_alone(attempt, newest, attribution)))
+        )
         told.append(Sentence(about="sure", says=_sure(attribution)))
     if newest is not None:
         told.append(Sentence(about="done", says=" ".join(_done(newest, standing, stopped, after))))
@@ -133,7 +135,8 @@ def explain(
         told.append(Sentence(about="lost", says=f"Attempt {lost.attempt.attempt} {_NEVER_WAS}."))
     elif len(standing) < len(decisions):
         told.append(Sentence(about="lost", says="The scheduler has forgotten an earlier requeue of it."))
-    told.append(Sentence(about="do", says=" ".join(_can_do(attempt, newest, category, after)) or _NOTHING_LEFT))
+    alone = _met_alone(attempt, newest, attribution)
+    told.append(Sentence(about="do", says=" ".join(_can_do(attempt, newest, category, after, alone)) or _NOTHING_LEFT))
     return tuple(told)
 
 
@@ -198,13 +201,24 @@ def _before(attempt: audit_pb2.Attempt) -> str:
     return f"Attempt {ref.attempt} {how}; why, and what was done: advisor explain {ref.job_id} --attempt {ref.attempt}"
 
 
-def _thought(category: str, attribution: Mapping[str, Any]) -> str:
+def _met_alone(attempt: audit_pb2.Attempt, decision: audit_pb2.Decision | None, attribution: Mapping[str, Any]) -> str:
+    """The node without which a failure is tried again because no other met it; "" where there is none."""
+    if decision is None or decision.advice.reason != Reason.CONFIRMATION_RETRY:
+        return ""
+    named = attribution.get("implicated", {}).get("nodes", ())
+    there = [name for name in decision.advice.exclude_nodes if name in attempt.nodes and name not in named]
+    return there[0] if len(there) == 1 else ""
+
+
+def _thought(category: str, attribution: Mapping[str, Any], alone: str = "") -> str:
     cause = str(attribution.get("root_cause") or "").rstrip(".")
     blame = _BLAME.get(category, category.replace("_", " "))
     if category != Category.UNKNOWN and float(attribution.get("confidence") or 0.0) < _LIKELY:
         blame = f"perhaps {blame}"
     elif own_word_alone(attribution):
         blame = f"if what the job itself printed is true, {blame}"
+    if alone:
+        blame = f"only {alone} met it, so that something may be missing there; else {blame}"
     nodes = [str(name) for name in attribution.get("implicated", {}).get("nodes", ())]
     where = f" ({_names(nodes)})" if nodes else ""
     return f"{cause}: {blame}{where}." if cause else f"{blame[:1].upper()}{blame[1:]}{where}."
@@ -248,6 +262,8 @@ def _done(
         yield "Who cancelled it, the scheduler's accounting may tell."
     elif advice.mode == common_pb2.MODE_MONITOR:
         yield "Nothing was done: the advisor only watches here."
+    elif action == "stop" and status == "already_satisfied":
+        yield "It had ended by itself, and is not restarted."
     else:
         reasons = [reason_name(item.reason) for item in decision.reconciliations if item.status == decision.status]
         why = reasons[-1].replace("_", " ") if reasons else "it has just been advised"
@@ -264,9 +280,12 @@ def _can_do(
     decision: audit_pb2.Decision | None,
     category: str,
     after: audit_pb2.Attempt | None,
+    met_alone: str,
 ) -> Iterator[str]:
     ref = attempt.attempt
     alone = _left_to_its_user(attempt, decision, after)
+    if met_alone:
+        yield f"If it passes without {met_alone}, tell your administrators of that node. If it does not:"
     if category in _CAN_DO:
         yield _CAN_DO[category].removeprefix(_NOTHING if alone else "")
     if alone and decision is not None:

@@ -1,7 +1,7 @@
 """Did all nodes meet the same failure, or one of them? What all meet at start-up is the job's own fault."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 
 from advisor.core.hypotheses import Scored
@@ -10,6 +10,8 @@ from advisor.core.places_of_signals import PlaceMap, ranks_of
 from advisor.core.words import Category
 
 START_UP = timedelta(minutes=30)
+EXITED = "slurm.task_exited"
+_BY_SIGNAL = 128
 RIVAL = 0.4  # another explanation that strong: the error may be what it led to
 # Exceptions that a program raises about itself. What the machine, a mount or the network can raise is not among them.
 _OWN_EXCEPTIONS = frozenset(
@@ -71,11 +73,31 @@ def met_by_one(snapshot: Snapshot, incident: Incident, attribution: Attribution)
     places = PlaceMap.of(snapshot, incident.signals)
     alike = [item for item in incident.signals if item.rule == lead.rule]
     ranks = {rank for item in alike for rank in ranks_of(item)}
-    met = _nodes_met(snapshot, alike, places)  # where others ended tells nothing: one that is missing ends them all
-    allocation = snapshot.attempt.nodes or ()
-    if len(met) != 1 or not met < set(allocation) or ranks == {0}:
+    met = _nodes_met(snapshot, alike, places) or _exited_alone(
+        incident.signals, ranks, sum(item.count for item in alike)
+    )
+    if len(met) != 1 or not met < set(snapshot.attempt.nodes or ()) or ranks == {0}:
         return None
-    return met.pop()
+    return next(iter(met))
+
+
+def _exited_alone(signals: Sequence[Signal], ranks: Collection[int], lines: int) -> set[str]:
+    """Where the scheduler saw tasks exit by themselves, if that was on one node and they may be who printed the lines.
+
+    Where a launcher runs on each node its tasks are no ranks, and say all the same which node it was.
+    """
+    exited = [item for item in signals if item.rule == EXITED and item.nodes and _by_itself(item)]
+    nodes = {item.nodes[0] for item in exited}
+    tasks = {task for item in exited for task in ranks_of(item)}
+    if len(nodes) != 1 or tasks == {0} or not (ranks <= tasks if ranks else lines <= len(tasks)):
+        return set()
+    return nodes
+
+
+def _by_itself(exited: Signal) -> bool:
+    """A shell tells by a code above 128 that a signal ended its program, as where others failed first."""
+    code = exited.fields.get("code", "")
+    return code.isdecimal() and 0 < int(code) < _BY_SIGNAL
 
 
 def _signals(group: Sequence[Scored]) -> list[Signal]:

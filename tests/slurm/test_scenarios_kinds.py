@@ -95,6 +95,22 @@ def test_a_heterogeneous_job_is_requeued_once_and_avoids_the_bad_node_everywhere
     assert holds_for(lambda: all(_row(world, job).restarts == 1 for job in both), seconds=2)
 
 
+@pytest.mark.parametrize("label", ["-l", ""], ids=["with srun's labels", "without"])
+def test_a_launcher_that_cannot_start_on_one_node_is_tried_without_it(world: World, label: str) -> None:
+    """A mount is missing on node2: one task on each node, which are no ranks."""
+    log = world.cluster.runtime.home("alice") / f"mount{label}-%j.out"
+    script = (
+        f"#!/bin/sh\n#SBATCH --output={log}\n"
+        f"srun {label} bash -c 'case $SLURMD_NODENAME in node2) exec /scratch/venv/bin/python;; *) sleep 4;; esac'\n"
+    )
+    job = world.cluster.submit("alice", script, "-N3", "--ntasks-per-node=1", "--exclusive", _OPT_IN)
+    assert "node2" in world.cluster.expand(_waits(world, job, "RUNNING").nodes)
+    row = _waits(world, job, "COMPLETED", restarts=1)
+    assert row.excluded == {"node2"}
+    said = world.stack.ask("explain", str(job), "--attempt", "0")
+    assert "only node2 met it" in json.dumps(said)
+
+
 def test_what_slurm_itself_holds_is_released_by_advice_with_exclusions(world: World, client: Client) -> None:
     """RequeueExitHold: exit 112 after an Xid: excluded, released once, and run elsewhere."""
     flag = Flag(world, "kept")

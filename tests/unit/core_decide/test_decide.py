@@ -225,6 +225,39 @@ def test_a_start_up_failure_of_one_node_only_is_confirmed_on_another() -> None:
     assert (again.action, again.reason) == (Action.STOP, Reason.SAME_FAILURE_SAME_PROGRESS)
 
 
+def _launched(*exits: tuple[str, int, str], rank: int | None = 2, count: int = 1) -> Snapshot:
+    """One launcher on each node, whose ranks nobody places: a program that is not there, and which tasks then ended."""
+    signals = [_signal("host.command_missing", at=-5.0, rank=rank, count=count)]
+    signals += (
+        _signal("slurm.task_exited", at=-4.0, nodes=(node,), fields={"tasks": str(task), "code": code}, rank=task)
+        for node, task, code in exits
+    )
+    run = attempt(started_at=after(-60), tasks_per_node=1)
+    return snapshot(signals=tuple(signals), sources=LOG_READ, nodes_fitting=6, attempt=run)
+
+
+@pytest.mark.parametrize("rank", [2, None])
+def test_the_node_of_a_launcher_that_could_not_start_is_left_out(rank: int | None) -> None:
+    """The scheduler says where its task ended by itself; the others were ended for it."""
+    case = _launched(("node3", 2, "127"), ("node1", 0, "143"), ("node4", 3, "137"), rank=rank)
+    assert _decide(case, 400.0).isolation.exclude_for_job == ("node3",)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(_launched(("node3", 2, "127"), ("node4", 3, "1")), id="two ended by themselves"),
+        pytest.param(_launched(("node3", 2, "127"), rank=1), id="another rank printed it"),
+        pytest.param(_launched(("node3", 2, "127"), rank=None, count=2), id="more printed it"),
+        pytest.param(_launched(("node1", 0, "127"), rank=None), id="the first has work of its own"),
+        pytest.param(_launched(("node3", 2, "143")), id="ended by a signal"),
+    ],
+)
+def test_no_node_is_left_out_by_exits_that_may_be_anybodys(case: Snapshot) -> None:
+    """Only one that ended by itself, and nobody else's line."""
+    assert _decide(case, 400.0).isolation.exclude_for_job == ()
+
+
 @pytest.mark.parametrize(
     "case",
     [
