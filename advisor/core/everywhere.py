@@ -1,7 +1,7 @@
 """Did all nodes meet the same failure, or one of them? What all meet at start-up is the job's own fault."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 
 from advisor.core.hypotheses import Scored
@@ -10,7 +10,7 @@ from advisor.core.places_of_signals import PlaceMap, ranks_of
 from advisor.core.words import Category
 
 START_UP = timedelta(minutes=30)
-EXITED = "slurm.task_exited"
+_EXITED = "slurm.task_exited"
 _BY_SIGNAL = 128
 RIVAL = 0.4  # another explanation that strong: the error may be what it led to
 # Exceptions that a program raises about itself. What the machine, a mount or the network can raise is not among them.
@@ -86,18 +86,22 @@ def _exited_alone(signals: Sequence[Signal], ranks: Collection[int], lines: int)
 
     Where a launcher runs on each node its tasks are no ranks, and say all the same which node it was.
     """
-    exited = [item for item in signals if item.rule == EXITED and item.nodes and _by_itself(item)]
-    nodes = {item.nodes[0] for item in exited}
-    tasks = {task for item in exited for task in ranks_of(item)}
-    if len(nodes) != 1 or tasks == {0} or not (ranks <= tasks if ranks else lines <= len(tasks)):
+    nodes = set(exited_by_themselves(signals))
+    tasks = {task for item in signals if _by_itself(item) for task in ranks_of(item)}
+    if len(nodes) != 1 or tasks == {0} or not (tasks.issuperset(ranks) if ranks else lines <= len(tasks)):
         return set()
     return nodes
 
 
-def _by_itself(exited: Signal) -> bool:
+def exited_by_themselves(signals: Iterable[Signal]) -> tuple[str, ...]:
+    """Nodes where the scheduler saw tasks exit, in the order of its lines; not where a signal ended the program."""
+    return tuple(dict.fromkeys(item.nodes[0] for item in signals if item.nodes and _by_itself(item)))
+
+
+def _by_itself(signal: Signal) -> bool:
     """A shell tells by a code above 128 that a signal ended its program, as where others failed first."""
-    code = exited.fields.get("code", "")
-    return code.isdecimal() and 0 < int(code) < _BY_SIGNAL
+    code = signal.fields.get("code", "")
+    return signal.rule == _EXITED and code.isdecimal() and 0 < int(code) < _BY_SIGNAL
 
 
 def _signals(group: Sequence[Scored]) -> list[Signal]:

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from advisor.core import orders
 from advisor.core.budgets import since_progress
-from advisor.core.everywhere import met_by_one
+from advisor.core.everywhere import exited_by_themselves, met_by_one
 from advisor.core.history import is_suspect
 from advisor.core.model import Attribution, Incident, Isolation, Snapshot, Withheld
 from advisor.core.policy import Policy
@@ -131,7 +131,7 @@ def _tried(snapshot: Snapshot, incident: Incident, attribution: Attribution, pol
     if incident.kind is IncidentKind.NONE or snapshot.offline or snapshot.nodes_fitting is None:
         return _Tried()
     window, _ = since_progress(snapshot, now)
-    nodes = suspected(snapshot, attribution, window, policy)
+    nodes = suspected(snapshot, attribution, window, policy, exited_by_themselves(incident.signals))
     if not nodes and (alone := _alone(snapshot, incident, attribution)) is not None:
         nodes = (alone,)
     unwanted = (node for node in nodes if node not in snapshot.user_excluded)

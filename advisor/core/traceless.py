@@ -99,12 +99,17 @@ def _moved(first: int | None, last: int | None) -> bool:
 
 
 def suspected(
-    snapshot: Snapshot, attribution: Attribution, window: Sequence[PastAttempt], policy: Policy
+    snapshot: Snapshot,
+    attribution: Attribution,
+    window: Sequence[PastAttempt],
+    policy: Policy,
+    exited: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Nodes to try without: some of those that were there at each of `suspects_after` failures in a row that named
     nobody, this one included. `window`: past attempts since the last progress.
 
-    Those that other jobs' failures speak against come first, then where ranks failed first. As many as one incident may
+    Those that other jobs' failures speak against come first, then where ranks failed first, and where the scheduler saw
+    tasks `exited` by themselves, if those are few. As many as one incident may
     exclude; of jobs too large to be gone through like that, only nodes with a record.
     """
     row = _row(snapshot, attribution, window)
@@ -116,6 +121,7 @@ def suspected(
     ranks = [snapshot.attempt.rank_nodes.get(rank) for rank in attribution.ranks]
     early = [node for node in ranks if node is not None]
     first = [*sorted(record, key=lambda node: (-record[node], node)), *early]
+    first += exited if len(exited) <= policy.exclusions_per_incident_max else ()
     most = policy.exclusions_per_incident_max
     if len(allocation) > 2:
         most = min(most, int(policy.implicated_fraction_max * len(allocation)))

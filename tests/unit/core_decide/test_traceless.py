@@ -175,6 +175,22 @@ def test_the_third_in_a_row_is_tried_without_some_nodes_that_were_there_each_tim
     assert _avoided(_seen(partly)) == ("n04", "n05")
 
 
+def test_where_tasks_ended_by_themselves_is_tried_first() -> None:
+    """The scheduler saw who exited before the others were ended; where nearly all did, that tells nothing."""
+    before = [_failed(0, 20.0), _failed(1, 300.0)]
+
+    def avoided(*exits: tuple[str, str]) -> tuple[str, ...]:
+        lines = [
+            signal(f"{node}{code}", rule="slurm.task_exited", nodes=(node,), fields={"code": code})
+            for node, code in exits
+        ]
+        what, now = incident(signals=(EXIT, *lines)), NOON + timedelta(seconds=30)
+        return isolate(_seen(before), what, SILENT, Policy(), now).exclude_for_job
+
+    assert avoided(("n07", "1"), ("n02", "143")) == ("n07", "n00", "n01", "n02")
+    assert avoided(*((node, "1") for node in TWELVE[4:])) == TWELVE[:4]
+
+
 def test_only_neighbours_make_a_row() -> None:
     """A failure between that somebody was named for begins another one; what the scheduler ended does not."""
     one, two = _failed(0, 20.0), _failed(2, 300.0)
