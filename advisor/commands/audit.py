@@ -382,5 +382,5 @@ def _conclude(findings: list[Finding], chain: Chain, line: str) -> None:
         print(f"NOT as it was: {many(len(findings), 'finding')}; {line}")
         raise typer.Exit(1)
     print(f"as it was: {line}")
-    if chain.seals and not chain.trusted:
+    if chain.signed and not chain.trusted:
         print("note: no --public-key was given, so the chain itself says which key signs it", file=sys.stderr)
