@@ -324,11 +324,16 @@ def _read(path: Path, problems: list[Problem]) -> Tree:
         if len(data) > FILE_BYTES_MAX:
             problems.append(Problem(key="", message=f"larger than {FILE_BYTES_MAX} bytes", origin=str(path)))
             return {}
-        return tomllib.loads(data.decode("utf-8"))
+        tree = tomllib.loads(data.decode("utf-8"))
+        _leaves(tree)  # what is nested too deeply shows here, and not halfway through
     except OSError as error:
         problems.append(Problem(key="", message=f"cannot be read: {error.strerror}", origin=str(path)))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except RecursionError:
+        problems.append(Problem(key="", message="is nested too deeply", origin=str(path)))
+    except ValueError as error:  # not UTF-8, not TOML, or a number of thousands of digits
         problems.append(Problem(key="", message=f"is not TOML: {error}", origin=str(path)))
+    else:
+        return tree
     return {}
 
 
@@ -370,7 +375,7 @@ def _decode(parts: list[str], text: str) -> object:
         return text
     try:
         return tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

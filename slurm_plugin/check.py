@@ -255,7 +255,7 @@ def _watchdog(config: AgentConfig, file: Path) -> Iterator[Finding]:
         if config.mode == "act":
             yield _warn(f"watchdog: there is no {file} here: mode act needs a watchdog in mode act (--watchdog-config)")
         return
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         yield _bad(f"watchdog: {file} cannot be read: {error}")
         return
     mode, tick_file = tree.get("mode", "observe"), tree.get("tick_file", TICK_FILE)

@@ -205,7 +205,7 @@ def load(path: Path, environment: Mapping[str, str]) -> AgentConfig:
         raise ConfigError((f"{path}: larger than {FILE_BYTES_MAX} bytes",))
     try:
         tree = tomllib.loads(raw.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError((f"{path}: {error}",)) from None
     return decode(tree, environment, file=str(path))
 
@@ -296,7 +296,7 @@ def _from_environment(environment: Mapping[str, str], problems: list[str]) -> di
         else:
             try:
                 found[key] = tomllib.loads(f"v = {text}")["v"]
-            except tomllib.TOMLDecodeError:
+            except (ValueError, RecursionError):
                 problems.append(f"{key}: not a TOML value (environment variable {name})")
     return found
 

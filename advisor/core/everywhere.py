@@ -73,9 +73,11 @@ def met_by_one(snapshot: Snapshot, incident: Incident, attribution: Attribution)
     places = PlaceMap.of(snapshot, incident.signals)
     alike = [item for item in incident.signals if item.rule == lead.rule]
     ranks = {rank for item in alike for rank in ranks_of(item)}
-    met = _nodes_met(snapshot, alike, places) or _exited_alone(
-        incident.signals, ranks, sum(item.count for item in alike)
-    )
+    met = _nodes_met(snapshot, alike, places)
+    if not met:
+        met = _exited_alone(incident.signals, ranks, sum(item.count for item in alike))
+    elif not all(_is_placed(item, snapshot, places) for item in alike):
+        return None  # some of them were printed nobody knows where
     if len(met) != 1 or not met < set(snapshot.attempt.nodes or ()) or ranks == {0}:
         return None
     return next(iter(met))
@@ -95,13 +97,18 @@ def _exited_alone(signals: Sequence[Signal], ranks: Collection[int], lines: int)
 
 def exited_by_themselves(signals: Iterable[Signal]) -> tuple[str, ...]:
     """Nodes where the scheduler saw tasks exit, in the order of its lines; not where a signal ended the program."""
-    return tuple(dict.fromkeys(item.nodes[0] for item in signals if item.nodes and _by_itself(item)))
+    return tuple(dict.fromkeys(node for item in signals if _by_itself(item) for node in item.nodes))
 
 
 def _by_itself(signal: Signal) -> bool:
     """A shell tells by a code above 128 that a signal ended its program, as where others failed first."""
     code = signal.fields.get("code", "")
     return signal.rule == _EXITED and code.isdecimal() and 0 < int(code) < _BY_SIGNAL
+
+
+def _is_placed(signal: Signal, snapshot: Snapshot, places: PlaceMap) -> bool:
+    ranks = ranks_of(signal)
+    return bool(places.nodes(signal) or (ranks and all(_node_of(rank, snapshot, places) for rank in ranks)))
 
 
 def _signals(group: Sequence[Scored]) -> list[Signal]:

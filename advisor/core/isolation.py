@@ -139,9 +139,11 @@ def _tried(snapshot: Snapshot, incident: Incident, attribution: Attribution, pol
 
 
 def _alone(snapshot: Snapshot, incident: Incident, attribution: Attribution) -> str | None:
-    """The only node that met what looks as if it would come again, the first time that it came."""
+    """The only node that met what looks as if it would come again, the first time that it came. Not while another one
+    is tried without: failures of ever other kinds are the job's, and would cost it a node each.
+    """
     first = attribution.fingerprint and all(past.fingerprint != attribution.fingerprint for past in snapshot.past)
-    if not first or not attribution.deterministic or attribution.nodes:
+    if not first or not attribution.deterministic or attribution.nodes or _tried_before(snapshot):
         return None
     return met_by_one(snapshot, incident, attribution)
 

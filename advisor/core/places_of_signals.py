@@ -22,7 +22,8 @@ def ranks_of(signal: Signal) -> frozenset[int]:
 class PlaceMap:
     """Rank to node, from the attempt and from lines that carry both; and who Slurm saw ending.
 
-    `stated`: of ranks that Slurm saw ending, where. It stands against what ranks in the order of nodes would give.
+    `stated`: of ranks that Slurm saw ending, where, if it named one node. It stands against what ranks in the order of
+    nodes would give.
     """
 
     rank_nodes: Mapping[int, str]
@@ -34,12 +35,15 @@ class PlaceMap:
     def of(cls, snapshot: Snapshot, signals: Iterable[Signal]) -> "PlaceMap":
         rank_nodes: dict[int, str] = {}
         exits: list[tuple[str, frozenset[int]]] = []
+        together: set[str] = set()  # nodes told in one line: which of its ranks was on which it does not say
         for signal in signals:
             if signal.rule in _EXIT_RULES and signal.nodes:
-                exits.append((signal.nodes[0], ranks_of(signal)))
+                exits.extend((node, ranks_of(signal)) for node in signal.nodes)
+                together.update(signal.nodes if len(signal.nodes) > 1 else ())
             elif signal.rank is not None and len(signal.nodes) == 1 and not signal.trust.trusted:
                 rank_nodes.setdefault(signal.rank, signal.nodes[0])
-        stated = {rank: node for node, ranks in exits for rank in ranks} if _tasks_are_ranks(snapshot) else {}
+        told = [item for item in exits if item[0] not in together] if _tasks_are_ranks(snapshot) else []
+        stated = {rank: node for node, ranks in told for rank in ranks}
         return cls(
             rank_nodes={**rank_nodes, **stated, **snapshot.attempt.rank_nodes},
             stated=stated,

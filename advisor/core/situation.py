@@ -15,7 +15,7 @@ from advisor.core.job_rules import is_asked_hang
 from advisor.core.model import Attribution, Incident, Isolation, OpenAdvice, Order, OurStop, Signal, Snapshot, Successor
 from advisor.core.policy import Policy
 from advisor.core.traceless import INFRASTRUCTURE, blameless
-from advisor.core.words import Action, AttemptState, Category, IncidentKind, Mode, OrderKind, Role, Trust
+from advisor.core.words import Action, AttemptState, Category, IncidentKind, Mode, OrderKind, Reason, Role, Trust
 
 _SCHEDULER_ENDED = frozenset({AttemptState.PREEMPTED, AttemptState.NODE_FAILURE, AttemptState.TIME_LIMIT})
 _UPDATABLE = frozenset({AttemptState.PENDING, AttemptState.COMPLETING})
@@ -363,8 +363,17 @@ class Situation:
             return False
         if self.attribution.category is Category.UNKNOWN and any(item.unavailable for item in self.snapshot.sources):
             return False  # what could not be read may be what tells the two failures apart
-        enough = self.policy.confirmation_retries
+        enough = self.policy.confirmation_retries + (1 if self._retried_where_it_failed else 0)
         return self.spent.same_failure >= (enough if self.attribution.deterministic else max(1, enough))
+
+    @property
+    def _retried_where_it_failed(self) -> bool:
+        """The retry that was to confirm it ran on nodes that it should have avoided: that proves nothing."""
+        newest = next(reversed(self.snapshot.past), None)
+        if newest is None or newest.reason is not Reason.CONFIRMATION_RETRY:
+            return False
+        avoided = set(newest.excluded_nodes) & set(newest.nodes)
+        return not avoided.isdisjoint(self.snapshot.attempt.nodes or ())
 
     # when
 

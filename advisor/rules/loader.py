@@ -99,7 +99,7 @@ def parse_rules(name: str, data: bytes, problems: list[str]) -> list[Rule]:
     """Rules of one TOML text. Problems are appended, the good rules returned."""
     try:
         document = tomllib.loads(data.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         problems.append(f"{name}: not TOML: {error}")
         return []
     problems.extend(f"{name}: {key}: unknown table" for key in document if key != "rule")

@@ -397,7 +397,7 @@ def read_noise(path: Path) -> Noise:
         given = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise WorldError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WorldError(f"{path} is not {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from None
     if isinstance(given, dict) and isinstance(given.get("noise"), dict) and len(given) == 1:
         given = given["noise"]  # as the settings that are printed with each result have it

@@ -189,7 +189,7 @@ def test_a_job_whose_output_cannot_be_opened_is_tried_elsewhere_and_later_before
     ]
 
 
-def _missing(*ranks: int, **changes: Any) -> Snapshot:
+def _missing(*ranks: int | None, **changes: Any) -> Snapshot:
     """Ranks of sixteen, four on each of four of six nodes, that cannot import a module a minute after the start."""
     fields = {"exception": "ModuleNotFoundError", "message": "No module named 'apex'"}
     return snapshot(
@@ -223,13 +223,55 @@ def test_a_start_up_failure_of_one_node_only_is_confirmed_on_another() -> None:
     )
     again = _decide(elsewhere, 400.0)
     assert (again.action, again.reason) == (Action.STOP, Reason.SAME_FAILURE_SAME_PROGRESS)
+    # Where it ran on node3 all the same nothing is confirmed: once more, and then it is stopped.
+    there = replace(case, past=(before,), attempt=replace(case.attempt, number=1))
+    once_more = _decide(there, 400.0)
+    assert (once_more.action, once_more.isolation.exclude_for_job) == (Action.RESTART, ("node3",))
+    twice = (before, replace(before, number=1, reason=once_more.reason))
+    assert _decide(replace(there, past=twice), 400.0).action is Action.STOP
+
+
+def test_failures_of_ever_other_kinds_cost_a_job_one_node() -> None:
+    """The second is met by one node, too, and the first is still tried without."""
+    case = _missing(8)
+    before = PastAttempt(
+        number=0,
+        category=Category.APPLICATION,
+        fingerprint="another",
+        reason=Reason.CONFIRMATION_RETRY,
+        action=Action.RESTART,
+        excluded_nodes=("node5",),
+        nodes=("node1", "node2", "node3", "node5"),
+    )
+    assert _decide(replace(case, past=(before,)), 400.0).isolation.exclude_for_job == ("node5",)
+
+
+def test_a_line_of_several_nodes_says_of_no_rank_where_it_was() -> None:
+    """Rank 13 is on the fourth node by their order; that both of two nodes ended does not speak against it."""
+    both = _signal(
+        "slurm.task_exited", at=-4.0, nodes=("node3", "node4"), fields={"tasks": "8-15", "code": "1"}, rank=None
+    )
+    run = attempt(world_size=16, tasks_per_node=4)
+    case = snapshot(
+        signals=(_signal("cuda.ecc_uncorrectable", at=-5.0, rank=13), both),
+        sources=LOG_READ,
+        nodes_fitting=6,
+        attempt=run,
+    )
+    assert _decide(case, 400.0).isolation.exclude_for_job in {(), ("node4",)}
 
 
 def _launched(*exits: tuple[str, int, str], rank: int | None = 2, count: int = 1) -> Snapshot:
     """One launcher on each node, whose ranks nobody places: a program that is not there, and which tasks then ended."""
     signals = [_signal("host.command_missing", at=-5.0, rank=rank, count=count)]
     signals += (
-        _signal("slurm.task_exited", at=-4.0, nodes=(node,), fields={"tasks": str(task), "code": code}, rank=task)
+        _signal(
+            "slurm.task_exited",
+            at=-4.0,
+            nodes=tuple(node.split(",")),
+            fields={"tasks": str(task), "code": code},
+            rank=task,
+        )
         for node, task, code in exits
     )
     run = attempt(started_at=after(-60), tasks_per_node=1)
@@ -251,6 +293,7 @@ def test_the_node_of_a_launcher_that_could_not_start_is_left_out(rank: int | Non
         pytest.param(_launched(("node3", 2, "127"), rank=None, count=2), id="more printed it"),
         pytest.param(_launched(("node1", 0, "127"), rank=None), id="the first has work of its own"),
         pytest.param(_launched(("node3", 2, "143")), id="ended by a signal"),
+        pytest.param(_launched(("node3,node4", 2, "127"), rank=None), id="one line for two nodes"),
     ],
 )
 def test_no_node_is_left_out_by_exits_that_may_be_anybodys(case: Snapshot) -> None:
@@ -263,6 +306,7 @@ def test_no_node_is_left_out_by_exits_that_may_be_anybodys(case: Snapshot) -> No
     [
         pytest.param(_missing(0), id="rank 0 has work of its own"),
         pytest.param(_missing(0, 8), id="two nodes"),
+        pytest.param(_missing(8, None), id="others somewhere"),
         pytest.param(_missing(8, progress=progress(5, first=1)), id="after steps"),
         pytest.param(replace(_missing(8), nodes_fitting=None), id="nobody knows whether others fit"),
         pytest.param(replace(_missing(8), nodes_fitting=4), id="no others fit"),

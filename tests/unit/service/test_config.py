@@ -115,6 +115,19 @@ def test_a_problem_names_the_variable_that_caused_it(tmp_path: Path) -> None:
     assert caught.value.problems[0].origin == "ADVISOR_TICK__ATTEMPTS_MAX"
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("a = " + 20_000 * "[", "is nested too deeply", id="lists"),
+        pytest.param(".".join(3_000 * ["a"]) + " = 1", "is nested too deeply", id="a dotted key"),
+        pytest.param("a = " + 6_000 * "9", "is not TOML: Exceeds the limit", id="a number of 6,000 digits"),
+    ],
+)
+def test_what_no_parser_takes_is_told_of_its_file(tmp_path: Path, text: str, said: str) -> None:
+    """Not with the parser's own stack."""
+    assert said in _problems(tmp_path, text)[""]
+
+
 def test_values_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     """Two sources of one name, a socket path no kernel takes, and a user for a database that is not ours."""
     problems = _problems(
