@@ -120,14 +120,13 @@ def explain(
     analysis = json.loads(newest.analysis_json) if newest is not None and newest.analysis_json else {}
     attribution: Mapping[str, Any] = analysis.get("attribution", {})
     category = str(attribution.get("category", newest.advice.category if newest is not None else ""))
+    met_alone = _met_alone(attempt, newest, attribution)
     if newest is None and attempt.state in _FAILED:
         told.append(Sentence(about="think", says="Nothing has been decided about it so far."))
     elif newest is None or category in {"", Category.NONE}:
         told.append(Sentence(about="think", says=f"Nothing is known to be wrong with it.{_not_seen(attempt)}"))
     else:
-        told.append(
-            Sentence(about="think", says=_thought(category, attribution, _met_alone(attempt, newest, attribution)))
-        )
+        told.append(Sentence(about="think", says=_thought(category, attribution, met_alone)))
         told.append(Sentence(about="sure", says=_sure(attribution)))
     if newest is not None:
         told.append(Sentence(about="done", says=" ".join(_done(newest, standing, stopped, after))))
@@ -135,8 +134,9 @@ def explain(
         told.append(Sentence(about="lost", says=f"Attempt {lost.attempt.attempt} {_NEVER_WAS}."))
     elif len(standing) < len(decisions):
         told.append(Sentence(about="lost", says="The scheduler has forgotten an earlier requeue of it."))
-    alone = _met_alone(attempt, newest, attribution)
-    told.append(Sentence(about="do", says=" ".join(_can_do(attempt, newest, category, after, alone)) or _NOTHING_LEFT))
+    told.append(
+        Sentence(about="do", says=" ".join(_can_do(attempt, newest, category, after, met_alone)) or _NOTHING_LEFT)
+    )
     return tuple(told)
 
 
@@ -210,15 +210,15 @@ def _met_alone(attempt: audit_pb2.Attempt, decision: audit_pb2.Decision | None, 
     return there[0] if len(there) == 1 else ""
 
 
-def _thought(category: str, attribution: Mapping[str, Any], alone: str = "") -> str:
+def _thought(category: str, attribution: Mapping[str, Any], met_alone: str) -> str:
     cause = str(attribution.get("root_cause") or "").rstrip(".")
     blame = _BLAME.get(category, category.replace("_", " "))
     if category != Category.UNKNOWN and float(attribution.get("confidence") or 0.0) < _LIKELY:
         blame = f"perhaps {blame}"
     elif own_word_alone(attribution):
         blame = f"if what the job itself printed is true, {blame}"
-    if alone:
-        blame = f"only {alone} met it, so that something may be missing there; else {blame}"
+    if met_alone:
+        blame = f"only {met_alone} met it, so that something may be missing there; else {blame}"
     nodes = [str(name) for name in attribution.get("implicated", {}).get("nodes", ())]
     where = f" ({_names(nodes)})" if nodes else ""
     return f"{cause}: {blame}{where}." if cause else f"{blame[:1].upper()}{blame[1:]}{where}."

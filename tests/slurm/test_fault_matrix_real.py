@@ -18,6 +18,7 @@ import pytest
 from advisor.demo.training import Training
 from advisor.demo.waiting import wait_for
 from advisor.demo.world import Run, World
+from benchmarks._processes import children_of
 
 _AWAY_SECONDS = {"kill -9": 4.0, "SIGSTOP": 7.0}
 _REASON = "rma 4711, do not touch"
@@ -95,22 +96,13 @@ def _pids(world: World, target: str) -> list[int]:
     match target:
         case "postgres":
             parent = world.stack.postgres_pid
-            return [parent, *_children(parent)]
+            return [parent, *children_of(parent)]
         case "slurmctld":
             return [world.cluster.pid("slurmctld")]
         case "slurmd":
             return [world.cluster.pid("node1")]
         case _:
             return [getattr(world.stack, target).pid]
-
-
-def _children(parent: int) -> list[int]:
-    found = []
-    for stat in [path / "stat" for path in Path("/proc").iterdir() if path.name.isdecimal()]:
-        with suppress(OSError):
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
-                found.append(int(stat.parent.name))
-    return found
 
 
 def _state(pid: int) -> str:
